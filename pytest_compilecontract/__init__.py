@@ -1,0 +1,38 @@
+"""Contracts for torch.compile: what compiling a model may do, held lane by lane, across torch releases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .calls import call
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["__version__", "call", "compile_contract"]
+__version__ = "0.1.0"
+
+
+def compile_contract(*function: Any, **limits: Any) -> pytest.MarkDecorator | Any:
+    """State what compiling may do in a test; the same as `@pytest.mark.compile_contract(...)`.
+
+    Limits (each is optional; those of module, class and function combine, the nearer wins):
+        max_recompiles (int): code compiled again for a frame that had compiled code
+        max_graph_breaks (int): distinct graph breaks: user line and torch's kind
+        max_graphs (int): graphs that Dynamo made
+        max_eager_frames (int): frames with something to compile that were given back to eager; 0 unless said
+        min_ops_captured (int): call nodes in the graphs; 1 unless said
+        fullgraph (bool): no graph break, no frame given back to eager
+        allow_recompile_limit (bool): reaching the recompile limit is no violation
+        numerics ("fp64", "allclose", "bitwise", None): how compiled is held to eager; "fp64" unless said
+        rtol, atol (float): tolerances instead of those by dtype
+        check_grads (bool): compare gradients; always in `compile_lane.train`, only if True in `compile_lane.run`
+        check_state_dict (bool): the keys of `state_dict` and the module's type must not change
+        lanes (list of names): only these of the lanes that the session chose
+
+    What is wrong with them is said when pytest collects the test, so that one line names all of them.
+    """
+    import pytest
+
+    marker = pytest.mark.compile_contract
+    return marker(*function, **limits) if function or limits else marker

@@ -1,0 +1,42 @@
+"""Calls: the arguments that a contract gives to its target. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import UsageError
+
+
+class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=None)
+    """The arguments of one call, where a tuple is not enough: `call(x, attention_mask=mask)`."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return f"call({len(self.args)} arguments{''.join(f', {name}=' for name in self.kwargs)})"
+
+
+def as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
+    """The calls behind tuples of arguments and `call(...)`.
+
+    Raises:
+        UsageError: there is no call, or one is neither a tuple nor a `call(...)`.
+    """
+    if not values:
+        raise UsageError(f"{where} needs at least one call: a tuple of arguments, or call(...)")
+    return tuple(_as_call(value, where, index) for index, value in enumerate(values))
+
+
+def _as_call(value: Any, where: str, index: int) -> call:
+    if isinstance(value, call):
+        return value
+    if type(value) is tuple:
+        return call(*value)
+    raise UsageError(
+        f"{where}: call {index} is {type(value).__name__!r} (a tuple of arguments or call(...) would do, as `(x,)`)"
+    )

@@ -1,0 +1,185 @@
+"""The `compilecontract` command. No torch here.
+
+Exit codes: 0 yes, 1 no (a file does not match the schema), 2 a usage error or a file that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pytest_compilecontract.environment import plugin_version
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.receipt import (
+    Entry,
+    Receipt,
+    document_from_json,
+    one_line,
+    read_bytes,
+    read_receipt,
+    receipt_from_document,
+)
+from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
+
+YES, NO, UNREADABLE = 0, 1, 2
+INTERRUPTED = 130
+MOST_ERRORS = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A receipt's text is UTF-8, and the terminal may not be.
+            stream.reconfigure(errors="backslashreplace")
+    chosen = _parser().parse_args(arguments)
+    try:
+        code: int = chosen.command(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone, as in `compilecontract show receipt.json | head`. Python flushes once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREADABLE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="compilecontract", description="Work with what compile contracts measured.")
+    parser.add_argument(
+        "--version", action="version", version=f"compilecontract {plugin_version() or '(not installed)'}"
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    validate = commands.add_parser("validate", help="check receipts against the JSON Schema")
+    validate.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a receipt.json")
+    validate.set_defaults(command=_validate)
+
+    show = commands.add_parser("show", help="print a receipt's contracts as pytest's summary does")
+    show.add_argument("file", metavar="FILE", type=Path, help="a receipt.json")
+    louder = show.add_mutually_exclusive_group()
+    louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
+    louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
+    show.set_defaults(command=_show, verbosity=0)
+    return parser
+
+
+def _validate(chosen: argparse.Namespace) -> int:
+    return max(_validate_file(path) for path in chosen.files)
+
+
+def _validate_file(path: Path) -> int:
+    try:
+        document = document_from_json(read_bytes(path), name=str(path))
+        errors = list(islice(_schema_errors(document), MOST_ERRORS + 1))
+    except ReceiptError as error:
+        return _refused(error)
+    for line in errors[:MOST_ERRORS]:
+        print(f"{one_line(str(path))}: {line}")
+    if len(errors) > MOST_ERRORS:
+        print(f"{one_line(str(path))}: more than {MOST_ERRORS} errors, the others are not shown")
+    if errors:
+        return NO
+    try:
+        receipt = receipt_from_document(document, name=str(path))
+    except ReceiptError as error:
+        print(error)
+        return NO
+    print(f"{one_line(str(path))}: matches the schema (format {receipt.format}, {_size(receipt)})")
+    return YES
+
+
+def _size(receipt: Receipt) -> str:
+    count = len(receipt.entries)
+    return f"{count} {'entry' if count == 1 else 'entries'}"
+
+
+def _schema_errors(document: dict[str, Any]) -> Iterator[str]:
+    """What in `document` does not match the schema that this package ships, a line each."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError as error:
+        raise ReceiptError("validate needs jsonschema: pip install jsonschema") from error
+    import msgspec
+
+    shipped = msgspec.json.decode(files("pytest_compilecontract").joinpath("schemas/receipt.schema.json").read_bytes())
+    for mismatch in Draft202012Validator(shipped).iter_errors(document):
+        yield from _lines(mismatch)
+
+
+def _lines(error: Any) -> Iterator[str]:
+    if error.validator == "anyOf":
+        # Of "a measurement or null", the measurement is meant if it is the right kind of thing and wrong inside.
+        branches: dict[int, list[Any]] = {}
+        for each in error.context:
+            branches.setdefault(each.schema_path[0], []).append(each)
+        meant = [inside for inside in branches.values() if not any(_is_other_kind(each) for each in inside)]
+        if len(meant) == 1:
+            for each in meant[0]:
+                yield from _lines(each)
+            return
+    place = error.json_path.removeprefix("$").removeprefix(".")
+    yield one_line(f"{place}: {_said(error)}" if place else _said(error))
+
+
+def _is_other_kind(error: Any) -> bool:
+    return not error.relative_path and error.validator in ("type", "enum")
+
+
+def _said(error: Any) -> str:
+    if error.validator in ("additionalProperties", "required"):
+        return str(error.message)
+    found = one_line(repr(error.instance), 60)
+    if error.validator == "anyOf":
+        return f"expected {' or '.join(map(_alternative, error.validator_value))}, got {found}"
+    if error.validator == "type":
+        return f"expected {error.validator_value}, got {found}"
+    if error.validator == "enum":
+        return f"expected {_alternative(error.schema)}, got {found}"
+    if error.validator == "const":
+        return f"expected {error.validator_value!r}, got {found}"
+    return f"expected {error.validator} {error.validator_value}, got {found}"
+
+
+def _alternative(schema: Any) -> str:
+    if "enum" in schema:
+        return " or ".join(map(repr, schema["enum"]))
+    return str(schema["type"] if "type" in schema else schema["$ref"].rpartition("/")[2])
+
+
+def _show(chosen: argparse.Namespace) -> int:
+    try:
+        receipt = read_receipt(chosen.file)
+    except ReceiptError as error:
+        return _refused(error)
+    # One that nothing was measured in is shown too, once, so that it does not look like a file without contents.
+    for name, entries in _by_environment(receipt).items() or {"": []}.items():
+        rows = [_row(entry) for entry in entries]
+        print(headline(rows, receipt.environments[name].torch or "" if name else ""))
+        for text, _ in summary_lines(rows, chosen.verbosity):
+            print(text)
+    return YES
+
+
+def _by_environment(receipt: Receipt) -> dict[str, list[Entry]]:
+    grouped: dict[str, list[Entry]] = {}
+    for entry in receipt.entries:
+        grouped.setdefault(entry.environment, []).append(entry)
+    return grouped
+
+
+def _row(entry: Entry) -> Row:
+    counts = counts_of(entry.measurement) if entry.measurement else {}
+    return Row(contract=entry.contract, lane=entry.lane, verdict=entry.verdict, counts=counts, reason=entry.reason)
+
+
+def _refused(error: ReceiptError) -> int:
+    print(f"compilecontract: {error}", file=sys.stderr)
+    return UNREADABLE

@@ -1,0 +1,423 @@
+"""Contracts: what an author allows compiling to do, and whether a measurement keeps to it. No torch, no pytest."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.measurement import (
+    Call,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Measurement,
+    Raised,
+    Recompile,
+    StateChange,
+)
+
+Rule = Literal["fp64", "allclose", "bitwise"]
+Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "reference"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one contract allows. None means that the author did not say, and the default rule is used, if there is one.
+
+    `numerics` is the exception: its default is "fp64", and None is the author's "do not compare". `check_grads` None
+    compares gradients where the contract trains. `lanes` None is every lane that was chosen.
+    """
+
+    max_recompiles: int | None = None
+    max_graph_breaks: int | None = None
+    max_graphs: int | None = None
+    max_eager_frames: int | None = None
+    min_ops_captured: int | None = None
+    fullgraph: bool | None = None
+    allow_recompile_limit: bool | None = None
+    check_grads: bool | None = None
+    check_state_dict: bool | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    numerics: Rule | None = "fp64"
+    lanes: tuple[str, ...] | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """The limits that the author gave, as JSON can hold them; without those that say what the default says."""
+        unsaid = Limits()
+        given: dict[str, object] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != getattr(unsaid, each.name):
+                given[each.name] = list(value) if isinstance(value, tuple) else value
+        return given
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """A limit that a measurement does not keep.
+
+    `measured` is a count, or what to say where a count says too little. `details` are lines for people: a fact starts
+    at the margin, and what belongs to it follows with two spaces of indentation. They hold torch's and the user's text
+    as it came.
+    """
+
+    limit: str
+    measured: int | str
+    details: tuple[str, ...] = ()
+
+
+def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: str) -> Limits:
+    """The limits of a test from its markers, outermost first, each as (where it is, its keywords); the nearer wins.
+
+    Raises:
+        UsageError: a name that is no limit, a value of the wrong type, or limits that contradict one another.
+    """
+    values: dict[str, Any] = {}
+    for where, keywords in markers:
+        for name, value in keywords.items():
+            if name not in _LIMITS:
+                raise _refusal(f"{test}: {where}: unknown limit {name!r}{_meant(name)}")
+            expected, accept = _LIMITS[name]
+            if not accept(value):
+                raise _refusal(f"{test}: {where}: {name}: expected {expected}, got {value!r}")
+            values[name] = tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
+    limits = Limits(**values)
+    if found := "; ".join(_contradictions(limits)):
+        raise _refusal(f"{test}: {found}")
+    return limits
+
+
+def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tuple[Violation, ...]:
+    """Every limit that the measurement does not keep, given or by default."""
+    return tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
+
+
+def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
+    """Why the lane is unverified: two ways of counting disagree, or nothing is known of what only a default judges.
+
+    Where `calls` is None the test calls by itself: then there is nothing to compare with eager, and no call to count.
+    """
+    return tuple(_doubts(limits, measurement))
+
+
+def verdict(measurement: Measurement, violations: Sequence[Violation], doubted: Sequence[str]) -> Verdict:
+    """The verdict of a lane that ran and is judged. The worst counts: broken, violated, unverified, held."""
+    if measurement.raised is not None:
+        return "broken"
+    if violations:
+        return "violated"
+    return "unverified" if doubted else "held"
+
+
+def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if seen.raised is not None:
+        measured = f"raised {seen.raised.type}"
+        yield Violation(limit="no exception (default)", measured=measured, details=_raised_lines(seen.raised))
+    yield from _judge_fullgraph(limits, seen, unmeasurable)
+    breaks = _break_lines(seen.graph_breaks or ())
+    recompiles = _recompile_lines(seen.recompiles or ())
+    eager = _eager_lines(seen.eager_frames or ())
+    lost = _eager_lines(seen.lost_frames or ())
+    for limit, metric, count, details in (
+        ("max_graph_breaks", "graph_breaks", _length(seen.graph_breaks), breaks),
+        ("max_recompiles", "recompiles", _length(seen.recompiles), recompiles),
+        ("max_graphs", "graphs", seen.graphs, breaks + recompiles),
+        ("max_eager_frames", "eager_frames", _length(seen.lost_frames), lost),
+        ("min_ops_captured", "ops_captured", seen.ops_captured, eager + breaks),
+    ):
+        bound, label = _bound(limits, limit)
+        if bound is None:
+            continue
+        if count is None:
+            if getattr(limits, limit) is not None:
+                yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, metric)}")
+        elif count < bound if limit.startswith("min_") else count > bound:
+            yield Violation(limit=label, measured=count, details=details)
+    yield from _judge_limit_hits(limits, seen, unmeasurable)
+    if late := _eager_calls(limits, seen):
+        yield Violation(
+            limit="compiled code runs in steady calls (default)",
+            measured=f"{len(late)} of {len(seen.calls or ())} calls ran none",
+            details=late,
+        )
+    yield from _judge_numerics(limits, seen, unmeasurable)
+    yield from _judge_state(limits, seen, unmeasurable)
+
+
+def _bound(limits: Limits, name: str) -> tuple[int | None, str]:
+    """The bound, given or by default, and how to call it; None where nothing is to be kept."""
+    given: int | None = getattr(limits, name)
+    if given is not None:
+        return given, f"{name}={given}"
+    if name == "max_eager_frames" and not limits.fullgraph:
+        return 0, "max_eager_frames=0 (default)"
+    if name == "min_ops_captured" and limits.max_graphs != 0:
+        return 1, "min_ops_captured=1 (default)"
+    return None, name
+
+
+def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if not limits.fullgraph:
+        return
+    counts = {
+        "graph_breaks": _length(seen.graph_breaks),
+        "eager_frames": _length(seen.lost_frames),
+        "graphs": seen.graphs,
+    }
+    if counts["graph_breaks"] or counts["eager_frames"] or counts["graphs"] == 0:
+        measured = ", ".join(
+            _counted(count, noun)
+            for count, noun in zip(counts.values(), ("graph break", "eager frame", "graph"), strict=True)
+            if count is not None
+        )
+        details = _break_lines(seen.graph_breaks or ()) + _eager_lines(seen.lost_frames or ())
+        yield Violation(limit="fullgraph=True", measured=measured, details=details)
+    elif None in counts.values():
+        whys = dict.fromkeys(_why(seen, metric) for metric, count in counts.items() if count is None)
+        yield Violation(limit="fullgraph=True", measured=f"{unmeasurable}: {'; '.join(whys)}")
+
+
+def _judge_limit_hits(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if limits.allow_recompile_limit:
+        return
+    label = "allow_recompile_limit=False" + (" (default)" if limits.allow_recompile_limit is None else "")
+    if seen.limit_hits is None:
+        if limits.allow_recompile_limit is False:
+            yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'limit_hits')}")
+    elif seen.limit_hits:
+        measured = f"reached by {_counted(len({hit.frame for hit in seen.limit_hits}), 'frame')}"
+        yield Violation(limit=label, measured=measured, details=_limit_hit_lines(seen.limit_hits))
+
+
+def _judge_numerics(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if limits.numerics is None:
+        return
+    found = seen.numerics
+    label = _numerics_label(limits)
+    if found is None:
+        if _numerics_given(limits) and seen.raised is None:
+            yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'numerics')}")
+    elif found.differences:
+        measured = _counted(len(found.differences), "difference")
+        if found.method != limits.numerics or found.note:
+            measured += f", judged by {found.method}" + (f" ({found.note})" if found.note else "")
+        details = tuple(f"{each.at}: {each.kind}: {each.detail}" for each in found.differences)
+        yield Violation(limit=label, measured=measured, details=details)
+
+
+def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if not limits.check_state_dict:
+        return
+    if seen.state_change is None:
+        if seen.raised is None:
+            why = _why(seen, "state_change")
+            yield Violation(limit="check_state_dict=True", measured=f"{unmeasurable}: {why}")
+    elif seen.state_change:
+        details = _state_lines(seen.state_change)
+        yield Violation(limit="check_state_dict=True", measured="changed by compiling", details=details)
+
+
+def _eager_calls(limits: Limits, seen: Measurement) -> tuple[str, ...]:
+    """The steady calls that ran no compiled graph where the first call of their kind ran some."""
+    if _eager_calls_allowed(limits):
+        return ()
+    late: list[str] = []
+    first: tuple[int, Call] | None = None
+    for number, call in enumerate(seen.calls or (), start=1):
+        if first is None or call.phase == "cold":
+            first = number, call
+        elif call.phase == "steady" and call.graphs_executed == 0 and first[1].graphs_executed:
+            executed = _counted(first[1].graphs_executed, "compiled graph")
+            late.append(f"call {number}: ran no compiled graph, call {first[0]} ran {executed}")
+    return tuple(late)
+
+
+def _eager_calls_allowed(limits: Limits) -> bool:
+    return bool(limits.allow_recompile_limit) or bool(limits.max_eager_frames)
+
+
+def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
+    for each in seen.disagreements:
+        yield f"two ways of counting disagree: {each}"
+    for limit, metric, value in (
+        ("max_eager_frames", "eager_frames", seen.eager_frames),
+        ("min_ops_captured", "ops_captured", seen.ops_captured),
+    ):
+        judged_by_default = getattr(limits, limit) is None and _bound(limits, limit)[0] is not None
+        if judged_by_default and value is None:
+            yield _unknown(seen, metric)
+    if limits.allow_recompile_limit is None and seen.limit_hits is None:
+        yield _unknown(seen, "limit_hits")
+    if seen.calls is None or seen.raised is not None:
+        return
+    if limits.numerics is not None and not _numerics_given(limits) and seen.numerics is None:
+        yield _unknown(seen, "numerics")
+    if not _eager_calls_allowed(limits) and any(call.graphs_executed is None for call in seen.calls):
+        yield _unknown(seen, "graphs_executed")
+
+
+def _unknown(seen: Measurement, metric: str) -> str:
+    return f"{metric}: cannot be measured: {_why(seen, metric)}"
+
+
+def _why(seen: Measurement, metric: str) -> str:
+    return seen.unmeasured.get(metric, "nothing measured it")
+
+
+def _numerics_given(limits: Limits) -> bool:
+    return limits.numerics != "fp64" or limits.rtol is not None or limits.atol is not None or bool(limits.check_grads)
+
+
+def _numerics_label(limits: Limits) -> str:
+    tolerances = {"rtol": limits.rtol, "atol": limits.atol}
+    parts = [
+        f"numerics={limits.numerics!r}",
+        *(f"{name}={value!r}" for name, value in tolerances.items() if value is not None),
+    ]
+    return ", ".join(parts) + ("" if _numerics_given(limits) else " (default)")
+
+
+def _break_lines(breaks: Sequence[GraphBreak]) -> tuple[str, ...]:
+    lines: list[str] = []
+    for each in breaks:
+        lines += [_line(each.location), f"  {_first_line(each.reason) or each.kind}"]
+        lines += [f"  hint: {_first_line(hint)}" for hint in each.hints[:1]]
+    return tuple(lines)
+
+
+def _recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
+    lines: list[str] = []
+    for each in recompiles:
+        after = " after its graph break" if each.continuation else ""
+        module = f" of {each.module}" if each.module else ""
+        lines += [f"{each.frame}{module}{after}: {each.kind} recompile"]
+        lines += [f"  guard: {_first_line(each.guard)}" if each.guard else "  torch names no guard"]
+        if each.location is not None:
+            lines += [f"  at {_line(each.location)}"]
+    return tuple(lines)
+
+
+def _eager_lines(frames: Sequence[EagerFrame]) -> tuple[str, ...]:
+    lines: list[str] = []
+    for each in frames:
+        after = " after its graph break" if each.continuation else ""
+        lines += [f"{each.frame}{after}: ran eager, {each.cause}"]
+        if each.reason:
+            lines += [f"  {_first_line(each.reason)}"]
+        if each.location is not None and each.location != each.frame:
+            lines += [f"  at {_line(each.location)}"]
+    return tuple(lines)
+
+
+def _limit_hit_lines(hits: Sequence[LimitHit]) -> tuple[str, ...]:
+    lines: list[str] = []
+    for each in hits:
+        lines += [f"{each.frame}: {each.limit}", f"  {_first_line(each.reason)}"]
+        if each.guard:
+            lines += [f"  guard: {_first_line(each.guard)}"]
+    return tuple(lines)
+
+
+def _raised_lines(raised: Raised) -> tuple[str, ...]:
+    message = _first_line(raised.message)
+    lines = [f"{raised.type}: {message}" if message else raised.type]
+    if raised.location is not None:
+        lines += [f"  at {_line(raised.location)}"]
+    return tuple(lines)
+
+
+def _state_lines(change: StateChange) -> tuple[str, ...]:
+    lines = [f"key added: {key}" for key in change.keys_added]
+    lines += [f"key removed: {key}" for key in change.keys_removed]
+    if change.type_changed:
+        lines += [f"type changed: {change.type_changed}"]
+    return tuple(lines)
+
+
+def _line(location: Location) -> str:
+    return f"{location}: {location.source.strip()}" if location.source.strip() else str(location)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _length(facts: Sequence[object] | None) -> int | None:
+    return None if facts is None else len(facts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _contradictions(limits: Limits) -> Iterator[str]:
+    if limits.fullgraph:
+        for name in ("max_graph_breaks", "max_eager_frames"):
+            if value := getattr(limits, name):
+                yield f"fullgraph=True contradicts {name}={value}"
+        if limits.max_graphs == 0:
+            yield "fullgraph=True contradicts max_graphs=0"
+    if limits.numerics in (None, "bitwise"):
+        for name in ("rtol", "atol"):
+            value = getattr(limits, name)
+            if value is not None:
+                yield f"numerics={limits.numerics!r} contradicts {name}={value!r}"
+    if limits.numerics is None and limits.check_grads:
+        yield "numerics=None contradicts check_grads=True"
+    if limits.min_ops_captured and limits.max_graphs == 0:
+        yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
+
+
+def _refusal(message: str) -> UsageError:
+    return UsageError(f"{message} (known limits: {', '.join(sorted(_LIMITS))})")
+
+
+def _meant(name: str) -> str:
+    close = difflib.get_close_matches(name, _LIMITS, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_tolerance(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_rule(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value in ("fp64", "allclose", "bitwise"))
+
+
+def _are_lanes(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
+
+
+_COUNT = ("a whole number of at least 0", _is_count)
+_FLAG = ("True or False", _is_flag)
+_TOLERANCE = ("a finite number of at least 0", _is_tolerance)
+_LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "max_recompiles": _COUNT,
+    "max_graph_breaks": _COUNT,
+    "max_graphs": _COUNT,
+    "max_eager_frames": _COUNT,
+    "min_ops_captured": _COUNT,
+    "fullgraph": _FLAG,
+    "allow_recompile_limit": _FLAG,
+    "check_grads": _FLAG,
+    "check_state_dict": _FLAG,
+    "rtol": _TOLERANCE,
+    "atol": _TOLERANCE,
+    "numerics": ("'fp64', 'allclose', 'bitwise' or None", _is_rule),
+    "lanes": ("a list of lane names", _are_lanes),
+}

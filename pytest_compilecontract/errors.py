@@ -1,0 +1,20 @@
+"""Errors that people can act on: each is one line that says where, what was found, what would do."""
+
+
+class ContractError(Exception):
+    """Anything this package refuses. The message is one line, ready to print."""
+
+
+class UsageError(ContractError):
+    """A marker, option or setting that cannot mean anything."""
+
+
+class ReceiptError(ContractError):
+    """A receipt that cannot be read.
+
+    `at` is the place inside the document, as `entries[0].lane`.
+    """
+
+    def __init__(self, message: str, *, at: str | None = None) -> None:
+        super().__init__(f"{at}: {message}" if at else message)
+        self.at = at

@@ -1,0 +1,329 @@
+"""Hooks of a session that holds contracts: they fetch, call, and hand back. torch is imported when a contract runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .contract import Limits, limits_from
+from .errors import ReceiptError, UsageError
+from .lanes import Lane, chosen, narrowed
+from .report.terminal import failure_text, headline, summary_lines
+from .session import Judged, Session, Subject, failed, judged, unmeasured
+from .settings import DEFAULT_LANES, Settings, settings_from
+
+if TYPE_CHECKING:
+    from .lane import CompileLane, Observation
+    from .receipt import Environment
+
+FIXTURE = "compile_lane"
+# The lane of a test that compiles by itself: nothing but its body says how.
+BODY = Lane(name="body", backend="")
+# Limits that only a comparison with eager, or a lane, gives a meaning.
+NEED_FIXTURE = ("numerics", "rtol", "atol", "check_grads", "check_state_dict", "lanes")
+
+
+@dataclass(kw_only=True, slots=True)
+class Contract:
+    """A collected test that is a contract, in one lane."""
+
+    item: pytest.Item
+    limits: Limits
+    lane: Lane
+    bare: bool
+    compile_lane: CompileLane | None = None
+    seen: Observation | None = None
+    judged: Judged | None = None
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def name(self) -> str:
+        """pytest's node id without the lane."""
+        return contract_name(self.item.nodeid, None if self.bare else self.lane.name)
+
+
+CONTRACT = pytest.StashKey[Contract]()
+_CANNOT_RUN = "lane {} cannot run here: "
+
+
+class Hooks:
+    """The plugin, switched on."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        try:
+            settings = settings_from(
+                root=config.rootpath,
+                asked=config.getoption("--contract-lanes"),
+                configured=config.getini("contract_lanes"),
+                report=config.getoption("--contract-report"),
+                invocation=config.invocation_params.dir,
+            )
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
+        self.session = Session(settings=settings)
+        self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
+        self._problem = ""
+
+    @property
+    def _settings(self) -> Settings:
+        return self.session.settings
+
+    # collecting
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if FIXTURE not in metafunc.fixturenames:
+            return
+        try:
+            lanes = narrowed(self._settings.lanes, self._limits(metafunc.definition).lanes)
+        except UsageError:
+            lanes = self._settings.lanes  # said once all tests are collected
+        if lanes:
+            names = [lane.name for lane in lanes]
+            metafunc.parametrize(FIXTURE, names, ids=names, indirect=True)
+        else:
+            skip = pytest.mark.skip(reason=f"none of its lanes was chosen ({_names(self._settings.lanes)})")
+            metafunc.parametrize(FIXTURE, [pytest.param(None, marks=skip)], ids=["no-lane"], indirect=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        problems: dict[str, None] = {}
+        for item in items:
+            try:
+                self._take(item)
+            except UsageError as error:
+                problems[str(error)] = None
+        if problems:
+            raise pytest.UsageError("\n".join(problems))
+
+    def _take(self, item: pytest.Item) -> None:
+        fixtures = getattr(item, "fixturenames", ())
+        bare = FIXTURE not in fixtures
+        if bare and item.get_closest_marker("compile_contract") is None:
+            return
+        limits = self._limits(item)
+        if bare:
+            given = [name for name in NEED_FIXTURE if name in limits.to_dict()]
+            if given:
+                raise UsageError(f"{item.nodeid}: {given[0]} needs the {FIXTURE} fixture (the test compiles by itself)")
+            item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=BODY, bare=True)
+            return
+        if limits.lanes is not None:
+            self._check_lanes(item, limits.lanes)
+        name = item.callspec.params[FIXTURE]  # type: ignore[attr-defined]
+        if name is not None:
+            lane = self._settings.known[name]
+            item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=lane, bare=False)
+
+    def _check_lanes(self, item: pytest.Item, names: tuple[str, ...]) -> None:
+        try:
+            chosen(names, self._settings.known)
+        except UsageError as error:
+            raise UsageError(f"{item.nodeid}: {error}") from error
+
+    def _limits(self, node: pytest.Item) -> Limits:
+        marks = list(node.iter_markers_with_node("compile_contract"))[::-1]
+        for _, mark in marks:
+            if mark.args:
+                raise UsageError(f"{node.nodeid}: compile_contract takes keywords only, got {mark.args[0]!r}")
+        return limits_from([(where.name, mark.kwargs) for where, mark in marks], test=node.nodeid)
+
+    # running
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        contract = item.stash.get(CONTRACT, None)
+        with _surroundings(contract) if contract is not None else contextlib.nullcontext():
+            return (yield)  # type: ignore[return-value]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        contract = item.stash.get(CONTRACT, None)
+        if contract is None or contract.bare:
+            return
+        if (reason := _unavailable(contract.lane)) is not None:
+            pytest.skip(_CANNOT_RUN.format(contract.lane.name) + reason)
+        from .lane import CompileLane
+
+        contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
+
+    def lane_of(self, item: pytest.Item) -> CompileLane:
+        """The lane that the fixture gives to a test."""
+        lane = item.stash[CONTRACT].compile_lane
+        assert lane is not None
+        return lane
+
+    # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[Any]:
+        contract = item.stash.get(CONTRACT, None)
+        if contract is None:
+            return (yield)  # type: ignore[return-value]
+        from .runner import BrokenLane
+
+        try:
+            with self._observed(contract):
+                result = yield
+        except BrokenLane:
+            result = None
+        except UsageError as error:
+            pytest.fail(str(error), pytrace=False)
+        except Exception:
+            self._judge(contract)
+            self._add_section(contract)
+            raise
+        self._judge(contract)
+        if contract.judged is not None and contract.judged.failed:
+            pytest.fail(_failure(contract), pytrace=False)
+        return result  # type: ignore[return-value]
+
+    @contextlib.contextmanager
+    def _observed(self, contract: Contract) -> Iterator[None]:
+        from .lane import observing
+        from .probes.source import Paths
+        from .probes.trace import quiet
+
+        with quiet():
+            if not contract.bare:
+                yield
+                return
+            with observing(Paths(self._settings.root), "") as contract.seen:
+                yield
+
+    def _subject(self, contract: Contract) -> Subject:
+        return Subject(
+            contract=contract.name,
+            lane=contract.lane,
+            test=contract.item.nodeid,
+            limits=contract.limits,
+            environment=_environment(self._settings.root)[0],
+            worker=self._worker,
+        )
+
+    def _judge(self, contract: Contract) -> None:
+        import torch
+
+        measured = (contract.seen.measurement,) if contract.seen is not None else ()
+        if contract.compile_lane is not None:
+            measured = tuple(contract.compile_lane.measurements)
+        contract.judged = judged(
+            self._subject(contract),
+            measurements=measured,
+            seconds=time.perf_counter() - contract.started,
+            torch_version=torch.__version__,
+        )
+
+    def _add_section(self, contract: Contract) -> None:
+        if contract.judged is not None and contract.judged.failed:
+            contract.item.add_report_section("call", "compile contract", _failure(contract))
+
+    # reporting
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+        report: pytest.TestReport = yield  # type: ignore[assignment]
+        contract = item.stash.get(CONTRACT, None)
+        if contract is not None and (call.when == "call" or report.outcome != "passed"):
+            if (kept := self._entry(contract, call)) is not None:
+                # pytest and pytest-xdist carry a report's own attributes from a worker to the controller.
+                report.compile_contract = kept  # type: ignore[attr-defined]
+        return report  # type: ignore[return-value]
+
+    def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
+        from .receipt import entry_to_data, environment_to_data
+
+        entry = contract.judged.entry if contract.judged is not None else None
+        if call.excinfo is not None and not (contract.judged is not None and contract.judged.failed):
+            said = next(iter(str(call.excinfo.value).splitlines()), "") or call.excinfo.typename
+            if isinstance(call.excinfo.value, pytest.skip.Exception):
+                entry = unmeasured(self._subject(contract), said.removeprefix(_CANNOT_RUN.format(contract.lane.name)))
+            else:
+                reason = f"the test failed in {call.when}: {call.excinfo.typename}: {said}"
+                entry = failed(self._subject(contract), reason, entry)
+        if entry is None:
+            return None
+        _, environment = _environment(self._settings.root)
+        return {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        kept = getattr(report, "compile_contract", None)
+        if kept is not None:
+            self.session.receive(kept)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._worker:
+            return
+        try:
+            self.session.write_report()
+        except ReceiptError as error:
+            self._problem = str(error)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        rows = self.session.rows()
+        verbosity = terminalreporter.verbosity
+        terminalreporter.write_sep("=", headline(rows, self.session.torch_versions()))
+        for text, markup in summary_lines(rows, verbosity):
+            terminalreporter.write_line(text, **markup)
+        if self._problem:
+            terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
+        elif self._settings.report is not None:
+            terminalreporter.write_line(f"receipt: {self._settings.report / 'receipt.json'}")
+
+
+def contract_name(nodeid: str, lane: str | None) -> str:
+    """pytest's node id without the lane in its brackets: `test_x[64-inductor]` becomes `test_x[64]`."""
+    test, bracket, parameters = nodeid.partition("[")
+    if lane is None or not bracket:
+        return nodeid
+    inner = f"-{parameters.removesuffix(']')}-"
+    before, _, after = inner.rpartition(f"-{lane}-")
+    kept = "-".join(each for each in (before.strip("-"), after.strip("-")) if each)
+    return f"{test}[{kept}]" if kept else test
+
+
+def _failure(contract: Contract) -> str:
+    assert contract.judged is not None
+    entry = contract.judged.entry
+    lane = "" if contract.bare or contract.lane.name in DEFAULT_LANES else f" --contract-lanes={contract.lane.name}"
+    return failure_text(
+        entry.contract,
+        entry.lane,
+        entry.violations,
+        contract.judged.doubts,
+        f"pytest --compile-contracts{lane} {shlex.quote(entry.test)}",
+    )
+
+
+def _names(lanes: tuple[Lane, ...]) -> str:
+    return ", ".join(lane.name for lane in lanes)
+
+
+def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:
+    from .isolation import isolated
+
+    return isolated(None if contract.bare else contract.lane)
+
+
+@functools.cache
+def _unavailable(lane: Lane) -> str | None:
+    from .probes.availability import unavailable as reason
+
+    return reason(lane)
+
+
+@functools.cache
+def _environment(root: Path) -> tuple[str, Environment]:
+    from .environment import current_environment
+    from .receipt import fingerprint
+
+    environment = current_environment(root)
+    return fingerprint(environment), environment

@@ -1,0 +1,131 @@
+"""Isolation: a lane starts from a clean process state, and leaves the process as it found it, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .lanes import Lane
+from .probes import randomness
+from .probes.caches import own_caches
+
+SEED = 0
+CONFIGS = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
+# Settings that would make a count depend on what ran before, in another test or another process.
+EXACT: dict[str, dict[str, object]] = {
+    # A warm precompile cache loads code without any attempt to compile it.
+    "torch._dynamo.config": {
+        "caching_precompile": False,
+        "automatic_dynamic_local_pgo": False,
+        "automatic_dynamic_remote_pgo": False,
+    },
+    # With a job id, profile-guided shapes of an earlier process make the first compile dynamic.
+    "torch.compiler.config": {"job_id": None},
+}
+
+
+@contextlib.contextmanager
+def isolated(lane: Lane | None) -> Iterator[None]:
+    """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
+
+    Saved and put back: random generators, grad mode, default dtype and device, determinism, matmul precision, Dynamo's
+    counters, and every Dynamo, Inductor and functorch setting. Dynamo's compiled code is dropped before and after.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_process_state())
+        stack.enter_context(_settings(lane))
+        if lane is None or lane.cache == "lane":
+            stack.enter_context(own_caches())
+        torch.compiler.reset()
+        stack.callback(torch.compiler.reset)
+        if lane is not None and lane.dtype is not None:
+            torch.set_default_dtype(getattr(torch, lane.dtype))
+        randomness.seed(SEED)
+        yield
+
+
+@contextlib.contextmanager
+def _process_state() -> Iterator[None]:
+    generators = randomness.generators()
+    grad = torch.is_grad_enabled()
+    dtype = torch.get_default_dtype()
+    device = torch.get_default_device() if hasattr(torch, "get_default_device") else None
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    saved = {group: dict(values) for group, values in counters.items()}
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    counters.clear()
+    try:
+        yield
+    finally:
+        counters.clear()
+        for group, values in saved.items():
+            counters[group].update(values)
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
+        if device is not None and torch.get_default_device() != device:
+            torch.set_default_device(device)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        randomness.put_back(generators)
+
+
+@contextlib.contextmanager
+def _settings(lane: Lane | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name in CONFIGS:
+            if (module := _loaded(name)) is not None:
+                stack.enter_context(_kept(module))
+        for name, values in EXACT.items():
+            if (module := _loaded(name)) is not None:
+                known = {key: value for key, value in values.items() if hasattr(module, key)}
+                stack.enter_context(module.patch(known))
+        if lane is not None:
+            for name, values in overrides(lane).items():
+                stack.enter_context(importlib.import_module(name).patch(dict(values)))
+        yield
+
+
+def overrides(lane: Lane) -> dict[str, Mapping[str, object]]:
+    """The settings that a lane overrides, by the module that holds them."""
+    tables = {"torch._dynamo.config": lane.dynamo, "torch._inductor.config": lane.inductor}
+    return {name: values for name, values in tables.items() if values}
+
+
+def missing_setting(lane: Lane) -> str | None:
+    """The setting that the lane overrides and this torch does not have, or None."""
+    for name, values in overrides(lane).items():
+        known = importlib.import_module(name).get_config_copy()
+        for key in values:
+            if key not in known:
+                return f"torch {torch.__version__} has no setting {name}.{key}"
+    return None
+
+
+@contextlib.contextmanager
+def _kept(module: Any) -> Iterator[None]:
+    """Put back every setting that was changed inside."""
+    before = module.get_config_copy()
+    try:
+        yield
+    finally:
+        after = module.get_config_copy()
+        for key, value in before.items():
+            if key in after and after[key] != value:
+                setattr(module, key, value)
+
+
+def _loaded(name: str) -> Any:
+    """A config module, where torch has it; Inductor's is cheap to import, unlike Inductor."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return None
+    return module if hasattr(module, "patch") and hasattr(module, "get_config_copy") else None

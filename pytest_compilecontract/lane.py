@@ -1,0 +1,163 @@
+"""The lane that a test runs in: what the `compile_lane` fixture gives."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .calls import as_calls, call
+from .contract import Limits
+from .errors import UsageError
+from .lanes import Lane
+from .measurement import Measurement
+from .measuring import Measuring, without_comparison
+from .placement import placed
+from .probes.availability import device_of
+from .probes.inplace import compile_in_place, is_compiled
+from .probes.source import Paths
+from .programs import Forward, Program, Training
+from .runner import Runner
+
+
+class Observation:
+    """What was compiled inside a `with compile_lane.observe()` block."""
+
+    def __init__(self, measuring: Measuring) -> None:
+        self._measuring = measuring
+
+    @property
+    def measurement(self) -> Measurement:
+        """The measurement; inside the block, of what was compiled so far. No numerics: nothing was compared."""
+        return without_comparison(self._measuring.measurement(), "observed, not run against eager")
+
+
+@contextlib.contextmanager
+def observing(paths: Paths, backend: str) -> Iterator[Observation]:
+    """Measure whatever is compiled inside, in any thread."""
+    measuring = Measuring(paths, backend=backend)
+    with measuring:
+        yield Observation(measuring)
+
+
+class CompileLane:
+    """One lane of a contract.
+
+    `name` is the lane's, `device` a torch.device, `dtype` a torch.dtype (the lane's, else float32).
+    """
+
+    def __init__(self, lane: Lane, limits: Limits, root: Path) -> None:
+        self.name = lane.name
+        self.device = device_of(lane)
+        self.dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
+        self.measurements: list[Measurement] = []
+        self._lane = lane
+        self._limits = limits
+        self._paths = Paths(root)
+        self._undo = contextlib.ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<compile lane {self.name} on {self.device}>"
+
+    def close(self) -> None:
+        """Undo what compiling in place changed in modules."""
+        self._undo.close()
+
+    def run(self, target: Any, *calls: Any) -> Measurement:
+        """Call `target` eager and compiled, compare, measure; leaves the target as it was.
+
+        Args:
+            target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device and
+                dtype, unless one of them is there already.
+            calls: tuples of arguments, or `call(*args, **kwargs)`.
+
+        Raises:
+            UsageError: what was given cannot be run.
+            BrokenLane: the compiled run raised and eager did not, or the reverse.
+            Exception: what eager itself raises, where the compiled run raises the same.
+        """
+        made = as_calls(calls, where="compile_lane.run")
+        if not callable(target):
+            raise UsageError(f"compile_lane.run takes a function or module, got {type(target).__name__!r}")
+        return self._hold(target, Forward(target=target, gradients=bool(self._limits.check_grads)), made)
+
+    def train(
+        self,
+        module: torch.nn.Module,
+        batches: Sequence[Any],
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        optimizer: Callable[..., Any] | None = None,
+    ) -> Measurement:
+        """Train `module` for one step a batch, eager and compiled, compare, measure; leaves the module as it was.
+
+        A step is forward, loss, backward, optimizer step, zero_grad.
+
+        Args:
+            module: a module, not compiled yet.
+            batches: one a step: tuples of arguments, or `call(*args, **kwargs)`.
+            loss: makes a scalar tensor of the output. One that requires more gets it from the end of the batch:
+                `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if it has
+                one, else the sum over its floating tensors of the mean of their squares.
+            optimizer: makes an optimizer of a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
+                a learning rate of 0.01.
+
+        Raises:
+            As `run`.
+        """
+        made = as_calls(tuple(batches), where="compile_lane.train")
+        if not isinstance(module, torch.nn.Module):
+            raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
+        if isinstance(optimizer, torch.optim.Optimizer):
+            name = type(optimizer).__name__
+            raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
+        program = Training(
+            module=module,
+            loss=loss,
+            optimizer=optimizer or functools.partial(torch.optim.SGD, lr=0.01),
+            gradients=self._limits.check_grads is not False,
+        )
+        return self._hold(module, program, made)
+
+    def compile(self, target: Any, **overrides: Any) -> Any:
+        """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
+
+        With `in_place = true` in the lane a module is compiled in place (`module.compile()`) and returned.
+        """
+        if self._lane.reference:
+            return target
+        options = {**self._lane.compile_options(), **overrides}
+        if not isinstance(target, torch.nn.Module) or not self._lane.in_place:
+            return torch.compile(target, **options)
+        self._undo.callback(compile_in_place(target, options))
+        return target
+
+    @contextlib.contextmanager
+    def observe(self) -> Iterator[Observation]:
+        """Measure whatever is compiled inside the block, in any thread. Starts from no compiled code."""
+        with observing(self._paths, self._lane.backend) as seen:
+            try:
+                yield seen
+            finally:
+                self.measurements.append(seen.measurement)
+
+    def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Measurement:
+        if is_compiled(target):
+            raise UsageError("the target is compiled already; give compile_lane the eager function or module")
+        runner = Runner(
+            lane=self._lane,
+            limits=self._limits,
+            device=self.device,
+            paths=self._paths,
+            compile_target=self.compile,
+        )
+        dtype = self.dtype if self._lane.dtype else None
+        held = runner.hold(target, program, placed(target, calls, device=self.device, dtype=dtype))
+        self.measurements.append(held.measurement)
+        if held.error is not None:
+            raise held.error
+        return held.measurement

@@ -1,0 +1,245 @@
+"""Lanes: one exact way to compile and run a contract. What a lane is, not how it runs: no torch here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from pytest_compilecontract.errors import UsageError
+
+ALL = "all"
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+# torch.autocast warns and switches itself off for any other dtype: such a lane would not be what it says.
+AUTOCAST_DTYPES = ("bfloat16", "float16")
+CACHES = ("lane", "shared")
+
+_LANE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """One exact way to run a contract; None means torch's own default.
+
+    `name` is the lane's; torch.compile's parameter of that name is `compile_name` here and `name` in the project's
+    table. `device` None is cuda where there is one, else cpu. `dtype` and `autocast` are names of torch dtypes.
+    `in_place` compiles a module with module.compile(), which leaves its type and its state_dict keys alone, instead of
+    torch.compile(module).
+    `cache` "lane" gives the lane empty compile caches of its own, "shared" those of the process. `dynamo` and
+    `inductor` are settings of torch._dynamo.config and torch._inductor.config by dotted name. `requires` are packages.
+    """
+
+    name: str
+    backend: str = "inductor"
+    mode: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool | None = None
+    options: Mapping[str, object] | None = field(default=None, hash=False)
+    disable: bool | None = None
+    compile_name: str | None = None
+    recompile_limit: int | None = None
+    isolate_recompiles: bool | None = None
+    device: str | None = None
+    dtype: str | None = None
+    autocast: str | None = None
+    in_place: bool = False
+    cache: Literal["lane", "shared"] = "lane"
+    dynamo: Mapping[str, object] = field(default_factory=dict, hash=False)
+    inductor: Mapping[str, object] = field(default_factory=dict, hash=False)
+    requires: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> bool:
+        """True for the eager lane: what the others are compared with, and never judged."""
+        return self.name == "eager"
+
+    @property
+    def needs_cuda(self) -> bool:
+        """True where any other device would make this another lane: CUDA graphs do nothing on a CPU, silently."""
+        if self.device is None:
+            return self.mode == "reduce-overhead"
+        return self.device.split(":")[0] == "cuda"
+
+    def compile_options(self) -> dict[str, object]:
+        """The keywords for torch.compile: only those that the lane sets, since an older torch knows fewer of them."""
+        values: dict[str, object] = {"backend": self.backend}
+        for parameter, name in _COMPILE_FIELDS.items():
+            value = getattr(self, name)
+            if value is not None:
+                values[parameter] = dict(value) if isinstance(value, Mapping) else value
+        return values
+
+    def to_dict(self) -> dict[str, object]:
+        """The lane as JSON can hold it: its backend, and what it sets, by the keys of the project's table."""
+        bare = Lane(name=self.name)
+        plain: dict[str, object] = {"backend": self.backend}
+        for key, name in _FIELD_OF.items():
+            value = getattr(self, name)
+            if value != getattr(bare, name):
+                plain[key] = _plain(value)
+        return plain
+
+
+_COMPILE_FIELDS = {
+    "mode": "mode",
+    "dynamic": "dynamic",
+    "fullgraph": "fullgraph",
+    "options": "options",
+    "disable": "disable",
+    "name": "compile_name",
+    "recompile_limit": "recompile_limit",
+    "isolate_recompiles": "isolate_recompiles",
+}
+_FIELD_OF = {
+    {"compile_name": "name"}.get(each.name, each.name): each.name for each in fields(Lane) if each.name != "name"
+}
+
+BUILT_IN: dict[str, Lane] = {
+    lane.name: lane
+    for lane in (
+        Lane(name="eager", backend="eager", disable=True),
+        Lane(name="capture", backend="eager"),
+        Lane(name="aot", backend="aot_eager"),
+        Lane(name="inductor"),
+        Lane(name="dynamic", dynamic=True),
+        Lane(name="cudagraphs", mode="reduce-overhead", device="cuda"),
+        Lane(name="autotune", mode="max-autotune-no-cudagraphs", device="cuda"),
+    )
+}
+
+
+def lanes_from_table(table: Mapping[str, object], *, where: str) -> dict[str, Lane]:
+    """The project's own lanes, by name; `where` is the file that the table is in.
+
+    Raises:
+        UsageError: a lane that cannot mean anything: its name, a key, a value, or mode together with options.
+    """
+    return {name: _lane(name, keys, where=f"{where}: lane {name!r}") for name, keys in table.items()}
+
+
+def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
+    """The lanes of these names, in that order and each once; "all" is every known lane but eager.
+
+    Raises:
+        UsageError: a name that is not known, or none at all.
+    """
+    lanes: dict[str, Lane] = {}
+    for name in names:
+        if name == ALL:
+            for lane in known.values():
+                if not lane.reference:
+                    lanes.setdefault(lane.name, lane)
+        elif name in known:
+            lanes.setdefault(name, known[name])
+        else:
+            raise UsageError(f"unknown lane {name!r} (known lanes: {', '.join(sorted(known))})")
+    if not lanes:
+        raise UsageError(f"no lane given (known lanes: {', '.join(sorted(known))})")
+    return tuple(lanes.values())
+
+
+def narrowed(lanes: Sequence[Lane], names: Sequence[str] | None) -> tuple[Lane, ...]:
+    """Those of `lanes` that a contract names; None or "all" names them all. Never a lane that was not chosen.
+
+    A name that no lane has is no error here, for it may be known and not chosen: `chosen` tells.
+    """
+    if names is None or ALL in names:
+        return tuple(lanes)
+    return tuple(lane for lane in lanes if lane.name in names)
+
+
+def _lane(name: str, keys: object, *, where: str) -> Lane:
+    if name in BUILT_IN or name == ALL:
+        raise UsageError(f"{where}: this name is built in (built-in names: {', '.join(sorted([*BUILT_IN, ALL]))})")
+    if not _LANE_NAME.fullmatch(name):
+        raise UsageError(f"{where}: expected a name of letters, digits, '_', '.' and '-'")
+    if not isinstance(keys, Mapping):
+        raise UsageError(f"{where}: expected a table, got {keys!r}")
+    values: dict[str, Any] = {}
+    for key, value in keys.items():
+        if key not in _KEYS:
+            raise UsageError(f"{where}: unknown key {key!r} (known keys: {', '.join(sorted(_KEYS))})")
+        expected, accept = _KEYS[key]
+        if not accept(value):
+            raise UsageError(f"{where}: {key}: expected {expected}, got {value!r}")
+        values[_FIELD_OF[key]] = _frozen(key, value)
+    if "mode" in values and "options" in values:
+        raise UsageError(f"{where}: mode and options: torch.compile takes one of them, got both")
+    return Lane(name=name, **values)
+
+
+def _frozen(key: str, value: Any) -> Any:
+    if key in ("dynamo", "inductor", "options"):
+        return _dotted(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    # TOML reads an unquoted `triton.cudagraphs = true` as a table in a table; torch's name for it is dotted.
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_dotted(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_device(value: object) -> bool:
+    return isinstance(value, str) and _DEVICE.fullmatch(value) is not None
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(_is_text(each) for each in value)
+
+
+def _one_of(names: tuple[str, ...]) -> tuple[str, Callable[[object], bool]]:
+    return f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names
+
+
+_TEXT = ("a name", _is_text)
+_FLAG = ("true or false", _is_flag)
+_TABLE = ("a table", _is_table)
+_KEYS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "backend": _TEXT,
+    "mode": _TEXT,
+    "dynamic": _FLAG,
+    "fullgraph": _FLAG,
+    "options": _TABLE,
+    "disable": _FLAG,
+    "name": _TEXT,
+    "recompile_limit": ("a whole number of at least 1", _is_positive),
+    "isolate_recompiles": _FLAG,
+    "device": ("a device such as 'cpu' or 'cuda:0'", _is_device),
+    "dtype": _one_of(DTYPES),
+    "autocast": _one_of(AUTOCAST_DTYPES),
+    "in_place": _FLAG,
+    "cache": _one_of(CACHES),
+    "dynamo": _TABLE,
+    "inductor": _TABLE,
+    "requires": ("a list of package names", _are_texts),
+}

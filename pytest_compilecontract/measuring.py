@@ -1,0 +1,181 @@
+"""Measuring: from Dynamo's ledger, the second channel and the calls made to one measurement."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .measurement import Call, Measurement, Phase
+from .probes.caches import cache_state
+from .probes.canary import canary
+from .probes.dynamo import NEEDS, Ledger
+from .probes.source import Paths
+from .probes.trace import Trace, disagreements
+
+SENTINEL = "compilecontract"
+
+
+@dataclass(kw_only=True, slots=True)
+class Timed:
+    """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run."""
+
+    seconds: float
+    compiled: bool
+    executed: int
+
+
+class Measuring:
+    """Record all that Dynamo does while entered. Starts from no compiled code."""
+
+    def __init__(self, paths: Paths, *, backend: str) -> None:
+        self._paths = paths
+        self._backend = backend
+        self._trace = Trace()
+        self.ledger = Ledger(paths)
+        self.timed: list[Timed] = []
+        self.backwards: set[int] | None = None
+        self._done: Measurement | None = None
+
+    def __enter__(self) -> Measuring:
+        # A process in which the canary is wrong is not measured with more trust later.
+        self._doubt = canary()
+        torch.compiler.reset()
+        self._counters = importlib.import_module("torch._dynamo.utils").counters
+        self._counters.clear()
+        # Counters that the test itself clears on the way cannot be compared with the ledger.
+        self._counters[SENTINEL]["present"] = 1
+        self.ledger.__enter__()
+        self._trace.__enter__()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._trace.__exit__()
+        self.ledger.__exit__()
+        if self._done is None:
+            self._done = self._measurement()
+
+    def call(self, make: Callable[[], Any], *, device: torch.device) -> Any:
+        """Make one call and keep its figures, also when it raises."""
+        attempts = len(self.ledger.attempts)
+        executed = self.ledger.executed
+        synchronize(device)
+        started = time.perf_counter()
+        try:
+            result = make()
+            synchronize(device)
+            return result
+        finally:
+            self.timed.append(
+                Timed(
+                    seconds=time.perf_counter() - started,
+                    compiled=len(self.ledger.attempts) > attempts,
+                    executed=self.ledger.executed - executed,
+                )
+            )
+
+    def close(self) -> None:
+        """Take the measurement now; what is compiled later, while the taps are still on, is not in it."""
+        self._done = self._measurement()
+
+    def measurement(self) -> Measurement:
+        """What was measured; while still measuring, what is known so far."""
+        return self._done or self._measurement()
+
+    def _measurement(self) -> Measurement:
+        ledger = self.ledger
+        facts = {name: read() for name, read in self._readers().items()}
+        unmeasured = {
+            name: ledger.missing[tap] for name, taps in NEEDS.items() for tap in taps if tap in ledger.missing
+        }
+        facts.update(dict.fromkeys(unmeasured, None))
+        calls = self._calls(measured="graphs_executed" not in unmeasured) if self.timed else None
+        if calls is None:
+            unmeasured["calls"] = "the test makes its own calls"
+        if self.backwards is None:
+            unmeasured["backward_graphs"] = "nothing was trained"
+        counters = {
+            group: {self._paths.text(str(key)): int(value) for key, value in values.items()}
+            for group, values in self._counters.items()
+            if group != SENTINEL and values
+        }
+        return Measurement(
+            backend=self._backend,
+            calls=calls,
+            backward_graphs=None if self.backwards is None else len(self.backwards),
+            caches=cache_state(counters),
+            counters=counters,
+            disagreements=self._disagreements(),
+            unmeasured=unmeasured,
+            **seconds(calls),
+            **facts,
+        )
+
+    def _readers(self) -> dict[str, Callable[[], Any]]:
+        ledger = self.ledger
+        kept = [graph for graph in ledger.graphs if graph.kept]
+        installed = [attempt for attempt in ledger.attempts if attempt.installed]
+        first = [attempt for attempt in installed if not attempt.recompiles]
+        return {
+            "graphs": lambda: len(kept),
+            "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
+            "ops_captured": lambda: sum(graph.ops for graph in kept),
+            "first_compiles": lambda: len(first),
+            "continuations": lambda: sum(1 for attempt in first if attempt.continuation),
+            "recompiles": ledger.recompiles,
+            "graph_breaks": ledger.graph_breaks,
+            "break_events": lambda: len(ledger.broken()),
+            "eager_frames": ledger.eager_frames,
+            "limit_hits": ledger.limit_hits,
+            "backend_failures": ledger.failures,
+            "errors_suppressed": ledger.suppressed,
+            "graphs_executed": lambda: ledger.executed,
+        }
+
+    def _disagreements(self) -> tuple[str, ...]:
+        doubts = (self._doubt,) if self._doubt else ()
+        if self.ledger.missing:
+            return doubts
+        intact = self._counters.get(SENTINEL, {}).get("present") == 1
+        unique_graphs = int(self._counters["stats"]["unique_graphs"]) if intact else None
+        return doubts + disagreements(self.ledger, self._trace, unique_graphs)
+
+    def _calls(self, *, measured: bool) -> tuple[Call, ...]:
+        return tuple(
+            Call(phase=_phase(index, each), seconds=each.seconds, graphs_executed=each.executed if measured else None)
+            for index, each in enumerate(self.timed)
+        )
+
+
+def _phase(index: int, timed: Timed) -> Phase:
+    if index == 0:
+        return "cold"
+    return "warm-up" if timed.compiled else "steady"
+
+
+def seconds(calls: tuple[Call, ...] | None) -> dict[str, float | None]:
+    """Wall seconds of the cold call, of all warm-up calls, and of the median steady call."""
+    calls = calls or ()
+    warm = [each.seconds for each in calls if each.phase == "warm-up"]
+    steady = sorted(each.seconds for each in calls if each.phase == "steady")
+    return {
+        "cold_seconds": calls[0].seconds if calls else None,
+        "warmup_seconds": sum(warm) if calls else None,
+        "steady_seconds": steady[len(steady) // 2] if steady else None,
+    }
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device, where its work is asynchronous."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def without_comparison(measurement: Measurement, reason: str) -> Measurement:
+    """The measurement of a run that nothing was compared with, and why."""
+    unmeasured = measurement.unmeasured | {"numerics": reason, "state_change": reason}
+    return replace(measurement, unmeasured=unmeasured)

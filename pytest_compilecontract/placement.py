@@ -1,0 +1,62 @@
+"""Placement: a contract's target and calls on the lane's device and in its dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .calls import call
+from .state import State
+
+
+def placed(
+    target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None
+) -> tuple[call, ...]:
+    """Move the modules of `target`, in place, and the tensors of `calls`, copied.
+
+    Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved;
+    the same with the dtype.
+    """
+    state = State(target)
+    tensors = [*state.tensors, *(tensor for each in calls for tensor in _tensors((each.args, each.kwargs)))]
+    if any(each.device.type == device.type for each in tensors):
+        device_to = None
+    else:
+        device_to = device
+    if dtype is None or any(each.dtype == dtype for each in tensors):
+        dtype_to = None
+    else:
+        dtype_to = dtype
+    if device_to is None and dtype_to is None:
+        return tuple(calls)
+    for module in state.modules:
+        module.to(device=device_to, dtype=dtype_to)
+    return tuple(
+        call(*_moved(each.args, device_to, dtype_to), **_moved(each.kwargs, device_to, dtype_to)) for each in calls
+    )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        moved = value.detach().to(device=device, dtype=dtype if value.is_floating_point() else None)
+        return moved.requires_grad_(value.requires_grad)
+    if isinstance(value, torch.nn.Module):
+        return value.to(device=device, dtype=dtype)
+    if type(value) is dict:
+        return {key: _moved(each, device, dtype) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_moved(each, device, dtype) for each in value)
+    return value

@@ -1,0 +1,55 @@
+"""The plugin as pytest loads it: options and the fixture. What runs with `--compile-contracts` is in `hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .hooks import Hooks
+    from .lane import CompileLane
+
+HOOKS = pytest.StashKey["Hooks"]()
+MARKER = (
+    "compile_contract(**limits): what compiling may do in this test, held with --compile-contracts "
+    "(max_recompiles, max_graph_breaks, ...; see pytest_compilecontract.compile_contract)"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("compile contracts", "torch.compile contracts")
+    group.addoption(
+        "--compile-contracts", action="store_true", help="hold every compile contract to its limits, lane by lane"
+    )
+    group.addoption(
+        "--contract-lanes",
+        metavar="A,B",
+        default=None,
+        help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
+    )
+    group.addoption("--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json")
+    parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    if config.getoption("--compile-contracts"):
+        from .hooks import Hooks
+
+        config.stash[HOOKS] = hooks = Hooks(config)
+        config.pluginmanager.register(hooks, "compilecontract-hooks")
+    elif used := [name for name in ("--contract-lanes", "--contract-report") if config.getoption(name) is not None]:
+        raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
+
+
+@pytest.fixture
+def compile_lane(request: pytest.FixtureRequest) -> Iterator[CompileLane]:
+    """The lane that this test runs in: `run`, `train`, `compile` and `observe` in it; its `device` and `dtype`."""
+    hooks = request.config.stash.get(HOOKS, None)
+    if hooks is None:
+        pytest.skip("compile contracts run with --compile-contracts")
+    lane = hooks.lane_of(request.node)
+    yield lane
+    lane.close()

@@ -1,0 +1,65 @@
+"""Whether a lane can run here, and if not, why: asked before anything is compiled."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import os
+import shutil
+
+import torch
+
+from ..isolation import missing_setting
+from ..lanes import Lane
+
+
+def device_of(lane: Lane) -> torch.device:
+    """The lane's device; without one, cuda where there is one, else cpu."""
+    if lane.device is not None:
+        return torch.device(lane.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def unavailable(lane: Lane) -> str | None:
+    """Why the lane cannot run in this process, or None."""
+    for package in lane.requires:
+        if not _installed(package):
+            return f"package {package!r} is not installed"
+    if lane.needs_cuda and not torch.cuda.is_available():
+        return "no CUDA device here"
+    device = device_of(lane)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        return f"no device {str(device)!r} here ({torch.cuda.device_count()} CUDA devices)"
+    if lane.reference:
+        return None
+    known = inspect.signature(torch.compile).parameters
+    for parameter in lane.compile_options():
+        if parameter not in known:
+            return f"torch.compile of torch {torch.__version__} has no parameter {parameter!r}"
+    if (reason := missing_setting(lane)) is not None:
+        return reason
+    if lane.backend not in torch._dynamo.list_backends(exclude_tags=()):
+        return f"torch {torch.__version__} has no backend {lane.backend!r}"
+    if lane.backend == "inductor":
+        return _no_inductor(device.type)
+    return None
+
+
+@functools.cache
+def _no_inductor(device: str) -> str | None:
+    if device == "cpu":
+        named = os.environ.get("CXX")
+        compilers = [named] if named else ["g++", "clang++", "c++", "icpx", "cl"]
+        if not any(shutil.which(each) for each in compilers):
+            return f"Inductor needs a C++ compiler on the CPU (looked for {', '.join(compilers)})"
+    elif device == "cuda" and not _installed("triton"):
+        return "Inductor needs triton on CUDA"
+    return None
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,31 @@
+"""Compiled backward graphs, found in the autograd graph: the same cold and warm, whatever the compile caches hold.
+
+torch's own records of a backward compile are absent when the AOTAutograd cache is warm, since the backward comes with the
+forward then. The autograd nodes of AOTAutograd's compiled functions are always there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+COMPILED_NODE = "CompiledFunctionBackward"
+
+
+def compiled_backwards(root: Any) -> frozenset[int]:
+    """The distinct compiled backward graphs that `root.backward()` would run, as ids of their functions.
+
+    `root` is a tensor. Each compiled graph has an autograd function of its own (torch/_functorch/_aot_autograd/
+    runtime_wrappers.py), so two nodes of one type are one graph met twice.
+    """
+    pending = [root.grad_fn]
+    seen: set[Any] = set()
+    found: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == COMPILED_NODE:
+            found.add(id(type(node)))
+        pending.extend(following for following, _ in node.next_functions)
+    return frozenset(found)

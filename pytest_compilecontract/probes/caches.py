@@ -1,0 +1,43 @@
+"""Torch's compile caches: a folder of a lane's own, and what the caches were asked and had."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from unittest import mock
+
+# Counter group and key in `torch._dynamo.utils.counters`, and the name that a measurement gives it.
+COUNTERS = {
+    ("inductor", "fxgraph_cache_hit"): "fx_graph_hit",
+    ("inductor", "fxgraph_cache_miss"): "fx_graph_miss",
+    ("inductor", "fxgraph_cache_bypass"): "fx_graph_bypass",
+    ("aot_autograd", "autograd_cache_hit"): "aot_autograd_hit",
+    ("aot_autograd", "autograd_cache_miss"): "aot_autograd_miss",
+    ("aot_autograd", "autograd_cache_bypass"): "aot_autograd_bypass",
+    ("dynamo_cache", "dynamo_cache_hit"): "dynamo_hit",
+    ("dynamo_cache", "dynamo_cache_miss"): "dynamo_miss",
+}
+
+
+def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Hits and misses out of Dynamo's counters; a cache that was not asked has 0."""
+    return {name: counters.get(group, {}).get(key, 0) for (group, key), name in COUNTERS.items()}
+
+
+@contextlib.contextmanager
+def own_caches() -> Iterator[None]:
+    """Empty compile caches for as long as the `with` lasts, on disk and in this process."""
+    fresh = getattr(importlib.import_module("torch._inductor.utils"), "fresh_cache", None)
+    with tempfile.TemporaryDirectory(prefix="compilecontract-", ignore_cleanup_errors=True) as folder:
+        with _folder(folder) if fresh is None else fresh(dir=folder, delete=True):
+            yield
+
+
+@contextlib.contextmanager
+def _folder(folder: str) -> Iterator[None]:
+    names = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
+    with mock.patch.dict(os.environ, names):
+        yield

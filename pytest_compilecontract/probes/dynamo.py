@@ -1,0 +1,611 @@
+"""What Dynamo did: a ledger of its attempts to compile frames, kept by five taps.
+
+An attempt is one time that Dynamo means to compile one frame. It ends with installed code, with nothing (no ops), or with
+an exception, and with at most one graph break. Everything counted here follows from the list of attempts:
+
+    first compile   code installed for a frame that had no usable entry; a continuation resumes after a graph break
+    recompile       code installed for a frame that had one
+    limit hit       refused, since the frame has too many entries
+    eager frame     no code installed, and not for the limit
+    graph break     the last one logged in the attempt
+
+The counters of `torch._dynamo.utils` miss breaks that Dynamo cannot resume from and know no recompiles, so they are only
+recorded (tests/with_torch/test_scenarios.py holds the cases that tell).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from ..measurement import (
+    CompileFailure,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Recompile,
+    RecompileKind,
+    merge_breaks,
+)
+from .source import Paths
+from .taps import Taps
+
+RESUME = "torch_dynamo_resume_in_"
+LIMIT_TYPE = "Dynamo recompile limit exceeded"
+LIMIT_EXCEPTIONS = ("RecompileLimitExceeded", "FailOnRecompileLimitHit")
+# What each metric needs: a metric whose tap is missing is None, with the tap's reason.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "graphs": ("call_user_compiler",),
+    "backend_calls": ("call_user_compiler",),
+    "ops_captured": ("call_user_compiler",),
+    "graphs_executed": ("call_user_compiler",),
+    "first_compiles": ("_compile",),
+    "continuations": ("_compile",),
+    "recompiles": ("_compile", "recompilation_reasons"),
+    "graph_breaks": ("_compile", "log_graph_break"),
+    "break_events": ("_compile", "log_graph_break"),
+    "eager_frames": ("_compile", "convert_frame"),
+    "limit_hits": ("_compile",),
+    "backend_failures": ("_compile", "call_user_compiler"),
+    "errors_suppressed": ("_compile",),
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class Graph:
+    """One graph handed to the backend; `kept` once the backend returned."""
+
+    ops: int
+    symbolic: bool
+    kept: bool = False
+    pieces: int = 0
+    restarted: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Break:
+    """A graph break as Dynamo logged it: its message and the inlined stack, outermost frame first."""
+
+    message: str
+    stack: tuple[tuple[str, int, str, str], ...]
+
+
+@dataclass(kw_only=True, slots=True)
+class Attempt:
+    """One attempt to compile a frame."""
+
+    code: CodeType
+    name: str
+    id: str | None = None
+    entries: int = 0
+    recompiles: bool = False
+    fullgraph: bool = False
+    new_instance: bool = False
+    wrapped: str | None = None
+    reasons: list[str] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    broke: Break | None = None
+    entered: bool = False
+    installed: bool = False
+    error: BaseException | None = None
+    suppressed: bool = False
+
+    @property
+    def continuation(self) -> bool:
+        return self.name.startswith(RESUME)
+
+    @property
+    def refused(self) -> bool:
+        """The recompile limit stopped it."""
+        error = self.error
+        if error is None:
+            return False
+        return type(error).__name__ in LIMIT_EXCEPTIONS or getattr(error, "gb_type", None) == LIMIT_TYPE
+
+
+class Ledger:
+    """Record every attempt, on every thread, while entered.
+
+    Use as a context manager, once. The facts are read after leaving, or at any time in between. `executed` counts the
+    compiled graphs that ran; while a `clock` is set, `seconds_inside` adds up what it shows of their time.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        self.attempts: list[Attempt] = []
+        self.loose_graphs: list[Graph] = []
+        self.missing: dict[str, str] = {}
+        self.bytecode_hooks = 0
+        self._paths = paths
+        self.executed = 0
+        self.clock: Callable[[], float] | None = None
+        self.seconds_inside = 0.0
+        self._counting_lock = threading.Lock()
+        self._seen: dict[CodeType, weakref.WeakSet[Any]] = {}
+        self._local = threading.local()
+        self._taps = Taps()
+
+    def __enter__(self) -> Ledger:
+        from torch._dynamo import convert_frame
+
+        output_graph = _module("torch._dynamo.output_graph")
+        translator = getattr(_module("torch._dynamo.symbolic_convert"), "InstructionTranslatorBase", None)
+        taps = self._taps
+        taps.set("convert_frame", getattr(convert_frame, "ConvertFrameAssert", None), "__call__", self._on_frame)
+        taps.set("_compile", convert_frame, "_compile", self._on_compile)
+        taps.set(
+            "recompilation_reasons", convert_frame, "get_and_maybe_log_recompilation_reasons", self._on_recompilation
+        )
+        taps.set("log_graph_break", translator, "log_graph_break", self._on_graph_break)
+        taps.set(
+            "call_user_compiler", getattr(output_graph, "OutputGraph", None), "call_user_compiler", self._on_backend
+        )
+        if _distributed():
+            splitter = getattr(_module("torch._dynamo.backends.distributed"), "SubmodCompiler", None)
+            taps.set("ddp_pieces", splitter, "compile_submod", self._on_piece)
+        hook = convert_frame.register_bytecode_hook(self._on_bytecode)
+        taps.callback(hook.remove)
+        self.missing = taps.missing
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._taps.close()
+
+    # taps
+
+    def _on_frame(self, original: Callable[..., Any], converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt = Attempt(code=frame.f_code, name=frame.f_code.co_name)
+        with self._current(attempt):
+            try:
+                return original(converter, frame, *args, **kwargs)
+            except BaseException as error:
+                if not attempt.entered and _is_unsupported(error):
+                    # A generator: refused before tracing, and logged nowhere.
+                    attempt.entered = True
+                    attempt.error = error
+                    attempt.broke = _break_of(error)
+                raise
+            finally:
+                if attempt.entered:
+                    self.attempts.append(attempt)
+
+    def _on_compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        stack = self._stack()
+        attempt = stack[-1] if stack else None
+        if attempt is None or attempt.entered:
+            return original(*args, **kwargs)
+        attempt.entered = True
+        self._describe(attempt, original, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            attempt.error = error
+            attempt.suppressed = not attempt.fullgraph and not _is_soft(error) and _suppress_errors()
+            if attempt.broke is None and not attempt.fullgraph and not attempt.refused and _is_unsupported(error):
+                attempt.broke = _break_of(error)
+            raise
+        attempt.installed = getattr(result, "guarded_code", result) is not None
+        return result
+
+    def _describe(self, attempt: Attempt, original: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        bound = inspect.signature(original).bind(*args, **kwargs).arguments
+        attempt.id = str(bound.get("compile_id"))
+        attempt.fullgraph = bool(bound.get("one_graph"))
+        size = bound.get("cache_size")
+        attempt.entries = int(getattr(size, "num_cache_entries_with_same_id_matched_objs", 0))
+        attempt.recompiles = attempt.entries >= 1
+        attempt.new_instance = self._is_new_instance(attempt.code, bound.get("locals") or {})
+        attempt.wrapped = _wrapped_callable(attempt.code, bound.get("closure") or ())
+
+    def _is_new_instance(self, code: CodeType, frame_locals: dict[str, Any]) -> bool:
+        owner = frame_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        torch = importlib.import_module("torch")
+        if not isinstance(owner, torch.nn.Module):
+            return False
+        seen = self._seen.setdefault(code, weakref.WeakSet())
+        if owner in seen:
+            return False
+        seen.add(owner)
+        return len(seen) > 1
+
+    def _on_recompilation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        reasons = original(*args, **kwargs)
+        # torch 2.11 asks a second time, for its own statistics only; then it says skip_logging.
+        if not kwargs.get("skip_logging") and (stack := self._stack()):
+            stack[-1].reasons = [str(reason) for reason in reasons or ()]
+        return reasons
+
+    def _on_graph_break(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+        error = arguments.get("exc")
+        stack = self._stack()
+        if stack and not getattr(error, "logged", False):
+            stack[-1].broke = _break_of(error, str(arguments.get("reason") or ""))
+        return original(*args, **kwargs)
+
+    def _on_backend(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+        graph = _graph_of(arguments.get("gm"), arguments.get("example_inputs"))
+        stack = self._stack()
+        (stack[-1].graphs if stack else self.loose_graphs).append(graph)
+        self._local.graph = graph
+        try:
+            compiled = original(*args, **kwargs)
+        except BaseException as error:
+            graph.restarted = _is_restart(error)
+            raise
+        finally:
+            self._local.graph = None
+        if not stack:
+            return compiled
+        graph.kept = True
+        return self._counting(compiled)
+
+    def _on_piece(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        graph = getattr(self._local, "graph", None)
+        if graph is not None:
+            graph.pieces += 1
+        return original(*args, **kwargs)
+
+    def _on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
+        self.bytecode_hooks += 1
+
+    def _counting(self, compiled: Any) -> Any:
+        """The same compiled graph, counted each time it runs, on any thread."""
+        run = _forced(compiled)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self._counting_lock:
+                self.executed += 1
+            if (clock := self.clock) is None:
+                return run(*args, **kwargs)
+            started = clock()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self.seconds_inside += clock() - started
+
+        return counted
+
+    # per thread
+
+    def _stack(self) -> list[Attempt]:
+        stack: list[Attempt] | None = getattr(self._local, "stack", None)
+        if stack is None:
+            stack = self._local.stack = []
+        return stack
+
+    def _current(self, attempt: Attempt) -> _Pushed:
+        return _Pushed(self._stack(), attempt)
+
+    # facts
+
+    @property
+    def graphs(self) -> list[Graph]:
+        return [graph for attempt in self.attempts for graph in attempt.graphs] + self.loose_graphs
+
+    def recompiles(self) -> tuple[Recompile, ...]:
+        return tuple(self._recompile(each) for each in self.attempts if each.installed and each.recompiles)
+
+    def graph_breaks(self) -> tuple[GraphBreak, ...]:
+        return merge_breaks([self._graph_break(each) for each in self.broken()])
+
+    def broken(self) -> list[Attempt]:
+        """Attempts that ended with a graph break; a break under fullgraph is an error instead."""
+        return [each for each in self.attempts if each.broke is not None and not each.refused and not each.fullgraph]
+
+    def eager_frames(self) -> tuple[EagerFrame, ...]:
+        return tuple(self._eager_frame(each) for each in self.attempts if not each.installed and not each.refused)
+
+    def limit_hits(self) -> tuple[LimitHit, ...]:
+        return tuple(self._limit_hit(each) for each in self.attempts if each.refused)
+
+    def failures(self) -> tuple[CompileFailure, ...]:
+        """Backends that raised."""
+        return tuple(
+            self._failure(each)
+            for each in self.attempts
+            if each.error is not None and any(not graph.kept and not graph.restarted for graph in each.graphs)
+        )
+
+    def suppressed(self) -> tuple[CompileFailure, ...]:
+        return tuple(self._failure(each) for each in self.attempts if each.suppressed)
+
+    def _frame(self, attempt: Attempt) -> Location:
+        code = attempt.code
+        return self._paths.location(code.co_filename, code.co_firstlineno, user_function(attempt.name))
+
+    def _recompile(self, attempt: Attempt) -> Recompile:
+        lead = leading_guard(attempt.reasons)
+        return Recompile(
+            frame=self._frame(attempt),
+            kind=_recompile_kind(attempt, lead),
+            guard=self._paths.text(guard_text(lead)),
+            guards=tuple(self._paths.text(guard_text(reason)) for reason in attempt.reasons),
+            location=self._guard_location(lead),
+            continuation=attempt.continuation,
+            module=attempt.wrapped,
+        )
+
+    def _guard_location(self, reason: str) -> Location | None:
+        traces = re.findall(r'^\s*File "(.+?)", line (\d+), in (\S+)', reason, re.MULTILINE)
+        if traces:
+            file, line, function = traces[-1]
+            return self._paths.location(file, int(line), user_function(function))
+        return None
+
+    def _graph_break(self, attempt: Attempt) -> GraphBreak:
+        assert attempt.broke is not None
+        message = parse_message(self._paths.text(attempt.broke.message))
+        stack = tuple(
+            self._paths.location(file, line, user_function(function), source)
+            for file, line, function, source in attempt.broke.stack
+        )
+        return GraphBreak(
+            location=stack[-1] if stack else self._frame(attempt),
+            kind=message.kind,
+            reason=message.reason,
+            explanation=message.explanation,
+            hints=message.hints,
+            registry_id=message.registry_id or registry_id(message.kind),
+            whole_frame=not attempt.installed,
+            stacks=(stack,) if stack else (),
+        )
+
+    def _eager_frame(self, attempt: Attempt) -> EagerFrame:
+        frame = self._frame(attempt)
+        error = attempt.error
+        if error is None:
+            return EagerFrame(
+                frame=frame,
+                cause="nothing to compile",
+                reason="Dynamo traced no tensor operation in it",
+                continuation=attempt.continuation,
+            )
+        broke = self._graph_break(attempt) if attempt.broke is not None else None
+        if broke is not None and not attempt.fullgraph:
+            return EagerFrame(
+                frame=frame,
+                cause="graph break",
+                reason=broke.reason,
+                location=broke.location,
+                continuation=attempt.continuation,
+            )
+        return EagerFrame(
+            frame=frame,
+            cause="suppressed error" if attempt.suppressed else "error",
+            reason=self._paths.text(f"{type(error).__name__}: {_first_line(error)}"),
+            continuation=attempt.continuation,
+        )
+
+    def _limit_hit(self, attempt: Attempt) -> LimitHit:
+        cause = attempt.error.__cause__ or attempt.error if attempt.error else None
+        named = re.search(r"(\w*(?:recompile|cache_size)_limit)\b", str(cause))
+        return LimitHit(
+            frame=self._frame(attempt),
+            limit=named.group(1) if named else "recompile_limit",
+            reason=self._paths.text(_first_line(cause)) if cause else "",
+            guard=self._paths.text(guard_text(leading_guard(attempt.reasons))),
+            continuation=attempt.continuation,
+        )
+
+    def _failure(self, attempt: Attempt) -> CompileFailure:
+        assert attempt.error is not None
+        error = attempt.error
+        inner = getattr(error, "inner_exception", None) or error.__cause__ or error
+        message = self._paths.text(_first_line(inner))
+        return CompileFailure(frame=self._frame(attempt), type=type(inner).__name__, message=message)
+
+
+class _Pushed:
+    """The current attempt of this thread, for as long as the `with` lasts."""
+
+    def __init__(self, stack: list[Attempt], attempt: Attempt) -> None:
+        self._stack = stack
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        self._stack.append(self._attempt)
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stack.pop()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """A graph break's message, taken apart."""
+
+    kind: str
+    reason: str
+    explanation: str
+    hints: tuple[str, ...]
+    registry_id: str | None
+
+
+NEXT_BREAK = "*** While handling this graph break, another graph break occurred: ***"
+
+
+def parse_message(text: str) -> Message:
+    """Take torch's text apart (torch/_dynamo/exc.py, `format_graph_break_message`).
+
+    Where one break led to another (a break in a loop), torch puts the cause first, and so do we.
+    """
+    parts = [part.strip() for part in text.split(NEXT_BREAK)]
+    cause, last = parts[0], parts[-1]
+    head = cause.split("\n\n  Developer debug context:")[0]
+    kind = head.split("\n", 1)[0].strip()
+    reason = kind if last is cause else f"{kind} ({last.splitlines()[0].strip()})"
+    explanation = re.search(r"^\s*Explanation: (.*?)(?=^\s*Hint: |\Z)", head, re.MULTILINE | re.DOTALL)
+    hints = re.findall(r"^\s*Hint: (.*?)(?=^\s*Hint: |\Z)", head, re.MULTILINE | re.DOTALL)
+    number = re.search(r"/gb(\d+)\.html", cause)
+    return Message(
+        kind=kind,
+        reason=reason,
+        explanation=_flat(explanation.group(1)) if explanation else "",
+        hints=tuple(_flat(hint) for hint in hints),
+        registry_id=f"GB{number.group(1)}" if number else None,
+    )
+
+
+def registry_id(kind: str) -> str | None:
+    """The id that torch's own registry of graph breaks gives this kind, where it has one."""
+    return _registry().get(kind)
+
+
+_REGISTRY: dict[str, str] | None = None
+
+
+def _registry() -> dict[str, str]:
+    global _REGISTRY
+    if _REGISTRY is None:
+        _REGISTRY = dict(_read_registry())
+    return _REGISTRY
+
+
+def _read_registry() -> Iterator[tuple[str, str]]:
+    folder = Path(importlib.import_module("torch._dynamo").__file__ or "").parent
+    try:
+        registry = json.loads((folder / "graph_break_registry.json").read_text(encoding="utf-8"))
+        for number, versions in registry.items():
+            yield str(versions[0]["Gb_type"]), str(number)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+
+
+def user_function(name: str) -> str:
+    """The user's function behind Dynamo's name for a continuation, `torch_dynamo_resume_in_f_at_12`."""
+    while name.startswith(RESUME):
+        name = re.sub(r"_at_\d+$", "", name[len(RESUME) :])
+    return name
+
+
+def leading_guard(reasons: list[str]) -> str:
+    """The reason that tells most, of one for each older entry, newest first.
+
+    Only one entry has to fail for its own reason: the others may fail first for something that the newest entry changed
+    (after a `no_grad` entry, a new dtype is reported as a changed grad mode). A tensor property of the oldest entry tells
+    most; a changed global state is only named when there is nothing else.
+    """
+    if not reasons:
+        return ""
+    properties = [reason for reason in reasons if " mismatch" in reason]
+    if properties:
+        return properties[-1]
+    values = [reason for reason in reasons if "GLOBAL_STATE" not in reason]
+    return values[0] if values else reasons[0]
+
+
+def guard_text(reason: str) -> str:
+    """A guard failure in torch's words, without the compile id before it and the stack and source after it."""
+    line = reason.split("\n", 1)[0]
+    line = re.sub(r"^\S*?\d+/\d+(?:_\d+)?: ", "", line)
+    return re.sub(r"\s+# .*$", "", line).strip()
+
+
+def _recompile_kind(attempt: Attempt, lead: str) -> RecompileKind:
+    reasons = attempt.reasons
+    symbolic = any(graph.symbolic for graph in attempt.graphs)
+    if any("Cache line invalidated" in reason for reason in reasons):
+        return "invalidated"
+    if any("BACKEND_MATCH" in reason for reason in reasons):
+        return "backend"
+    if attempt.wrapped is not None:
+        return "wrapper"
+    if attempt.new_instance and not (symbolic and "size mismatch" in lead):
+        return "instance"
+    return "dynamic" if symbolic else "guard"
+
+
+def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
+    """What Dynamo's own wrapper frame was made for, or None where the frame is the user's.
+
+    Library modules and callables are compiled through one shared function (torch/_dynamo/external_utils.py, `wrap_inline`).
+    """
+    if code.co_name != "inner" or not code.co_filename.endswith("external_utils.py"):
+        return None
+    for name, cell in zip(code.co_freevars, closure, strict=False):
+        if name == "fn":
+            target = getattr(cell, "cell_contents", None)
+            owner = getattr(target, "__self__", target)
+            return type(owner).__qualname__ if not hasattr(owner, "__qualname__") else str(owner.__qualname__)
+    return "a library callable"
+
+
+def _graph_of(module: Any, example_inputs: Any) -> Graph:
+    nodes = module.graph.nodes if module is not None else ()
+    return Graph(
+        ops=sum(1 for node in nodes if node.op.startswith("call_")),
+        symbolic=any(_is_symbolic(value) for value in example_inputs or ()),
+    )
+
+
+def _is_symbolic(value: Any) -> bool:
+    torch = importlib.import_module("torch")
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return True
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+
+
+def _break_of(error: Any, reason: str = "") -> Break:
+    stack = getattr(error, "real_stack", None) or ()
+    message = str(getattr(error, "msg", "") or reason or error or type(error).__name__)
+    return Break(
+        message=message, stack=tuple((each.filename, each.lineno or 0, each.name, each.line or "") for each in stack)
+    )
+
+
+def _forced(compiled: Any) -> Any:
+    """The graph module's real forward, where Dynamo would otherwise look it up itself (torch/fx/_lazy_graph_module.py)."""
+    owner = getattr(compiled, "__self__", None)
+    force = getattr(type(owner), "force_recompile", None)
+    if force is None or getattr(compiled, "__name__", "") != "_lazy_forward":
+        return compiled
+    force(owner)
+    return owner.forward  # type: ignore[union-attr]
+
+
+def _is_unsupported(error: BaseException) -> bool:
+    return any(each.__name__ == "Unsupported" for each in type(error).__mro__)
+
+
+def _is_soft(error: BaseException) -> bool:
+    """Errors that Dynamo always turns into an eager frame, without suppress_errors."""
+    return any(each.__name__ in ("Unsupported", "UserError") for each in type(error).__mro__)
+
+
+def _is_restart(error: BaseException) -> bool:
+    return any(each.__name__ == "RestartAnalysis" for each in type(error).__mro__)
+
+
+def _suppress_errors() -> bool:
+    config = importlib.import_module("torch._dynamo.config")
+    return bool(getattr(config, "suppress_errors", False))
+
+
+def _distributed() -> bool:
+    torch = importlib.import_module("torch")
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,33 @@
+"""Compiling a module in place, and undoing it, which torch has no public way for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+# Where `Module.compile()` keeps the compiled call (torch/nn/modules/module.py).
+COMPILED = "_compiled_call_impl"
+
+
+def compile_in_place(module: torch.nn.Module, options: Mapping[str, Any]) -> Callable[[], None]:
+    """`module.compile(**options)`, and what puts the module back as it was."""
+    had = COMPILED in vars(module)
+    before = vars(module).get(COMPILED)
+    module.compile(**options)
+
+    def undo() -> None:
+        if had:
+            setattr(module, COMPILED, before)
+        elif COMPILED in vars(module):
+            delattr(module, COMPILED)
+
+    return undo
+
+
+def is_compiled(target: Any) -> bool:
+    """Whether torch.compile has been at a function or module already."""
+    if isinstance(target, torch.nn.Module):
+        return getattr(target, COMPILED, None) is not None or hasattr(target, "_orig_mod")
+    return hasattr(target, "_torchdynamo_orig_callable") and not hasattr(target, "_torchdynamo_disable")

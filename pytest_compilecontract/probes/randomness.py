@@ -1,0 +1,45 @@
+"""Random number generators: seeded alike before each run, and asked afterwards whether a run drew from them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+def seed(value: int) -> None:
+    """Seed Python's, NumPy's (where it is loaded) and torch's generators."""
+    random.seed(value)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(value)
+    torch.manual_seed(value)
+
+
+def generators() -> dict[str, Any]:
+    """The state of every generator, to compare and to put back."""
+    states: dict[str, Any] = {"python": random.getstate(), "cpu": torch.get_rng_state()}
+    if numpy := sys.modules.get("numpy"):
+        states["numpy"] = numpy.random.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def put_back(states: dict[str, Any]) -> None:
+    """Put the generators back to `states`."""
+    random.setstate(states["python"])
+    torch.set_rng_state(states["cpu"])
+    if "numpy" in states and (numpy := sys.modules.get("numpy")):
+        numpy.random.set_state(states["numpy"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def drew(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether torch's generators moved between two states."""
+    if not torch.equal(before["cpu"], after["cpu"]):
+        return True
+    pairs = zip(before.get("cuda", []), after.get("cuda", []), strict=False)
+    return any(not torch.equal(one, other) for one, other in pairs)

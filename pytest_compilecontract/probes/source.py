@@ -1,0 +1,47 @@
+"""Where code is, told without machine paths: a file below the project, or below the folder that packages are installed in."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+from pathlib import Path
+
+from ..measurement import Location
+
+
+class Paths:
+    """Turn absolute file names into the names that receipts keep."""
+
+    def __init__(self, root: Path) -> None:
+        schemes = ("purelib", "platlib", "stdlib")
+        installed = [sysconfig.get_path(scheme) for scheme in schemes]
+        # The project first: its environment may lie inside it.
+        self._roots = [*installed, str(root)]
+
+    def name(self, file: str) -> str:
+        """The shortest of the names below a known folder; another file keeps its last two parts."""
+        for folder in self._roots:
+            if file.startswith(folder + os.sep):
+                return Path(file[len(folder) + 1 :]).as_posix()
+        if not os.path.isabs(file):
+            return file
+        found = re.search(r"[/\\](?:site|dist)-packages[/\\](.+)$", file)
+        return Path(found.group(1)).as_posix() if found else "/".join(Path(file).parts[-2:])
+
+    def is_users(self, file: str) -> bool:
+        """Whether a file is neither an installed package nor Python's own nor made up."""
+        installed = any(file.startswith(folder + os.sep) for folder in self._roots[:-1])
+        return not installed and os.path.isabs(file)
+
+    def text(self, text: str) -> str:
+        """Torch's text without what differs from process to process: folders, addresses, object ids."""
+        for folder in self._roots:
+            text = text.replace(folder + os.sep, "")
+        text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
+        return re.sub(r"\b\d{12,}\b", "...", text)
+
+    def location(self, file: str, line: int, function: str, source: str = "") -> Location:
+        text = source or linecache.getline(file, line)
+        return Location(file=self.name(file), line=line, function=function, source=text.strip())

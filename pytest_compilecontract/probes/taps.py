@@ -1,0 +1,41 @@
+"""Taps: replace a function of torch's while measuring, and put it back. A function that is gone is a reason, not a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Taps(contextlib.ExitStack):
+    """The taps of one measurement; leaving puts every function back, the last one first.
+
+    `missing` says, by the tap's name, why it could not be set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: dict[str, str] = {}
+
+    def set(self, name: str, owner: Any, attribute: str, around: Callable[..., Any]) -> None:
+        """Put `around(original, *args, **kwargs)` in the place of `owner.attribute`."""
+        original = vars(owner).get(attribute) if owner is not None else None
+        if not callable(original):
+            self.missing[name] = f"torch has no {_path(owner)}.{attribute}"
+            return
+
+        @functools.wraps(original)
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(owner, attribute, tapped)
+        self.callback(setattr, owner, attribute, original)
+
+
+def _path(owner: Any) -> str:
+    if owner is None:
+        return "such module"
+    module = getattr(owner, "__module__", "")
+    name = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
+    return f"{module}.{name}" if module and not name.startswith(module) else str(name)

@@ -1,0 +1,185 @@
+"""Programs: what a contract makes its target do, call after call, the same in every run: forward calls, or training steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from . import numerics
+from .calls import call
+from .errors import UsageError
+
+
+@dataclass(kw_only=True, slots=True)
+class Trail:
+    """What one run of a program left: snapshots by group, and the exception that ended it."""
+
+    groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
+    before: list[numerics.Snapshot] = field(default_factory=list)
+    aliases: set[tuple[str, str]] = field(default_factory=set)
+    changed: frozenset[str] = frozenset()
+    error: Exception | None = None
+    error_at: int = 0
+    random: bool = False
+
+    def note(self, group: str, value: object, at: str) -> numerics.Snapshot:
+        """Keep a snapshot of a value, under the place `at`."""
+        kept = numerics.snapshot(value, at=at)
+        self.groups.setdefault(group, []).append(kept)
+        return kept
+
+    def run(self) -> numerics.Run:
+        """The trail as the numerics compare it."""
+        return numerics.Run(
+            groups={name: numerics.joined(each) for name, each in self.groups.items()},
+            before=numerics.joined(self.before),
+            aliases=frozenset(self.aliases),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What is around each forward and before each backward of a run."""
+
+    autocast: Callable[[], AbstractContextManager[Any]]
+    before_backward: Callable[[torch.Tensor], None]
+
+
+Step = Callable[[call, Trail, str], Any]
+
+
+class Program(Protocol):
+    """Makes the steps of one run; `run` is the target or its compiled form."""
+
+    unit: str
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forward:
+    """Forward calls; with `gradients`, a backward through the outputs after each, and its gradients."""
+
+    target: Any
+    gradients: bool
+    unit: str = "call"
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        def step(arguments: call, trail: Trail, at: str) -> Any:
+            with around.autocast():
+                output = run(*arguments.args, **arguments.kwargs)
+            if self.gradients and (root := _weighted_sum(output)) is not None:
+                around.before_backward(root)
+                root.backward()
+                trail.note("grad", self._gradients(arguments), f"{at} grad")
+            return output
+
+        return step
+
+    def _gradients(self, arguments: call) -> dict[str, torch.Tensor | None]:
+        found = {}
+        if isinstance(self.target, torch.nn.Module):
+            found = {name: each.grad for name, each in self.target.named_parameters() if each.requires_grad}
+        for name, value in (*enumerate(arguments.args), *arguments.kwargs.items()):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                found[f"input {name}"] = value.grad
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """Whole steps: forward, loss, backward, optimizer step, zero_grad."""
+
+    module: torch.nn.Module
+    loss: Callable[..., torch.Tensor] | None
+    optimizer: Callable[..., Any]
+    gradients: bool
+    unit: str = "step"
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        optimizer = self.optimizer([each for each in self.module.parameters() if each.requires_grad])
+        extra = extra_arguments(self.loss)
+
+        def step(batch: call, trail: Trail, at: str) -> Any:
+            inputs, targets = _split(batch.args, extra)
+            with around.autocast():
+                output = run(*inputs, **batch.kwargs)
+                loss = _own_loss(output) if self.loss is None else self.loss(output, *targets)
+            around.before_backward(loss)
+            loss.backward()
+            trail.note("loss", loss, f"{at} loss")
+            named = dict(self.module.named_parameters())
+            if self.gradients:
+                trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad")
+            optimizer.step()
+            if self.gradients:
+                trail.note("parameter", named, f"{at} parameter")
+            trail.note("buffer", dict(self.module.named_buffers()), f"{at} buffer")
+            optimizer.zero_grad()
+            return output
+
+        return step
+
+
+def extra_arguments(loss: Callable[..., Any] | None) -> int:
+    """How many arguments a loss requires beside the output: the last ones of each batch."""
+    if loss is None:
+        return 0
+    target = loss.forward if isinstance(loss, torch.nn.Module) else loss
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    required = [
+        each
+        for each in parameters
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return max(len(required) - 1, 0)
+
+
+def _split(args: tuple[Any, ...], extra: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    if len(args) <= extra and extra:
+        raise UsageError(
+            f"compile_lane.train: the loss takes {extra} more than the output, but a batch has {len(args)} arguments "
+            "(the model's come first, the loss's last)"
+        )
+    return args[: len(args) - extra], args[len(args) - extra :]
+
+
+def _own_loss(output: Any) -> torch.Tensor:
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    squares = [each.float().square().mean() for each in _floating(output)]
+    if not squares:
+        raise UsageError("compile_lane.train: the output has no floating tensor to make a loss of; give loss=")
+    return torch.stack(squares).sum()
+
+
+def _weighted_sum(output: Any) -> torch.Tensor | None:
+    """A scalar through which every element gets a gradient of its own: a plain sum is constant after a softmax."""
+    weighted = [
+        (each.double() * _weights(each)).sum().to(each.device) for each in _floating(output) if each.requires_grad
+    ]
+    return torch.stack(weighted).sum() if weighted else None
+
+
+def _weights(tensor: torch.Tensor) -> torch.Tensor:
+    # Not from a generator: the run's own random numbers must not move.
+    return torch.linspace(0.5, 1.5, tensor.numel(), dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
+
+
+def _floating(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, Mapping):
+        return [tensor for each in value.values() for tensor in _floating(each)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for each in value for tensor in _floating(each)]
+    return []

@@ -1,0 +1,458 @@
+"""Receipts: what a session measured and where, as one JSON document, and its JSON Schema."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pytest_compilecontract.contract import Verdict, Violation
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.measurement import Measurement
+
+# msgspec is imported where it is used: it takes longer to import than all of this package, and a pytest run that
+# writes no receipt must not pay for it.
+
+FORMAT = 1
+DEEPEST = 64
+LARGEST_BYTES = 256 * 1024 * 1024
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# JSON has no such numbers. They are written as these strings, where a number is expected and nowhere else.
+NON_FINITE = ("nan", "inf", "-inf")
+CREATED = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """Where a measurement was taken. None means: not found, or not there.
+
+    `torch` is the full version ("2.13.0+cu130"), `cuda` the toolkit that torch was built for. `cudnn`, `nccl`, `driver`
+    and `capability` ("9.0") are those of the CUDA device, and `device` is its name; where there is none, `device` is
+    the processor's name. `dirty`: tracked files differ from `commit`. `settings` are the values of torch's config
+    modules that differ from torch's defaults, by their full names; `variables` the environment variables that torch,
+    triton or CUDA read. Folders of this machine are written as <home>, <root> and <tmp>.
+    """
+
+    torch: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    device: str | None = None
+    capability: str | None = None
+    device_count: int | None = None
+    processor: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    pytest: str | None = None
+    plugin: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    libraries: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One contract in one lane: what it was held to, what was measured, and the verdict with its reason.
+
+    `contract` is the test without its lane, `test` pytest's node id. `environment` is a key of the receipt's
+    `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `seconds` the test's wall time.
+    `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity.
+    """
+
+    contract: str
+    lane: str
+    test: str
+    verdict: Verdict
+    environment: str
+    reason: str = ""
+    limits: dict[str, Any] = field(default_factory=dict)
+    lane_settings: dict[str, Any] = field(default_factory=dict)
+    violations: tuple[Violation, ...] = ()
+    measurement: Measurement | None = None
+    worker: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """What one session measured, with the environments it was measured in.
+
+    `created` is UTC, as "2026-01-31T12:00:00Z". The entries are always in order of contract, lane, environment, test
+    and worker, whatever the order they were given in.
+    """
+
+    format: int = FORMAT
+    plugin: str
+    created: str
+    environments: dict[str, Environment] = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))
+
+
+def _order(entry: Entry) -> tuple[str, ...]:
+    return (entry.contract, entry.lane, entry.environment, entry.test, entry.worker)
+
+
+def environment_key(env: Environment) -> str:
+    """What a baseline is kept for: torch's minor release and the kind of device, as "torch2.11-cuda-sm90"."""
+    # It names a folder, and the versions may come from a file: nothing but digits and dots is let through.
+    release = re.match(r"[0-9]+\.[0-9]+", env.torch or "")
+    torch = f"torch{release[0]}" if release else "no-torch"
+    return f"{torch}-cuda-sm{re.sub('[^0-9]', '', env.capability)}" if env.capability else f"{torch}-cpu"
+
+
+def fingerprint(env: Environment) -> str:
+    """12 hex digits over every field: two environments with the same are the same in all that is recorded."""
+    text = json.dumps({each.name: getattr(env, each.name) for each in fields(env)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def to_json(receipt: Receipt) -> bytes:
+    """The document: indented, keys in order, the same bytes for equal receipts."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(_plain(receipt), order="sorted"), indent=2) + b"\n"
+
+
+def from_json(data: bytes, *, name: str) -> Receipt:
+    """The receipt in `data`; `name` is what messages call it.
+
+    Raises:
+        ReceiptError: one line, whatever the bytes are.
+    """
+    return receipt_from_document(document_from_json(data, name=name), name=name)
+
+
+def document_from_json(data: bytes, *, name: str) -> dict[str, Any]:
+    """The JSON object in `data`, known to be of this format and to be sane, its shape not looked at yet.
+
+    Raises:
+        ReceiptError: not JSON, of a newer format, with a key twice, or nested deeper than any receipt.
+    """
+    try:
+        return _document(data)
+    except ReceiptError as error:
+        raise _named(error, name) from None
+
+
+def receipt_from_document(document: dict[str, Any], *, name: str) -> Receipt:
+    """The receipt that `document` describes.
+
+    Raises:
+        ReceiptError: a key is missing or unknown, or a value is not of its type.
+    """
+    try:
+        receipt: Receipt = _built(document, Receipt)
+        _refuse_inconsistent(receipt, document)
+    except ReceiptError as error:
+        raise _named(error, name) from None
+    return receipt
+
+
+def entry_to_data(entry: Entry) -> dict[str, Any]:
+    """The entry as dict, list, str, int, float, bool and None alone, as pytest-xdist can send it."""
+    data: dict[str, Any] = _plain(entry)
+    return data
+
+
+def entry_from_data(data: object) -> Entry:
+    """The entry that `entry_to_data` made `data` of.
+
+    Raises:
+        ReceiptError: `data` is of another shape.
+    """
+    entry: Entry = _built(data, Entry)
+    return entry
+
+
+def environment_to_data(env: Environment) -> dict[str, Any]:
+    """The environment as plain data, as pytest-xdist can send it."""
+    data: dict[str, Any] = _plain(env)
+    return data
+
+
+def environment_from_data(data: object) -> Environment:
+    """The environment that `environment_to_data` made `data` of.
+
+    Raises:
+        ReceiptError: `data` is of another shape.
+    """
+    env: Environment = _built(data, Environment)
+    return env
+
+
+def read_receipt(path: Path) -> Receipt:
+    """The receipt in the file.
+
+    Raises:
+        ReceiptError: the file cannot be read, or is no receipt.
+    """
+    return from_json(read_bytes(path), name=str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's bytes, at most `LARGEST_BYTES`.
+
+    Raises:
+        ReceiptError: the file cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise _named(ReceiptError(f"cannot be read ({_cause(error)})"), str(path)) from error
+    if len(data) > LARGEST_BYTES:
+        raise _named(ReceiptError(f"larger than {LARGEST_BYTES // 1024**2} MiB, so no receipt"), str(path))
+    return data
+
+
+def write_receipt(path: Path, receipt: Receipt) -> None:
+    """Write the file whole or not at all; folders that are missing are made.
+
+    Raises:
+        ReceiptError: the file cannot be written.
+    """
+    data = to_json(receipt)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(data)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise _named(ReceiptError(f"cannot be written ({_cause(error)})"), str(path)) from error
+
+
+def one_line(text: str, longest: int = 300) -> str:
+    """`text` as one line that a terminal can show: what is not printable is escaped, what is too long is cut."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _cause(error: OSError | ValueError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _named(error: ReceiptError, name: str) -> ReceiptError:
+    named = ReceiptError(f"{one_line(name)}: {one_line(str(error))}")
+    named.at = error.at
+    return named
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it. Nothing a session measured is lost to a value that JSON does not have."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else NON_FINITE[0 if math.isnan(value) else 1 if value > 0 else 2]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {_text(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    # Source lines and paths that are not UTF-8 arrive with lone surrogates, which JSON cannot carry.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        document = msgspec.json.decode(data)
+    except UnicodeDecodeError as error:
+        raise ReceiptError(f"not JSON (not UTF-8: {error.reason})") from error
+    except RecursionError as error:
+        raise ReceiptError(f"nested deeper than {DEEPEST} levels") from error
+    except msgspec.ValidationError as error:
+        raise ReceiptError("a number out of range") from error
+    except msgspec.DecodeError as error:
+        message = str(error).removeprefix("JSON is malformed: ")
+        raise ReceiptError(f"not JSON ({message[:1].lower()}{message[1:]})") from error
+    if not isinstance(document, dict):
+        raise ReceiptError(f"expected an object, got {_kind(document)}")
+    _refuse_format(document)
+    if _deeper(document, DEEPEST):
+        raise ReceiptError(f"nested deeper than {DEEPEST} levels")
+    # msgspec keeps the last of two equal keys without a word, and two readers must not see two documents.
+    json.loads(data, object_pairs_hook=_refuse_repeated)
+    return document
+
+
+def _refuse_format(document: dict[str, Any]) -> None:
+    if "format" not in document:
+        raise ReceiptError("missing", at="format")
+    found = document["format"]
+    if type(found) is not int or found < 1:
+        shown = _kind(found) if isinstance(found, dict | list) else repr(found)
+        raise ReceiptError(f"expected {FORMAT}, got {shown}", at="format")
+    if found > FORMAT:
+        raise ReceiptError(
+            f"format {one_line(str(found), 20)} is newer than this version reads ({FORMAT}); "
+            "upgrade pytest-compilecontract"
+        )
+
+
+def _deeper(document: object, levels: int) -> bool:
+    layer = [document]
+    for _ in range(levels):
+        layer = [child for value in layer for child in _children(value)]
+    return bool(layer)
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ReceiptError(f"key {key!r} twice in one object")
+        seen.add(key)
+
+
+def _kind(value: object) -> str:
+    names = {list: "array", dict: "object", str: "str", bool: "bool", int: "int", float: "float"}
+    return names.get(type(value), "null")
+
+
+def _built(data: object, type_: type[Any]) -> Any:
+    import msgspec
+
+    fitted = _fitted(data, type_, "")
+    try:
+        return msgspec.convert(fitted, type_)
+    except msgspec.ValidationError as error:
+        raise _translated(str(error)) from None
+
+
+def _fitted(value: Any, type_: Any, at: str) -> Any:
+    """`value` with NaN and infinities restored. msgspec checks the types but lets unknown keys pass: refused here."""
+    if isinstance(type_, type) and is_dataclass(type_) and isinstance(value, dict):
+        known = _hints(type_)
+        for key in value:
+            if key not in known:
+                raise ReceiptError(f"unknown key {key!r} (known keys: {', '.join(sorted(known))})", at=at or None)
+        return {key: _fitted(item, known[key], f"{at}.{key}" if at else key) for key, item in value.items()}
+    origin, parts = get_origin(type_), get_args(type_)
+    if origin is UnionType:
+        return _fitted(value, next(part for part in parts if part is not type(None)), at)
+    if origin is tuple and isinstance(value, list):
+        return [_fitted(item, parts[0], f"{at}[{index}]") for index, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: _fitted(item, parts[1], f"{at}[{key!r}]") for key, item in value.items()}
+    if type_ is float and value in NON_FINITE:
+        return float(value)
+    return value
+
+
+@cache
+def _hints(type_: type[Any]) -> dict[str, Any]:
+    return get_type_hints(type_)
+
+
+def _translated(message: str) -> ReceiptError:
+    """msgspec's sentence and place in our words and order."""
+    said, _, place = message.rpartition(" - at `$")
+    if not said:
+        said, place = message, ""
+    place = place.removesuffix("`").removeprefix(".")
+    if said.startswith("Object missing required field `"):
+        missing = said.removeprefix("Object missing required field `").removesuffix("`")
+        return ReceiptError("missing", at=f"{place}.{missing}" if place else missing)
+    said = said.replace("`", "").replace("Invalid enum value", "unknown value")
+    return ReceiptError(f"{said[:1].lower()}{said[1:]}", at=place or None)
+
+
+def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
+    if not _is_time(receipt.created):
+        raise ReceiptError(f"expected a time as 2026-01-31T12:00:00Z, got {receipt.created!r}", at="created")
+    # By the document's own numbering: the receipt's entries have been sorted.
+    for index, entry in enumerate(document.get("entries", ())):
+        if entry["environment"] not in receipt.environments:
+            raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return False
+    return re.fullmatch(CREATED, text) is not None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a receipt of this format, made from the dataclasses.
+
+    Unknown properties are refused: within one format there are none. A reader looks at `format` before the schema, so
+    that a newer document is called newer and not wrong.
+    """
+    import msgspec
+
+    made = msgspec.json.schema(Receipt)
+    definitions: dict[str, Any] = _adjusted(made["$defs"])
+    definitions["Receipt"]["properties"]["format"] = {"const": FORMAT}
+    definitions["Receipt"]["required"] = ["format", *definitions["Receipt"]["required"]]
+    definitions["Receipt"]["properties"]["created"]["pattern"] = CREATED
+    definitions["Number"] = {
+        "title": "Number",
+        "description": "A number. JSON has no NaN and no infinity; they are written as strings.",
+        "anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}],
+    }
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:pytest-compilecontract:receipt:{FORMAT}",
+        "title": "pytest-compilecontract receipt",
+        "description": "What compiling did in one session of `pytest --compile-contracts`, contract by contract.",
+        "$ref": "#/$defs/Receipt",
+        "$defs": definitions,
+    }
+
+
+def schema_json() -> bytes:
+    """The text of schemas/receipt.schema.json."""
+    return json.dumps(schema(), indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _adjusted(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_adjusted(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") == "number":
+        return {"$ref": "#/$defs/Number", **{key: value for key, value in node.items() if key != "type"}}
+    adjusted = {key: _adjusted(value) for key, value in node.items()}
+    if "properties" in adjusted and adjusted.get("type") == "object":
+        adjusted["additionalProperties"] = False
+        adjusted["description"] = inspect.cleandoc(adjusted["description"])
+    return adjusted

@@ -1,0 +1,382 @@
+"""The text that a terminal shows: a failure of one lane, and the summary of a session. Nothing here writes."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_compilecontract.contract import Verdict, Violation
+from pytest_compilecontract.measurement import Measurement
+
+FAILURE_LINES = 25
+FAILURE_WIDTH = 160
+SUMMARY_WIDTH = 100
+
+Line = tuple[str, dict[str, bool]]
+
+_NAME_WIDTH = (24, 44)
+_VERDICTS_WIDTH = 36
+_COUNTS_WIDTH = 34
+_REASON_WIDTH = 40
+_MARGIN = "  "
+# The worst first: the order in which a contract's verdicts are named.
+_VERDICTS: tuple[Verdict, ...] = ("broken", "violated", "unverified", "unmeasured", "held", "reference")
+_NOT_HELD: tuple[Verdict, ...] = ("broken", "violated", "unverified")
+_SHOWN_ALWAYS = ("graphs", "graph_breaks", "recompiles")
+_SHOWN_IF_ANY = ("eager_frames", "limit_hits")
+# One and many of each count, as short as a line of a hundred columns needs.
+_NOUNS = {
+    "graphs": ("graph", "graphs"),
+    "graph_breaks": ("break", "breaks"),
+    "recompiles": ("recompile", "recompiles"),
+    "eager_frames": ("eager frame", "eager frames"),
+    "limit_hits": ("limit hit", "limit hits"),
+    "ops_captured": ("op", "ops"),
+    "graphs_executed": ("executed", "executed"),
+    "backward_graphs": ("backward", "backward"),
+}
+# Colours, hyperlinks and window titles: gone as a whole, or their remains would read as text.
+_ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)")
+# Controls, invisible and text-turning characters, lone surrogates, line and paragraph separators.
+_UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured."""
+
+    contract: str
+    lane: str
+    verdict: Verdict
+    counts: Mapping[str, int | None] = field(default_factory=dict, hash=False)
+    reason: str = ""
+
+
+def counts_of(measurement: Measurement) -> dict[str, int | None]:
+    """The counts that a summary shows, in its order, by metric; eager frames are those that lost something."""
+    return {
+        "graphs": measurement.graphs,
+        "graph_breaks": None if measurement.graph_breaks is None else len(measurement.graph_breaks),
+        "recompiles": None if measurement.recompiles is None else len(measurement.recompiles),
+        "eager_frames": None if measurement.lost_frames is None else len(measurement.lost_frames),
+        "limit_hits": None if measurement.limit_hits is None else len(measurement.limit_hits),
+        "ops_captured": measurement.ops_captured,
+        "graphs_executed": measurement.graphs_executed,
+        "backward_graphs": measurement.backward_graphs,
+    }
+
+
+def failure_text(contract: str, lane: str, violations: Sequence[Violation], doubts: Sequence[str], rerun: str) -> str:
+    """Why one lane of a contract is not held, in at most 25 lines, ending with the command that runs it alone.
+
+    Every line but the command is at most 160 characters, and none holds a control character.
+    """
+    assert violations or doubts, "a lane that is held has no failure"
+    blocks = [_Block(head=_judged(each), facts=_facts(each.details)) for each in violations]
+    if doubts:
+        blocks.append(_Block(head="not certain, so not held:", facts=tuple((plain(each),) for each in doubts)))
+    start = "compile contract violated: " if violations else "compile contract unverified: "
+    end = f", lane {plain(lane)}"
+    if violations:
+        end += f" ({_counted(len(violations), 'violation')})"
+    name = _middle(plain(contract), max(FAILURE_WIDTH - len(start) - len(end), 40))
+    tail = ["rerun this lane alone:", plain(rerun)]
+    body = _body(blocks, FAILURE_LINES - 1 - len(tail))
+    return "\n".join([_cut(start + name + end, FAILURE_WIDTH), *body, *tail])
+
+
+def headline(rows: Sequence[Row], torch_version: str) -> str:
+    """What a session's contracts came to, as one title. `torch_version` is empty where no torch was imported.
+
+    A contract is held if no lane of it fails and at least one ran.
+    """
+    where = f"compile contracts on torch {plain(torch_version)}" if torch_version else "compile contracts"
+    contracts = _by_contract(rows)
+    if not contracts:
+        return f"{where}: none measured"
+    text = f"{where}: {sum(_is_held(lanes) for lanes in contracts.values())} of {len(contracts)} held"
+    if unmeasured := sum(row.verdict == "unmeasured" for row in rows):
+        text += f", {_counted(unmeasured, 'lane')} unmeasured"
+    return text
+
+
+def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
+    """The summary of a session as (text, markup) lines, markup as pytest's `write_line` takes it.
+
+    Below 0: what is not held, and the totals. 0: a line a contract, then what is unmeasured and why. Above 0: a line
+    a lane, with all counts.
+    """
+    if not rows:
+        return [("no compile contract was measured", {"yellow": True})]
+    if verbosity < 0:
+        return [*_not_held(rows), _totals(rows)]
+    if verbosity > 0:
+        return [*_lane_lines(rows), _totals(rows)]
+    return [*_contract_lines(rows), *_unmeasured(rows), _totals(rows)]
+
+
+def plain(text: str) -> str:
+    """Text from elsewhere as one line that no terminal obeys: no escape sequence and no control character."""
+    spaced = re.sub(r"\s", " ", _ESCAPES.sub("", text))
+    return "".join(each for each in spaced if unicodedata.category(each) not in _UNPRINTABLE)
+
+
+# A failure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Block:
+    """A line that says what is wrong, and the facts of it, each one line or several."""
+
+    head: str
+    facts: tuple[tuple[str, ...], ...]
+
+    @property
+    def size(self) -> int:
+        return sum(len(fact) for fact in self.facts)
+
+
+def _judged(violation: Violation) -> str:
+    measured = f"measured {violation.measured}" if isinstance(violation.measured, int) else violation.measured
+    return plain(f"{violation.limit}: {measured}")
+
+
+def _facts(details: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    facts: list[list[str]] = []
+    for detail in details:
+        inner = detail.startswith(_MARGIN)
+        line = (_MARGIN if inner else "") + plain(detail).strip()
+        if inner and facts:
+            facts[-1].append(line)
+        else:
+            facts.append([line])
+    return tuple(tuple(fact) for fact in facts)
+
+
+def _body(blocks: Sequence[_Block], room: int) -> list[str]:
+    shown, hidden = list(blocks), 0
+    if len(blocks) > room:
+        shown, hidden = shown[: room - 1], len(blocks) - room + 1
+    shares = _shares([block.size for block in shown], room - len(shown) - (1 if hidden else 0))
+    lines: list[str] = []
+    for block, share in zip(shown, shares, strict=True):
+        lines.append(_cut(_MARGIN + block.head, FAILURE_WIDTH))
+        lines += [_cut(_MARGIN * 2 + line, FAILURE_WIDTH) for line in _fitted(block.facts, share)]
+    if hidden:
+        lines.append(f"{_MARGIN}... and {hidden} more")
+    return lines
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """How many lines each gets: what it wants where there is room, else as even a share as the others leave."""
+    shares = [0] * len(wanted)
+    left = room
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    for place, index in enumerate(order):
+        shares[index] = min(wanted[index], left // (len(wanted) - place))
+        left -= shares[index]
+    return shares
+
+
+def _fitted(facts: Sequence[tuple[str, ...]], room: int) -> list[str]:
+    """Whole facts while they fit, and how many do not; a first fact that is too long alone loses its end."""
+    if sum(len(fact) for fact in facts) <= room:
+        return [line for fact in facts for line in fact]
+    if room <= 0:
+        return []
+    if len(facts) == 1:
+        return list(facts[0][:room])
+    lines: list[str] = []
+    whole = 0
+    for fact in facts:
+        if len(lines) + len(fact) > room - 1:
+            break
+        lines += fact
+        whole += 1
+    if whole == 0 and room > 1:
+        lines, whole = list(facts[0][: room - 1]), 1
+    return [*lines, f"... and {len(facts) - whole} more" if whole else f"{len(facts)} in all"]
+
+
+# A summary
+
+
+def _contract_lines(rows: Sequence[Row]) -> list[Line]:
+    contracts = _by_contract(rows)
+    names = {contract: plain(contract.partition("::")[2] or contract) for contract in contracts}
+    cells = {contract: (_verdicts(lanes), _folded_counts(lanes)) for contract, lanes in contracts.items()}
+    # A column is as wide as what is in it, but for the rare wide cell: that one moves its own line alone.
+    widest = min(_VERDICTS_WIDTH, max(len(lanes) for lanes, _ in cells.values()))
+    counts = min(_COUNTS_WIDTH, max(len(text) for _, text in cells.values()))
+    fewest, most = _NAME_WIDTH
+    room = max(fewest, min(most, SUMMARY_WIDTH - len(_MARGIN) * 3 - widest - counts))
+    width = min(room, max(len(name) for name in names.values()))
+    lines: list[Line] = []
+    file = ""
+    for contract, lanes in contracts.items():
+        if contract.partition("::")[1] and (here := plain(contract.partition("::")[0])) != file:
+            file = here
+            lines.append((_middle(file, SUMMARY_WIDTH), {}))
+        verdicts, folded = cells[contract]
+        lines += [(line, _markup(lanes)) for line in _laid_out(names[contract], verdicts, folded, (width, widest))]
+    return lines
+
+
+def _laid_out(name: str, verdicts: str, counts: str, widths: tuple[int, int]) -> list[str]:
+    """A contract's line, its cells in columns if they fit; in two or more where it is wider than the terminal."""
+    start = f"{_MARGIN}{_middle(name, widths[0]):{widths[0]}}{_MARGIN}"
+    for cells in (f"{verdicts:{widths[1]}}{_MARGIN}{counts}", f"{verdicts}{_MARGIN}{counts}"):
+        if len((start + cells).rstrip()) <= SUMMARY_WIDTH:
+            return [(start + cells).rstrip()]
+    indent = _MARGIN * 3
+    name = _middle(name, max(_NAME_WIDTH[0], SUMMARY_WIDTH - len(_MARGIN) * 2 - len(verdicts)))
+    first = f"{_MARGIN}{name:{widths[0]}}{_MARGIN}{verdicts}"
+    return [*_wrapped(first, indent), *(_wrapped(indent + counts, indent) if counts else ())]
+
+
+def _verdicts(lanes: Sequence[Row]) -> str:
+    """The lanes by verdict, the worst first. Lanes that did not run are named only where none did."""
+    ran = [row for row in lanes if row.verdict not in ("unmeasured", "reference")]
+    groups: dict[str, list[str]] = {verdict: [] for verdict in _VERDICTS}
+    for row in ran or lanes:
+        groups[row.verdict].append(plain(row.lane))
+    return "; ".join(f"{verdict}: {', '.join(group)}" for verdict, group in groups.items() if group)
+
+
+def _folded_counts(lanes: Sequence[Row]) -> str:
+    counted = [row for row in lanes if row.verdict not in ("unmeasured", "reference") and row.counts]
+    if not counted:
+        return ""
+    texts = [_folded(name, counted) for name in _SHOWN_ALWAYS if any(name in row.counts for row in counted)]
+    texts += [_folded(name, counted) for name in _SHOWN_IF_ANY if any(row.counts.get(name) for row in counted)]
+    return ", ".join(texts)
+
+
+def _folded(name: str, lanes: Sequence[Row]) -> str:
+    """A count once where all lanes agree, else what most lanes have, and the others by name."""
+    values = [row.counts.get(name) for row in lanes]
+    usual = Counter(values).most_common(1)[0][0]
+    others: dict[int | None, list[str]] = {}
+    for row, value in zip(lanes, values, strict=True):
+        if value != usual:
+            others.setdefault(value, []).append(plain(row.lane))
+    text = _amount(usual, name)
+    if others:
+        named = ", ".join(f"{' '.join(group)} {_figure(value)}" for value, group in others.items())
+        text += f" ({named})"
+    return text
+
+
+def _lane_lines(rows: Sequence[Row]) -> list[Line]:
+    verdict_width = max(len(row.verdict) for row in rows)
+    lane_width = min(24, max(len(plain(row.lane)) for row in rows))
+    lines: list[Line] = []
+    for contract, lanes in _by_contract(rows).items():
+        lines.append((_middle(plain(contract), SUMMARY_WIDTH), _markup(lanes)))
+        for row in lanes:
+            lane = _middle(plain(row.lane), lane_width)
+            start = f"{_MARGIN}{row.verdict:{verdict_width}}{_MARGIN}{lane:{lane_width}}{_MARGIN}"
+            shown = [name for name, value in row.counts.items() if value != 0 or name not in _SHOWN_IF_ANY]
+            counts = ", ".join(_amount(row.counts[name], name) for name in shown)
+            texts = [text for text in (counts, plain(row.reason).strip()) if text] or [""]
+            for text, ahead in zip(texts, (start, " " * len(start)), strict=False):
+                lines += [(line, _markup([row])) for line in _wrapped(ahead + text, " " * len(start))]
+    return lines
+
+
+def _not_held(rows: Sequence[Row]) -> list[Line]:
+    lines: list[Line] = []
+    for row in rows:
+        if row.verdict not in _NOT_HELD:
+            continue
+        reason = f": {plain(row.reason).strip()}" if row.reason.strip() else ""
+        lane = f" [{plain(row.lane)}]"
+        room = SUMMARY_WIDTH - len(row.verdict) - 1 - len(lane) - min(len(reason), _REASON_WIDTH)
+        name = _middle(plain(row.contract), max(_NAME_WIDTH[0], room))
+        lines.append((_cut(f"{row.verdict} {name}{lane}{reason}", SUMMARY_WIDTH), _markup([row])))
+    return lines
+
+
+def _unmeasured(rows: Sequence[Row]) -> list[Line]:
+    reasons: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.verdict == "unmeasured":
+            reasons.setdefault(plain(row.reason).strip() or "no reason was given", []).append(row)
+    if not reasons:
+        return []
+    lines = ["unmeasured, so not held:"]
+    for reason, group in reasons.items():
+        lanes = ", ".join(dict.fromkeys(plain(row.lane) for row in group))
+        contracts = {row.contract for row in group}
+        where = _counted(len(contracts), "contract")
+        if len(contracts) == 1:
+            where = _middle(plain(contracts.pop()), SUMMARY_WIDTH // 2)
+        lines += _wrapped(f"{_MARGIN}{lanes} ({where}): {reason}", _MARGIN * 2)
+    return [(line, {"yellow": True}) for line in lines]
+
+
+def _totals(rows: Sequence[Row]) -> Line:
+    totals = Counter(row.verdict for row in rows)
+    judged = [verdict for verdict in reversed(_VERDICTS) if totals[verdict] and verdict != "reference"]
+    named = ", ".join(f"{totals[verdict]} {verdict}" for verdict in judged)
+    return f"lanes: {named or 'none judged'}", _markup(rows)
+
+
+def _markup(rows: Iterable[Row]) -> dict[str, bool]:
+    verdicts = {row.verdict for row in rows} - {"reference"}
+    if not verdicts:
+        return {}
+    if verdicts & set(_NOT_HELD):
+        return {"red": True}
+    if "held" not in verdicts or "unmeasured" in verdicts:
+        return {"yellow": True}
+    return {"green": True}
+
+
+def _is_held(lanes: Sequence[Row]) -> bool:
+    verdicts = {row.verdict for row in lanes}
+    return "held" in verdicts and not verdicts & set(_NOT_HELD)
+
+
+def _by_contract(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    contracts: dict[str, list[Row]] = {}
+    for row in rows:
+        contracts.setdefault(row.contract, []).append(row)
+    return contracts
+
+
+# Words and widths
+
+
+def _amount(value: int | None, name: str) -> str:
+    words = plain(name).replace("_", " ")
+    one, many = _NOUNS.get(name, (words, words))
+    return f"{_figure(value)} {one if value == 1 else many}"
+
+
+def _figure(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, SUMMARY_WIDTH, subsequent_indent=indent, drop_whitespace=True) or [""]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
+def _middle(text: str, width: int) -> str:
+    """Text no wider than `width`, without its middle: both ends of a test's name tell it from its neighbours."""
+    if len(text) <= width:
+        return text
+    ahead = (width - 3) // 3
+    return text[:ahead] + "..." + text[len(text) - (width - 3 - ahead) :]

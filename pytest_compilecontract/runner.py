@@ -1,0 +1,354 @@
+"""The runner: a program eager and compiled, from the same state, inputs and seeds, compared and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from . import numerics
+from .calls import call
+from .contract import Limits
+from .isolation import SEED
+from .lanes import Lane
+from .measurement import Location, Measurement, Numerics, Raised, StateChange
+from .measuring import Measuring
+from .probes import randomness
+from .probes.backward import compiled_backwards
+from .probes.source import Paths
+from .programs import Forward, Program, Surroundings, Trail
+from .state import State
+
+OVERHEAD_CALLS = 20
+OVERHEAD_SECONDS = 0.2
+
+
+class BrokenLane(Exception):  # noqa: N818 - the lane is broken; what it raised is the cause
+    """The compiled run raised where eager did not, or the reverse; the measurement says what."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A measurement, and the exception that the test has to see: eager's own, or that of a broken lane."""
+
+    measurement: Measurement
+    error: Exception | None = None
+
+
+class Runner:
+    """Hold one target to eager in one lane.
+
+    A run is one pass over all calls. Every pass starts from the same saved state and seeds, on copies of the inputs:
+    eager, eager again (is it deterministic?), eager in float64 (the reference), and compiled, which alone is measured.
+    """
+
+    def __init__(
+        self,
+        *,
+        lane: Lane,
+        limits: Limits,
+        device: torch.device,
+        paths: Paths,
+        compile_target: Callable[[Any], Any],
+    ) -> None:
+        self._lane = lane
+        self._limits = limits
+        self._device = device
+        self._paths = paths
+        self._compile = compile_target
+        self._measuring: Measuring | None = None
+
+    def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
+        """Run the program in all passes, and put the target back as it was."""
+        state = State(target, *_modules_in(calls))
+        try:
+            if self._lane.reference:
+                return self._reference(target, program, calls, state)
+            return self._held(target, program, calls, state)
+        finally:
+            state.restore()
+
+    def _reference(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
+        trail = self._pass(target, program, calls, state)
+        reason = "the eager lane is the reference and compiles nothing"
+        return Held(measurement=Measurement(backend="", unmeasured={"numerics": reason}), error=trail.error)
+
+    def _held(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
+        eager = self._pass(target, program, calls, state)
+        comparing = self._limits.numerics is not None and eager.error is None
+        again = self._pass(target, program, calls, state, names=eager.changed) if comparing else None
+        gold, gold_absent = None, ""
+        if comparing and self._limits.numerics == "fp64":
+            gold, gold_absent = self._gold(target, program, calls, state, eager)
+        measured, compiled = self._measured(target, program, calls, state, eager)
+        raised = self._raised(eager, compiled, program.unit)
+        measured = replace(measured, raised=raised)
+        if self._limits.numerics is None:
+            measured = _without(measured, "numerics", "the contract asks for no comparison")
+        elif raised is not None:
+            measured = _without(measured, "numerics", "the run raised")
+        elif again is None:
+            note = f"eager and compiled both raise {type(eager.error).__name__} in {program.unit} {eager.error_at}"
+            measured = replace(measured, numerics=Numerics(method=self._limits.numerics, note=note))
+        else:
+            compared, note = compiled, ""
+            if eager.random and self._draws_otherwise():
+                compared, note = self._fallback_random(target, program, calls, state, eager)
+            judged = self._judged(compared, eager=eager, again=again, gold=gold, gold_absent=gold_absent, note=note)
+            measured = replace(measured, numerics=judged)
+        error = BrokenLane() if raised is not None else eager.error
+        if error is not None and error is not eager.error:
+            error.__cause__ = compiled.error or eager.error
+        return Held(measurement=measured, error=error)
+
+    # passes
+
+    def _pass(
+        self,
+        run: Any,
+        program: Program,
+        calls: Sequence[call],
+        state: State,
+        *,
+        copied: Callable[[Any], Any] = numerics.copied,
+        make: Callable[[Callable[[], Any]], Any] | None = None,
+        names: frozenset[str] = frozenset(),
+        autocast: bool = True,
+    ) -> Trail:
+        """Run all calls once. `make` makes each call; `names` are tensors of the state to keep, changed or not."""
+        state.restore()
+        randomness.seed(SEED)
+        before = randomness.generators()
+        trail = Trail()
+        around = Surroundings(
+            autocast=self._autocast if autocast else contextlib.nullcontext, before_backward=self._before_backward
+        )
+        step = program.start(run, around)
+        for index, each in enumerate(calls):
+            args, kwargs = copied((each.args, each.kwargs))
+            arguments = {"args": args, "kwargs": kwargs}
+            at = f"{program.unit} {index}"
+            trail.before.append(numerics.snapshot(arguments, at=f"{at} input"))
+            stepped = functools.partial(step, call(*args, **kwargs), trail, at)
+            try:
+                output = make(stepped) if make else stepped()
+            except Exception as error:  # noqa: BLE001 - whatever the target raises is an outcome to compare
+                trail.error, trail.error_at = error, index
+                break
+            outputs = trail.note("output", output, f"{at} output")
+            inputs = trail.note("input", arguments, f"{at} input")
+            trail.aliases |= numerics.aliases(outputs, inputs)
+        trail.random = randomness.drew(before, randomness.generators())
+        if isinstance(program, Forward):
+            changed = state.changed(names)
+            trail.changed = frozenset(changed)
+            trail.note("buffer", changed, "after the calls:")
+        return trail
+
+    def _gold(
+        self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
+    ) -> tuple[Trail | None, str]:
+        """The float64 pass, or why there is none."""
+        if eager.random:
+            return None, "random numbers are drawn otherwise in float64"
+        state.restore()
+        default = torch.get_default_dtype()
+        try:
+            with state.in_float64():
+                torch.set_default_dtype(torch.float64)
+                trail = self._pass(
+                    target,
+                    program,
+                    calls,
+                    _Unrestored(state),
+                    copied=numerics.to_float64,
+                    names=eager.changed,
+                    autocast=False,
+                )
+        finally:
+            torch.set_default_dtype(default)
+        if trail.error is not None:
+            message = next(iter(str(trail.error).strip().splitlines()), "")
+            return None, f"in float64 eager raises {type(trail.error).__name__}: {message}"
+        return trail, ""
+
+    def _measured(
+        self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
+    ) -> tuple[Measurement, Trail]:
+        keys, kind = _keys(target), type(target)
+        self._measuring = measuring = Measuring(self._paths, backend=self._lane.backend)
+        try:
+            with measuring:
+                compiled = self._compile(target)
+                change = _state_change(keys, kind, compiled)
+                make = functools.partial(measuring.call, device=self._device)
+                trail = self._pass(compiled, program, calls, state, make=make, names=eager.changed)
+                measuring.close()
+                overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
+        finally:
+            self._measuring = None
+        measured = replace(measuring.measurement(), overhead_seconds=overhead, state_change=change)
+        if overhead is None:
+            measured = _without(measured, "overhead_seconds", unknown)
+        if change is None:
+            measured = _without(measured, "state_change", "the target is no module")
+        if self._lane.backend == "eager" and measured.backward_graphs is not None:
+            reason = "backend 'eager' compiles no backward; lane 'aot' does"
+            measured = replace(_without(measured, "backward_graphs", reason), backward_graphs=None)
+        return measured, trail
+
+    def _overhead(
+        self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail
+    ) -> tuple[float | None, str]:
+        """CPU seconds of a cached call outside its graphs, the median of some calls; or None and why."""
+        if not isinstance(program, Forward) or program.gradients:
+            return None, "a step runs more than the compiled target"
+        if trail.error is not None or measuring.timed[-1].compiled or measuring.timed[-1].executed == 0:
+            return None, "the last call was no cached call of compiled code"
+        ledger = measuring.ledger
+        last = calls[-1]
+        samples: list[float] = []
+        deadline = time.perf_counter() + OVERHEAD_SECONDS
+        attempts = len(ledger.attempts)
+        ledger.clock = time.thread_time
+        try:
+            while len(samples) < OVERHEAD_CALLS and (time.perf_counter() < deadline or not samples):
+                args, kwargs = numerics.copied((last.args, last.kwargs))
+                inside, started = ledger.seconds_inside, time.thread_time()
+                with self._autocast():
+                    compiled(*args, **kwargs)
+                samples.append(time.thread_time() - started - (ledger.seconds_inside - inside))
+                if len(ledger.attempts) > attempts:
+                    return None, "a repeated call compiles again"
+        except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
+            return None, f"a repeated call raises {type(error).__name__}"
+        finally:
+            ledger.clock = None
+        return max(statistics.median(samples), 0.0), ""
+
+    def _fallback_random(
+        self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
+    ) -> tuple[Trail, str]:
+        """A second compiled pass, not measured, in which Inductor draws random numbers as eager does."""
+        from torch._inductor import config
+
+        torch.compiler.reset()
+        with config.patch(fallback_random=True):
+            trail = self._pass(self._compile(target), program, calls, state, names=eager.changed)
+        torch.compiler.reset()
+        return trail, "random numbers: judged in a pass of its own with fallback_random=True"
+
+    def _draws_otherwise(self) -> bool:
+        return self._lane.backend == "inductor" and not self._lane.inductor.get("fallback_random")
+
+    # around a step
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._lane.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=getattr(torch, self._lane.autocast))
+
+    def _before_backward(self, root: torch.Tensor) -> None:
+        if self._measuring is not None and root.requires_grad:
+            self._measuring.backwards = (self._measuring.backwards or set()) | compiled_backwards(root)
+
+    # outcomes
+
+    def _judged(
+        self, compiled: Trail, *, eager: Trail, again: Trail, gold: Trail | None, gold_absent: str, note: str
+    ) -> Numerics:
+        lowest = self._lane.autocast or self._lane.dtype
+        assert self._limits.numerics is not None
+        judged = numerics.judge(
+            eager=eager.run(),
+            compiled=compiled.run(),
+            again=again.run(),
+            gold=gold.run() if gold else None,
+            gold_absent=gold_absent,
+            method=self._limits.numerics,
+            rtol=self._limits.rtol,
+            atol=self._limits.atol,
+            precision=getattr(torch, lowest) if lowest else None,
+        )
+        return replace(judged, note="; ".join(each for each in (judged.note, note) if each))
+
+    def _raised(self, eager: Trail, compiled: Trail, unit: str) -> Raised | None:
+        """The exception in which the two runs differ, or None."""
+        theirs, ours = eager.error, compiled.error
+        if theirs is None and ours is None:
+            return None
+        if theirs is None:
+            assert ours is not None
+            return self._as_raised(ours, f"in {unit} {compiled.error_at}; eager does not raise")
+        eager_says = f"eager raises {type(theirs).__name__} in {unit} {eager.error_at}"
+        if ours is None:
+            return Raised(type="no exception", message=f"{eager_says}: {_first_line(theirs)}; compiled does not raise")
+        if isinstance(ours, type(theirs)) and eager.error_at == compiled.error_at:
+            return None
+        return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
+
+    def _as_raised(self, error: Exception, when: str) -> Raised:
+        message = self._paths.text(_first_line(error))
+        return Raised(type=type(error).__name__, message=f"{message} ({when})", location=self._user_line(error))
+
+    def _user_line(self, error: BaseException) -> Location | None:
+        """The innermost line of the project's that the exception passed; for a compile error, the line compiled."""
+        stack = getattr(error, "real_stack", None)
+        if stack:
+            return self._paths.location(stack[-1].filename, stack[-1].lineno or 0, stack[-1].name)
+        found = None
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if self._paths.is_users(code.co_filename):
+                found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
+            trace = trace.tb_next
+        return found
+
+
+class _Unrestored(State):
+    """A state that a pass does not put back first: the float64 pass runs on data that is swapped in."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def restore(self) -> None:
+        pass
+
+    def changed(self, names: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
+        return self._state.changed(names)
+
+
+def _without(measurement: Measurement, metric: str, reason: str) -> Measurement:
+    return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
+
+
+def _keys(target: Any) -> tuple[str, ...] | None:
+    return tuple(target.state_dict()) if isinstance(target, torch.nn.Module) else None
+
+
+def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: Any) -> StateChange | None:
+    if keys is None:
+        return None
+    now = tuple(compiled.state_dict())
+    changed = type(compiled) is not kind
+    return StateChange(
+        keys_added=tuple(key for key in now if key not in keys),
+        keys_removed=tuple(key for key in keys if key not in now),
+        type_changed=f"{kind.__qualname__} became {type(compiled).__qualname__}" if changed else "",
+    )
+
+
+def _modules_in(calls: Sequence[call]) -> list[torch.nn.Module]:
+    values = (value for each in calls for value in (*each.args, *each.kwargs.values()))
+    return [value for value in values if isinstance(value, torch.nn.Module)]
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -1,0 +1,78 @@
+"""Settings: the options of a session, as one frozen object. No pytest objects past this module."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .lanes import BUILT_IN, Lane, chosen, lanes_from_table
+
+DEFAULT_LANES = ("capture", "aot", "inductor")
+TABLE = "compilecontract"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What a session was asked to do.
+
+    `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to.
+    """
+
+    root: Path
+    lanes: tuple[Lane, ...]
+    known: Mapping[str, Lane]
+    report: Path | None
+
+
+def settings_from(
+    *, root: Path, asked: str | None, configured: Sequence[str], report: str | None, invocation: Path
+) -> Settings:
+    """The settings behind the options.
+
+    `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`; the former wins.
+
+    Raises:
+        UsageError: a lane that is not known, or a table in pyproject.toml that cannot mean anything.
+    """
+    known = {**BUILT_IN, **project_lanes(root)}
+    names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
+    if asked is not None and not names:
+        raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")
+    return Settings(
+        root=root,
+        lanes=chosen(names or DEFAULT_LANES, known),
+        known=known,
+        report=invocation / report if report else None,
+    )
+
+
+def project_lanes(root: Path) -> dict[str, Lane]:
+    """The lanes of `[tool.compilecontract.lanes]` in the project's pyproject.toml.
+
+    Raises:
+        UsageError: the file cannot be read, or the table holds what cannot mean anything.
+    """
+    file = root / "pyproject.toml"
+    if not file.is_file():
+        return {}
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"pyproject.toml: {error}") from error
+    table = _table(document.get("tool", {}), TABLE, where="pyproject.toml: tool")
+    for key in table:
+        if key != "lanes":
+            raise UsageError(f"pyproject.toml: tool.{TABLE}: unknown key {key!r} (known keys: lanes)")
+    lanes = _table(table, "lanes", where=f"pyproject.toml: tool.{TABLE}")
+    return lanes_from_table(lanes, where="pyproject.toml")
+
+
+def _table(parent: Any, key: str, *, where: str) -> dict[str, Any]:
+    table = parent.get(key, {}) if isinstance(parent, dict) else parent
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}.{key}: expected a table, got {table!r}")
+    return table

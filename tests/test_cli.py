@@ -1,0 +1,248 @@
+"""The command line: exit codes, one clear line, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.cli import main
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.receipt import Entry, Environment, Receipt, to_json, write_receipt
+
+pytest.importorskip("jsonschema")
+
+RECEIPT = Receipt(
+    plugin="0.1.0",
+    created="2026-01-31T12:00:00Z",
+    environments={"cpu": Environment(torch="2.13.0+cpu")},
+    entries=(
+        Entry(
+            contract="tests/test_block.py::test_block",
+            lane="inductor",
+            test="tests/test_block.py::test_block[inductor]",
+            verdict="held",
+            environment="cpu",
+            measurement=Measurement(graphs=1, recompiles=(), graph_breaks=()),
+        ),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """A receipt's document, to spoil and to `save`."""
+    spoilt: dict[str, Any] = json.loads(to_json(RECEIPT))
+    return spoilt
+
+
+def save(document: object, name: str = "receipt.json") -> None:
+    Path(name).write_text(json.dumps(document))
+
+
+def test_a_receipt_matches(capsys: pytest.CaptureFixture[str]) -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+
+    code = main(["validate", "receipt.json"])
+
+    assert capsys.readouterr() == ("receipt.json: matches the schema (format 1, 1 entry)\n", "")
+    assert code == 0
+
+
+def test_each_mismatch_is_a_line_with_its_place(document: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    entry = document["entries"][0]
+    entry["verdict"] = "fine"
+    entry["seconds"] = "slow"
+    entry["measurement"]["graphs"] = "one"
+    entry["measurement"]["calls"] = [{"phase": "hot\n", "seconds": 1, "graphs_executed": None}]
+    entry["measurement"]["matrix"] = 1
+    del document["plugin"]
+    document["created"] = "now"
+    save(document)
+
+    code = main(["validate", "receipt.json"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [
+        "receipt.json: 'plugin' is a required property",
+        "receipt.json: created: expected pattern ^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$, got 'now'",
+        r"receipt.json: entries[0].measurement.calls[0].phase: expected 'cold' or 'steady' or 'warm-up', got 'hot\n'",
+        "receipt.json: entries[0].measurement.graphs: expected integer or null, got 'one'",
+        "receipt.json: entries[0].measurement: Additional properties are not allowed ('matrix' was unexpected)",
+        "receipt.json: entries[0].seconds: expected number or 'nan' or 'inf' or '-inf', got 'slow'",
+        "receipt.json: entries[0].verdict: expected 'broken' or 'held' or 'reference' or 'unmeasured' or 'unverified' "
+        "or 'violated', got 'fine'",
+    ]
+    assert code == 1
+
+
+def test_at_most_20_mismatches_of_a_file_are_shown(
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document["entries"] = [1] * 30
+    save(document)
+
+    code = main(["validate", "receipt.json"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[19] == "receipt.json: entries[19]: expected object, got 1"
+    assert lines[20:] == ["receipt.json: more than 20 errors, the others are not shown"]
+    assert code == 1
+
+
+def test_what_no_schema_can_say_is_a_mismatch_too(document: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    document["entries"][0]["environment"] = "gpu"
+    save(document)
+
+    code = main(["validate", "receipt.json"])
+
+    assert capsys.readouterr().out == "receipt.json: entries[0].environment: 'gpu' is not in environments\n"
+    assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        ("{", "not JSON (input data was truncated)"),
+        ("[]", "expected an object, got array"),
+        ("[" * 100_000, "nested deeper than 64 levels"),
+        ('{"format": 2}', "format 2 is newer than this version reads (1); upgrade pytest-compilecontract"),
+    ],
+    ids=["missing", "truncated", "an array", "hostile", "newer"],
+)
+@pytest.mark.parametrize("command", ["validate", "show"])
+def test_what_cannot_be_read_is_one_line(
+    command: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        Path("receipt.json").write_text(text)
+
+    code = main([command, "receipt.json"])
+
+    assert capsys.readouterr() == ("", f"compilecontract: receipt.json: {message}\n")
+    assert code == 2
+
+
+def test_the_worst_file_decides_and_every_file_is_reported(
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(document, "good.json")
+    save({**document, "plugin": 1}, "bad.json")
+
+    codes = [main(["validate", "none.json", "bad.json", "good.json"]), main(["validate", "bad.json", "good.json"])]
+
+    both = "bad.json: plugin: expected string, got 1\ngood.json: matches the schema (format 1, 1 entry)\n"
+    assert capsys.readouterr() == (
+        both + both,
+        "compilecontract: none.json: cannot be read (No such file or directory)\n",
+    )
+    assert codes == [2, 1]
+
+
+def test_show_prints_the_summary_of_pytest(capsys: pytest.CaptureFixture[str]) -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+
+    code = main(["show", "receipt.json"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "compile contracts on torch 2.13.0+cpu: 1 of 1 held"
+    assert any("test_block" in line and "inductor" in line for line in lines[1:])
+    assert code == 0
+
+
+def test_show_keeps_environments_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    other = replace(RECEIPT.entries[0], environment="old", verdict="violated")
+    environments = {**RECEIPT.environments, "old": Environment(torch="2.11.0")}
+    write_receipt(Path("receipt.json"), replace(RECEIPT, environments=environments, entries=(*RECEIPT.entries, other)))
+
+    main(["show", "receipt.json"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("compile contracts")] == [
+        "compile contracts on torch 2.13.0+cpu: 1 of 1 held",
+        "compile contracts on torch 2.11.0: 0 of 1 held",
+    ]
+
+
+def test_show_says_so_where_nothing_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    write_receipt(Path("receipt.json"), replace(RECEIPT, entries=()))
+
+    code = main(["show", "receipt.json"])
+
+    assert capsys.readouterr().out == "compile contracts: none measured\nno compile contract was measured\n"
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["approve"], ["validate"], ["show"], ["show", "-v", "-q", "receipt.json"]],
+    ids=["nothing", "an unknown command", "no file to validate", "no file to show", "louder and quieter"],
+)
+def test_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert capsys.readouterr().err.startswith("usage: compilecontract")
+    assert caught.value.code == 2
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": path, **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_compilecontract", *arguments], env=variables, check=False, **options
+    )
+
+
+def test_the_module_is_the_command() -> None:
+    ran = run("--version", capture_output=True)
+
+    assert ran.stdout.decode().startswith("compilecontract ")
+    assert ran.returncode == 0
+
+
+def test_a_reader_that_has_gone_is_no_traceback() -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    with open(writing, "wb") as nowhere:
+        ran = run("show", "receipt.json", stdout=nowhere, stderr=subprocess.PIPE)
+
+    assert ran.stderr == b""
+    assert ran.returncode == 2
+
+
+def test_a_terminal_that_is_not_utf_8_is_no_traceback() -> None:
+    write_receipt(Path("caf\u00e9.json"), RECEIPT)
+
+    ran = run("validate", "caf\u00e9.json", capture_output=True, env={"PYTHONIOENCODING": "ascii"})
+
+    assert ran.stdout.decode() == "caf\\xe9.json: matches the schema (format 1, 1 entry)\n"
+    assert ran.returncode == 0
+
+
+def test_the_command_does_not_need_torch() -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+    code = (
+        "import sys; from pytest_compilecontract.cli import main\n"
+        "main(['show', 'receipt.json']); main(['validate', 'receipt.json']); assert 'torch' not in sys.modules"
+    )
+    root = str(Path(__file__).parent.parent)
+
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, check=False)
+
+    assert ran.returncode == 0

@@ -1,0 +1,485 @@
+"""Contracts: limits from markers, and what they make of a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_compilecontract.contract import Limits, Violation, doubts, judge, limits_from, verdict
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.measurement import (
+    Call,
+    Difference,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Measurement,
+    Numerics,
+    Raised,
+    Recompile,
+    StateChange,
+)
+
+KNOWN_LIMITS = (
+    "(known limits: allow_recompile_limit, atol, check_grads, check_state_dict, fullgraph, lanes, max_eager_frames, "
+    "max_graph_breaks, max_graphs, max_recompiles, min_ops_captured, numerics, rtol)"
+)
+FORWARD = Location(file="model.py", line=40, function="forward")
+ITEM = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")
+BREAK = GraphBreak(
+    location=ITEM,
+    kind="Tensor.item()",
+    reason="Unsupported Tensor.item() call\nwith capture_scalar_outputs=False",
+    hints=("Set torch._dynamo.config.capture_scalar_outputs = True", "second"),
+)
+RECOMPILE = Recompile(frame=FORWARD, kind="dynamic", guard="size mismatch at index 0", location=ITEM)
+LOST = EagerFrame(frame=FORWARD, cause="graph break", reason="a break in a loop", location=ITEM)
+EMPTY = EagerFrame(frame=FORWARD, cause="nothing to compile", reason="no ops")
+BREAK_LINES = (
+    "model.py:41 in forward: n = mask.sum().item()",
+    "  Unsupported Tensor.item() call",
+    "  hint: Set torch._dynamo.config.capture_scalar_outputs = True",
+)
+RECOMPILE_LINES = (
+    "model.py:40 in forward: dynamic recompile",
+    "  guard: size mismatch at index 0",
+    "  at model.py:41 in forward: n = mask.sum().item()",
+)
+LOST_LINES = (
+    "model.py:40 in forward: ran eager, graph break",
+    "  a break in a loop",
+    "  at model.py:41 in forward: n = mask.sum().item()",
+)
+
+
+def a_call(executed: int | None, phase: str = "steady") -> Call:
+    return Call(phase=phase, seconds=0.1, graphs_executed=executed)  # type: ignore[arg-type]
+
+
+GOOD = Measurement(
+    backend="inductor",
+    graphs=1,
+    ops_captured=5,
+    recompiles=(),
+    graph_breaks=(),
+    eager_frames=(EMPTY,),
+    limit_hits=(),
+    calls=(a_call(1, "cold"), a_call(1)),
+    numerics=Numerics(method="fp64", compared=2),
+    state_change=StateChange(),
+)
+
+
+def judged(limits: Limits, measurement: Measurement) -> tuple[Violation, ...]:
+    return judge(limits, measurement, torch_version="2.16.0")
+
+
+# Limits
+
+
+def test_the_nearer_marker_wins_by_keyword() -> None:
+    markers: list[tuple[str, dict[str, object]]] = [
+        ("module", {"max_recompiles": 3, "max_graph_breaks": 1}),
+        ("class", {"max_recompiles": 2, "lanes": ["aot", "aot"]}),
+        ("function", {"max_recompiles": 0, "numerics": None}),
+    ]
+
+    limits = limits_from(markers, test="test_a")
+
+    assert limits == Limits(max_recompiles=0, max_graph_breaks=1, lanes=("aot",), numerics=None)
+
+
+def test_to_dict_has_only_what_was_given() -> None:
+    limits = limits_from([("function", {"fullgraph": False, "rtol": 0, "lanes": ["aot"]})], test="test_a")
+
+    assert limits.to_dict() == {"fullgraph": False, "rtol": 0, "lanes": ["aot"]}
+
+
+def test_to_dict_has_numerics_that_are_not_compared() -> None:
+    assert Limits(numerics=None).to_dict() == {"numerics": None}
+
+
+def test_no_marker_is_no_limit() -> None:
+    assert limits_from([], test="test_a").to_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        pytest.param(
+            {"max_recompile": 0},
+            "function: unknown limit 'max_recompile', did you mean 'max_recompiles'?",
+            id="misspelt",
+        ),
+        pytest.param({"speed": 1}, "function: unknown limit 'speed'", id="unknown"),
+        pytest.param(
+            {"max_graphs": True}, "function: max_graphs: expected a whole number of at least 0, got True", id="a flag"
+        ),
+        pytest.param(
+            {"max_graphs": -1}, "function: max_graphs: expected a whole number of at least 0, got -1", id="negative"
+        ),
+        pytest.param(
+            {"max_recompiles": None},
+            "function: max_recompiles: expected a whole number of at least 0, got None",
+            id="no count",
+        ),
+        pytest.param({"fullgraph": 1}, "function: fullgraph: expected True or False, got 1", id="number as flag"),
+        pytest.param(
+            {"rtol": float("nan")}, "function: rtol: expected a finite number of at least 0, got nan", id="not a number"
+        ),
+        pytest.param(
+            {"numerics": "exact"},
+            "function: numerics: expected 'fp64', 'allclose', 'bitwise' or None, got 'exact'",
+            id="unknown rule",
+        ),
+        pytest.param({"lanes": "aot"}, "function: lanes: expected a list of lane names, got 'aot'", id="one lane"),
+        pytest.param({"lanes": []}, "function: lanes: expected a list of lane names, got []", id="no lanes"),
+        pytest.param(
+            {"fullgraph": True, "max_graph_breaks": 1, "max_eager_frames": 2},
+            "fullgraph=True contradicts max_graph_breaks=1; fullgraph=True contradicts max_eager_frames=2",
+            id="whole and broken",
+        ),
+        pytest.param(
+            {"fullgraph": True, "max_graphs": 0}, "fullgraph=True contradicts max_graphs=0", id="whole and none"
+        ),
+        pytest.param(
+            {"numerics": "bitwise", "rtol": 0.1}, "numerics='bitwise' contradicts rtol=0.1", id="bitwise tolerance"
+        ),
+        pytest.param({"numerics": None, "atol": 0}, "numerics=None contradicts atol=0", id="tolerance of nothing"),
+        pytest.param(
+            {"numerics": None, "check_grads": True},
+            "numerics=None contradicts check_grads=True",
+            id="gradients not compared",
+        ),
+        pytest.param(
+            {"min_ops_captured": 2, "max_graphs": 0},
+            "min_ops_captured=2 contradicts max_graphs=0",
+            id="ops of no graph",
+        ),
+    ],
+)
+def test_limits_that_cannot_mean_anything(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        limits_from([("function", keywords)], test="test_block.py::test_a")
+
+    assert str(caught.value) == f"test_block.py::test_a: {message} {KNOWN_LIMITS}"
+
+
+def test_markers_can_contradict_across_levels() -> None:
+    with pytest.raises(UsageError) as caught:
+        limits_from([("module", {"max_graph_breaks": 2}), ("function", {"fullgraph": True})], test="test_a")
+
+    assert str(caught.value) == f"test_a: fullgraph=True contradicts max_graph_breaks=2 {KNOWN_LIMITS}"
+
+
+# Judging
+
+
+def test_a_good_measurement_is_held() -> None:
+    everything = Limits(max_recompiles=0, max_graph_breaks=0, max_graphs=1, fullgraph=True, check_state_dict=True)
+
+    assert judged(everything, GOOD) == ()
+    assert doubts(everything, GOOD) == ()
+    assert verdict(GOOD, (), ()) == "held"
+
+
+def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
+    assert judged(Limits(), replace(GOOD, graph_breaks=(BREAK,), recompiles=(RECOMPILE,))) == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "change", "violation"),
+    [
+        pytest.param(
+            Limits(max_graph_breaks=1),
+            {"graph_breaks": (BREAK, BREAK)},
+            Violation(limit="max_graph_breaks=1", measured=2, details=BREAK_LINES * 2),
+            id="breaks",
+        ),
+        pytest.param(
+            Limits(max_recompiles=0),
+            {"recompiles": (RECOMPILE,)},
+            Violation(limit="max_recompiles=0", measured=1, details=RECOMPILE_LINES),
+            id="recompiles",
+        ),
+        pytest.param(
+            Limits(max_recompiles=0),
+            {"recompiles": (Recompile(frame=FORWARD, kind="guard", guard="", continuation=True, module="Linear"),)},
+            Violation(
+                limit="max_recompiles=0",
+                measured=1,
+                details=(
+                    "model.py:40 in forward of Linear after its graph break: guard recompile",
+                    "  torch names no guard",
+                ),
+            ),
+            id="recompile of a continuation",
+        ),
+        pytest.param(
+            Limits(max_graphs=1),
+            {"graphs": 3, "graph_breaks": (BREAK,), "recompiles": (RECOMPILE,)},
+            Violation(limit="max_graphs=1", measured=3, details=BREAK_LINES + RECOMPILE_LINES),
+            id="graphs",
+        ),
+        pytest.param(
+            Limits(),
+            {"eager_frames": (LOST, EMPTY)},
+            Violation(limit="max_eager_frames=0 (default)", measured=1, details=LOST_LINES),
+            id="lost frame by default",
+        ),
+        pytest.param(
+            Limits(max_eager_frames=1),
+            {"eager_frames": (LOST, LOST)},
+            Violation(limit="max_eager_frames=1", measured=2, details=LOST_LINES * 2),
+            id="lost frames",
+        ),
+        pytest.param(
+            Limits(),
+            {"ops_captured": 0},
+            Violation(
+                limit="min_ops_captured=1 (default)",
+                measured=0,
+                details=("model.py:40 in forward: ran eager, nothing to compile", "  no ops"),
+            ),
+            id="nothing captured",
+        ),
+        pytest.param(
+            Limits(fullgraph=True),
+            {"graph_breaks": (BREAK,), "eager_frames": (LOST,), "graphs": 2},
+            Violation(
+                limit="fullgraph=True",
+                measured="1 graph break, 1 eager frame, 2 graphs",
+                details=BREAK_LINES + LOST_LINES,
+            ),
+            id="not whole",
+        ),
+        pytest.param(
+            Limits(fullgraph=True, min_ops_captured=0),
+            {"graphs": 0},
+            Violation(limit="fullgraph=True", measured="0 graph breaks, 0 eager frames, 0 graphs"),
+            id="no graph at all",
+        ),
+        pytest.param(
+            Limits(),
+            {"limit_hits": (LimitHit(frame=FORWARD, limit="recompile_limit", reason="hit (8)", guard="n == 2"),)},
+            Violation(
+                limit="allow_recompile_limit=False (default)",
+                measured="reached by 1 frame",
+                details=("model.py:40 in forward: recompile_limit", "  hit (8)", "  guard: n == 2"),
+            ),
+            id="recompile limit",
+        ),
+        pytest.param(
+            Limits(),
+            {"calls": (a_call(2, "cold"), a_call(0), a_call(2), a_call(0))},
+            Violation(
+                limit="compiled code runs in steady calls (default)",
+                measured="2 of 4 calls ran none",
+                details=(
+                    "call 2: ran no compiled graph, call 1 ran 2 compiled graphs",
+                    "call 4: ran no compiled graph, call 1 ran 2 compiled graphs",
+                ),
+            ),
+            id="steady calls run eager",
+        ),
+        pytest.param(
+            Limits(),
+            {"numerics": Numerics(method="fp64", differences=(Difference(at="out", kind="value", detail="1 % off"),))},
+            Violation(limit="numerics='fp64' (default)", measured="1 difference", details=("out: value: 1 % off",)),
+            id="numerics by default",
+        ),
+        pytest.param(
+            Limits(rtol=0.0),
+            {
+                "numerics": Numerics(
+                    method="allclose",
+                    note="float64 cannot run",
+                    differences=(Difference(at="out", kind="nan", detail="3 elements"),) * 2,
+                )
+            },
+            Violation(
+                limit="numerics='fp64', rtol=0.0",
+                measured="2 differences, judged by allclose (float64 cannot run)",
+                details=("out: nan: 3 elements",) * 2,
+            ),
+            id="numerics by another rule",
+        ),
+        pytest.param(
+            Limits(check_state_dict=True),
+            {"state_change": StateChange(keys_added=("_orig_mod.w",), keys_removed=("w",), type_changed="A to B")},
+            Violation(
+                limit="check_state_dict=True",
+                measured="changed by compiling",
+                details=("key added: _orig_mod.w", "key removed: w", "type changed: A to B"),
+            ),
+            id="state_dict",
+        ),
+        pytest.param(
+            Limits(),
+            {"raised": Raised(type="RuntimeError", message="\nno kernel\nmore", location=ITEM), "numerics": None},
+            Violation(
+                limit="no exception (default)",
+                measured="raised RuntimeError",
+                details=("RuntimeError: no kernel", "  at model.py:41 in forward: n = mask.sum().item()"),
+            ),
+            id="raised",
+        ),
+    ],
+)
+def test_one_violation(limits: Limits, change: dict[str, object], violation: Violation) -> None:
+    assert judged(limits, replace(GOOD, **change)) == (violation,)  # type: ignore[arg-type]
+
+
+def test_all_violations_at_once() -> None:
+    bad = replace(GOOD, graph_breaks=(BREAK,), recompiles=(RECOMPILE,), eager_frames=(LOST,), ops_captured=0)
+
+    violations = judged(Limits(max_graph_breaks=0, max_recompiles=0), bad)
+
+    assert [each.limit for each in violations] == [
+        "max_graph_breaks=0",
+        "max_recompiles=0",
+        "max_eager_frames=0 (default)",
+        "min_ops_captured=1 (default)",
+    ]
+    assert verdict(bad, violations, ()) == "violated"
+
+
+@pytest.mark.parametrize(
+    ("limits", "change"),
+    [
+        pytest.param(Limits(max_graphs=0), {"graphs": 0, "ops_captured": 0}, id="nothing may be captured"),
+        pytest.param(Limits(min_ops_captured=0), {"ops_captured": 0}, id="nothing need be captured"),
+        pytest.param(Limits(max_eager_frames=1), {"eager_frames": (LOST,)}, id="a frame may be eager"),
+        pytest.param(Limits(max_eager_frames=1), {"calls": (a_call(1, "cold"), a_call(0))}, id="eager calls"),
+        pytest.param(
+            Limits(allow_recompile_limit=True),
+            {
+                "limit_hits": (LimitHit(frame=FORWARD, limit="recompile_limit", reason=""),),
+                "calls": (a_call(1, "cold"), a_call(0)),
+            },
+            id="the recompile limit",
+        ),
+        pytest.param(
+            Limits(numerics=None),
+            {"numerics": Numerics(method="fp64", differences=(Difference(at="", kind="", detail=""),))},
+            id="numerics not compared",
+        ),
+        pytest.param(Limits(), {"state_change": StateChange(keys_added=("a",))}, id="state_dict not asked for"),
+        pytest.param(Limits(), {"calls": (a_call(0, "cold"), a_call(0))}, id="first call ran none either"),
+        pytest.param(
+            Limits(), {"calls": (a_call(1, "cold"), a_call(0, "cold"), a_call(0))}, id="two targets, one without graphs"
+        ),
+        pytest.param(Limits(), {"calls": (a_call(1, "cold"), a_call(0, "warm-up"))}, id="a call that compiles"),
+        pytest.param(
+            Limits(),
+            {"calls": None, "numerics": None, "unmeasured": {"calls": "the test calls by itself", "numerics": "same"}},
+            id="the test calls by itself",
+        ),
+    ],
+)
+def test_what_is_allowed(limits: Limits, change: dict[str, object]) -> None:
+    measurement = replace(GOOD, **change)  # type: ignore[arg-type]
+
+    assert judged(limits, measurement) == ()
+    assert doubts(limits, measurement) == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "label", "field", "metric"),
+    [
+        pytest.param(Limits(max_graph_breaks=9), "max_graph_breaks=9", "graph_breaks", "graph_breaks", id="breaks"),
+        pytest.param(Limits(max_recompiles=9), "max_recompiles=9", "recompiles", "recompiles", id="recompiles"),
+        pytest.param(Limits(max_graphs=9), "max_graphs=9", "graphs", "graphs", id="graphs"),
+        pytest.param(Limits(max_eager_frames=0), "max_eager_frames=0", "eager_frames", "eager_frames", id="eager"),
+        pytest.param(Limits(min_ops_captured=1), "min_ops_captured=1", "ops_captured", "ops_captured", id="ops"),
+        pytest.param(Limits(fullgraph=True), "fullgraph=True", "graph_breaks", "graph_breaks", id="fullgraph"),
+        pytest.param(
+            Limits(allow_recompile_limit=False), "allow_recompile_limit=False", "limit_hits", "limit_hits", id="limit"
+        ),
+        pytest.param(Limits(atol=0.1), "numerics='fp64', atol=0.1", "numerics", "numerics", id="numerics"),
+        pytest.param(
+            Limits(check_state_dict=True), "check_state_dict=True", "state_change", "state_change", id="state_dict"
+        ),
+    ],
+)
+def test_a_limit_on_what_cannot_be_measured_is_violated(limits: Limits, label: str, field: str, metric: str) -> None:
+    blind = replace(GOOD, unmeasured={metric: "its tap is gone"}, **{field: None})  # type: ignore[arg-type]
+
+    assert judged(limits, blind) == (
+        Violation(limit=label, measured="cannot be measured on torch 2.16.0: its tap is gone"),
+    )
+    assert doubts(limits, blind) == ()
+
+
+@pytest.mark.parametrize("metric", ["eager_frames", "ops_captured", "limit_hits", "numerics"])
+def test_a_default_on_what_cannot_be_measured_is_unverified(metric: str) -> None:
+    blind = replace(GOOD, unmeasured={metric: "its tap is gone"}, **{metric: None})  # type: ignore[arg-type]
+
+    doubted = doubts(Limits(), blind)
+
+    assert judged(Limits(), blind) == ()
+    assert doubted == (f"{metric}: cannot be measured: its tap is gone",)
+    assert verdict(blind, (), doubted) == "unverified"
+
+
+def test_nothing_measured_is_never_held() -> None:
+    assert doubts(Limits(), Measurement()) == (
+        "eager_frames: cannot be measured: nothing measured it",
+        "ops_captured: cannot be measured: nothing measured it",
+        "limit_hits: cannot be measured: nothing measured it",
+    )
+
+
+def test_calls_of_which_the_graphs_are_not_known_are_a_doubt() -> None:
+    blind = replace(GOOD, calls=(a_call(None, "cold"), a_call(None)), unmeasured={"graphs_executed": "no profiler"})
+
+    assert doubts(Limits(), blind) == ("graphs_executed: cannot be measured: no profiler",)
+
+
+def test_disagreements_are_doubts() -> None:
+    torn = replace(GOOD, disagreements=("graphs: 2 by taps, 3 by trace",))
+
+    assert doubts(Limits(), torn) == ("two ways of counting disagree: graphs: 2 by taps, 3 by trace",)
+
+
+def test_a_run_that_raised_is_broken_whatever_else() -> None:
+    raised = replace(GOOD, raised=Raised(type="RuntimeError", message="x"), numerics=None, state_change=None)
+    limits = Limits(check_state_dict=True, rtol=0.1)
+
+    violations = judged(limits, raised)
+
+    assert [each.limit for each in violations] == ["no exception (default)"]
+    assert verdict(raised, violations, ("doubt",)) == "broken"
+
+
+@given(
+    limit=st.sampled_from(["max_graph_breaks", "max_recompiles", "max_graphs", "max_eager_frames"]),
+    count=st.integers(0, 6),
+    tight=st.integers(1, 6),
+    more=st.integers(0, 6),
+)
+def test_a_wider_limit_never_finds_more(limit: str, count: int, tight: int, more: int) -> None:
+    seen = replace(
+        GOOD,
+        graphs=count,
+        graph_breaks=(BREAK,) * count,
+        recompiles=(RECOMPILE,) * count,
+        eager_frames=(LOST,) * count,
+    )
+
+    narrow = judged(Limits(**{limit: tight}), seen)  # type: ignore[arg-type]
+    wide = judged(Limits(**{limit: tight + more}), seen)  # type: ignore[arg-type]
+
+    assert len(wide) <= len(narrow)
+    assert any(each.limit == f"{limit}={tight}" for each in narrow) == (count > tight)
+
+
+@given(count=st.integers(0, 6), bound=st.integers(0, 6))
+def test_min_ops_captured_is_a_lower_bound(count: int, bound: int) -> None:
+    violations = judged(Limits(min_ops_captured=bound), replace(GOOD, ops_captured=count))
+
+    assert bool(violations) == (count < bound)

@@ -1,0 +1,331 @@
+"""The terminal's text: short, aligned, and obeyed by no terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_compilecontract.contract import Verdict, Violation
+from pytest_compilecontract.measurement import EagerFrame, Location, Measurement
+from pytest_compilecontract.report.terminal import Row, counts_of, failure_text, headline, plain, summary_lines
+
+COUNTS: dict[str, int | None] = {"graphs": 2, "graph_breaks": 1, "recompiles": 0, "eager_frames": 0, "ops_captured": 34}
+BLOCK = "tests/test_block.py::test_block"
+RERUN = "pytest --compile-contracts 'tests/test_block.py::test_block[inductor]'"
+
+
+def rows_of(contract: str, verdicts: dict[str, Verdict], reason: str = "") -> list[Row]:
+    return [
+        Row(
+            contract=contract,
+            lane=lane,
+            verdict=verdict,
+            counts={} if verdict == "unmeasured" else COUNTS,
+            reason="" if verdict == "held" else reason,
+        )
+        for lane, verdict in verdicts.items()
+    ]
+
+
+def texts(rows: list[Row], verbosity: int) -> list[str]:
+    return [text for text, _ in summary_lines(rows, verbosity)]
+
+
+def breaks(count: int) -> tuple[str, ...]:
+    return tuple(
+        line
+        for number in range(count)
+        for line in (f"model.py:{number} in forward: x.item()", "  reason", "  hint: do not")
+    )
+
+
+# A failure
+
+
+def test_a_failure_in_full() -> None:
+    violations = [
+        Violation(limit="max_graph_breaks=0", measured=1, details=breaks(1)),
+        Violation(limit="max_recompiles=0", measured="cannot be measured on torch 2.16.0: its tap is gone"),
+    ]
+
+    text = failure_text(BLOCK, "inductor", violations, ["two ways of counting disagree: graphs"], RERUN)
+
+    assert text.splitlines() == [
+        "compile contract violated: tests/test_block.py::test_block, lane inductor (2 violations)",
+        "  max_graph_breaks=0: measured 1",
+        "    model.py:0 in forward: x.item()",
+        "      reason",
+        "      hint: do not",
+        "  max_recompiles=0: cannot be measured on torch 2.16.0: its tap is gone",
+        "  not certain, so not held:",
+        "    two ways of counting disagree: graphs",
+        "rerun this lane alone:",
+        RERUN,
+    ]
+
+
+def test_a_lane_that_is_only_in_doubt() -> None:
+    text = failure_text(BLOCK, "aot", [], ["limit_hits: cannot be measured: its tap is gone"], RERUN)
+
+    assert text.splitlines() == [
+        "compile contract unverified: tests/test_block.py::test_block, lane aot",
+        "  not certain, so not held:",
+        "    limit_hits: cannot be measured: its tap is gone",
+        "rerun this lane alone:",
+        RERUN,
+    ]
+
+
+def test_details_that_do_not_fit_are_counted_by_fact() -> None:
+    lines = failure_text(BLOCK, "aot", [Violation(limit="a=0", measured=9, details=breaks(9))], [], RERUN).splitlines()
+
+    assert len(lines) == 23
+    assert lines[-4:] == ["      hint: do not", "    ... and 3 more", "rerun this lane alone:", RERUN]
+
+
+def test_room_is_shared_so_that_no_violation_hides_another() -> None:
+    violations = [
+        Violation(limit="a=0", measured=40, details=breaks(40)),
+        Violation(limit="b=0", measured=1, details=breaks(1)),
+        Violation(limit="c=0", measured=40, details=breaks(40)),
+    ]
+
+    lines = failure_text(BLOCK, "aot", violations, [], RERUN).splitlines()
+
+    assert [line for line in lines if line.startswith("  ") and not line.startswith("   ")] == [
+        "  a=0: measured 40",
+        "  b=0: measured 1",
+        "  c=0: measured 40",
+    ]
+    assert lines.count("    ... and 38 more") == 2
+    assert lines.count("    model.py:0 in forward: x.item()") == 3
+    assert len(lines) <= 25
+
+
+def test_more_violations_than_lines() -> None:
+    lines = failure_text(BLOCK, "aot", [Violation(limit="a=0", measured=1)] * 30, [], RERUN).splitlines()
+
+    assert len(lines) == 25
+    assert lines[-3] == "  ... and 9 more"
+
+
+def test_a_hostile_line_writes_no_escape_sequence() -> None:
+    details = ("m.py:1 in f: \x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J\u202etxt", "  two\nlines\r\x00")
+
+    text = failure_text(BLOCK, "aot", [Violation(limit="a=0", measured=1, details=details)], [], RERUN)
+
+    assert text.splitlines()[2:4] == ["    m.py:1 in f: red  txt", "      two lines"]
+
+
+def test_a_long_line_is_cut_and_the_command_is_not() -> None:
+    command = "pytest " + "x" * 300
+    details = ("model.py:1 in forward: " + "y" * 300,)
+
+    lines = failure_text(
+        "t" * 300, "aot", [Violation(limit="a=0", measured=1, details=details)], [], command
+    ).splitlines()
+
+    assert [len(line) for line in lines[:3]] == [160, 17, 160]
+    assert lines[0].endswith("ttt, lane aot (1 violation)")
+    assert lines[2].endswith("yyy...")
+    assert lines[-1] == command
+
+
+anything = st.text(st.characters(), max_size=200)
+violation = st.builds(
+    Violation,
+    limit=anything,
+    measured=st.integers() | anything,
+    details=st.lists(anything | anything.map(lambda text: "  " + text), max_size=12).map(tuple),
+)
+
+
+@given(
+    contract=anything,
+    lane=anything,
+    violations=st.lists(violation, min_size=1, max_size=40),
+    doubts=st.lists(anything, max_size=30),
+    rerun=anything,
+)
+def test_a_failure_is_always_short_and_printable(
+    contract: str, lane: str, violations: list[Violation], doubts: list[str], rerun: str
+) -> None:
+    lines = failure_text(contract, lane, violations, doubts, rerun).split("\n")
+
+    assert len(lines) <= 25
+    assert all(len(line) <= 160 for line in lines[:-1])
+    assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for line in lines for char in line)
+    assert lines[-2:] == ["rerun this lane alone:", plain(rerun)]
+
+
+# A summary
+
+
+def test_a_line_a_contract_under_its_file() -> None:
+    rows = [
+        *rows_of(BLOCK, {"capture": "held", "aot": "held", "inductor": "held"}),
+        *rows_of("tests/test_block.py::test_b", {"capture": "held", "aot": "held", "inductor": "held"}),
+    ]
+
+    lines = summary_lines(rows, 0)
+
+    assert lines == [
+        ("tests/test_block.py", {}),
+        ("  test_block  held: capture, aot, inductor  2 graphs, 1 break, 0 recompiles", {"green": True}),
+        ("  test_b      held: capture, aot, inductor  2 graphs, 1 break, 0 recompiles", {"green": True}),
+        ("lanes: 6 held", {"green": True}),
+    ]
+
+
+def test_counts_that_differ_name_the_lane() -> None:
+    rows = rows_of(BLOCK, {"capture": "held", "aot": "held"})
+    counts = COUNTS | {"recompiles": 3, "graphs": None, "eager_frames": 1}
+    rows.append(Row(contract=BLOCK, lane="inductor", verdict="violated", counts=counts))
+
+    lines = summary_lines(rows, 0)
+
+    assert lines[1:] == [
+        ("  test_block  violated: inductor; held: capture, aot", {"red": True}),
+        (
+            "      2 graphs (inductor ?), 1 break, 0 recompiles (inductor 3), 0 eager frames (inductor 1)",
+            {"red": True},
+        ),
+        ("lanes: 2 held, 1 violated", {"red": True}),
+    ]
+
+
+def test_what_is_unmeasured_is_grouped_by_reason() -> None:
+    rows = [
+        *rows_of(BLOCK, {"aot": "held", "cudagraphs": "unmeasured", "autotune": "unmeasured"}, "no CUDA device"),
+        *rows_of("tests/test_c.py::test_c", {"cudagraphs": "unmeasured"}, "no CUDA device"),
+        *rows_of("tests/test_c.py::test_d", {"vision": "unmeasured"}, "timm is not installed"),
+    ]
+
+    lines = summary_lines(rows, 0)
+
+    assert lines == [
+        ("tests/test_block.py", {}),
+        ("  test_block  held: aot               2 graphs, 1 break, 0 recompiles", {"yellow": True}),
+        ("tests/test_c.py", {}),
+        ("  test_c      unmeasured: cudagraphs", {"yellow": True}),
+        ("  test_d      unmeasured: vision", {"yellow": True}),
+        ("unmeasured, so not held:", {"yellow": True}),
+        ("  cudagraphs, autotune (2 contracts): no CUDA device", {"yellow": True}),
+        ("  vision (tests/test_c.py::test_d): timm is not installed", {"yellow": True}),
+        ("lanes: 1 held, 4 unmeasured", {"yellow": True}),
+    ]
+
+
+def test_quiet_shows_what_is_not_held_and_the_totals() -> None:
+    rows = [
+        *rows_of(BLOCK, {"aot": "held", "inductor": "violated"}, "max_recompiles=0: measured 3"),
+        *rows_of("tests/test_c.py::test_c", {"cudagraphs": "unmeasured"}, "no CUDA device"),
+    ]
+
+    lines = summary_lines(rows, -1)
+
+    assert lines == [
+        ("violated tests/test_block.py::test_block [inductor]: max_recompiles=0: measured 3", {"red": True}),
+        ("lanes: 1 held, 1 unmeasured, 1 violated", {"red": True}),
+    ]
+
+
+def test_verbose_shows_a_line_a_lane() -> None:
+    rows = rows_of(BLOCK, {"eager": "reference", "aot": "held", "cudagraphs": "unmeasured"}, "no CUDA device")
+    rows.append(
+        Row(contract=BLOCK, lane="inductor", verdict="broken", counts=COUNTS | {"graphs": 1}, reason="raised X")
+    )
+
+    lines = summary_lines(rows, 1)
+
+    assert lines == [
+        ("tests/test_block.py::test_block", {"red": True}),
+        ("  reference   eager       2 graphs, 1 break, 0 recompiles, 34 ops", {}),
+        ("                          no CUDA device", {}),
+        ("  held        aot         2 graphs, 1 break, 0 recompiles, 34 ops", {"green": True}),
+        ("  unmeasured  cudagraphs  no CUDA device", {"yellow": True}),
+        ("  broken      inductor    1 graph, 1 break, 0 recompiles, 34 ops", {"red": True}),
+        ("                          raised X", {"red": True}),
+        ("lanes: 1 held, 1 unmeasured, 1 broken", {"red": True}),
+    ]
+
+
+def test_a_long_name_keeps_both_ends_and_the_columns() -> None:
+    long = "tests/test_block.py::TestBlock::test_block_with_a_name_that_never_ends[bfloat16-1024-causal]"
+    rows = [
+        *rows_of(long, {"capture": "held", "aot": "held", "inductor": "held"}),
+        *rows_of(BLOCK, {"capture": "held", "aot": "held", "inductor": "held"}),
+    ]
+
+    assert texts(rows, 0)[1:3] == [
+        "  TestBlock:...[bfloat16-1024-causal]  held: capture, aot, inductor  2 graphs, 1 break, 0 recompiles",
+        "  test_block                           held: capture, aot, inductor  2 graphs, 1 break, 0 recompiles",
+    ]
+
+
+def test_nothing_measured_says_so() -> None:
+    assert summary_lines([], 0) == [("no compile contract was measured", {"yellow": True})]
+
+
+@pytest.mark.parametrize(
+    ("rows", "torch_version", "text"),
+    [
+        pytest.param([], "2.13.0", "compile contracts on torch 2.13.0: none measured", id="nothing"),
+        pytest.param(
+            rows_of("a::b", {"aot": "held"}) + rows_of("a::c", {"aot": "held", "inductor": "broken"}),
+            "2.13.0",
+            "compile contracts on torch 2.13.0: 1 of 2 held",
+            id="one broken",
+        ),
+        pytest.param(
+            rows_of("a::b", {"cudagraphs": "unmeasured"}),
+            "",
+            "compile contracts: 0 of 1 held, 1 lane unmeasured",
+            id="unmeasured alone is not held",
+        ),
+    ],
+)
+def test_the_headline(rows: list[Row], torch_version: str, text: str) -> None:
+    assert headline(rows, torch_version) == text
+
+
+row = st.builds(
+    Row,
+    contract=anything | st.sampled_from([BLOCK, "tests/a.py::test_" + "b" * 200]),
+    lane=anything | st.sampled_from(["aot", "inductor"]),
+    verdict=st.sampled_from(get_args(Verdict)),
+    counts=st.dictionaries(st.sampled_from(list(COUNTS)) | anything, st.none() | st.integers(0, 10**9), max_size=8),
+    reason=anything,
+)
+
+
+@given(rows=st.lists(row, max_size=12), verbosity=st.integers(-2, 3))
+def test_a_summary_is_always_narrow_and_printable(rows: list[Row], verbosity: int) -> None:
+    lines = texts(rows, verbosity)
+
+    assert lines
+    assert all(len(line) <= 100 for line in lines)
+    assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for line in lines for char in line)
+
+
+def test_counts_of_a_measurement() -> None:
+    frame = Location(file="a.py", line=1, function="f")
+    eager = (
+        EagerFrame(frame=frame, cause="error", reason=""),
+        EagerFrame(frame=frame, cause="nothing to compile", reason=""),
+    )
+
+    assert counts_of(Measurement(graphs=1, recompiles=(), eager_frames=eager)) == {
+        "graphs": 1,
+        "graph_breaks": None,
+        "recompiles": 0,
+        "eager_frames": 1,
+        "limit_hits": None,
+        "ops_captured": None,
+        "graphs_executed": None,
+        "backward_graphs": None,
+    }
