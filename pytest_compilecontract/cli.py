@@ -3,6 +3,8 @@
 Exit codes: 0 yes, 1 no (a file does not match the schema), 2 a usage error or a file that cannot be read.
 """
 
+# ruff: noqa: T201 - what this module prints is what it is for
+
 from __future__ import annotations
 
 import argparse
@@ -103,11 +105,9 @@ def _size(receipt: Receipt) -> str:
 
 def _schema_errors(document: dict[str, Any]) -> Iterator[str]:
     """What in `document` does not match the schema that this package ships, a line each."""
-    try:
-        from jsonschema import Draft202012Validator
-    except ImportError as error:
-        raise ReceiptError("validate needs jsonschema: pip install jsonschema") from error
+    # Both take longer to import than the rest of the command, and only this asks for them.
     import msgspec
+    from jsonschema import Draft202012Validator
 
     shipped = msgspec.json.decode(files("pytest_compilecontract").joinpath("schemas/receipt.schema.json").read_bytes())
     for mismatch in Draft202012Validator(shipped).iter_errors(document):
@@ -159,20 +159,18 @@ def _show(chosen: argparse.Namespace) -> int:
         receipt = read_receipt(chosen.file)
     except ReceiptError as error:
         return _refused(error)
-    # One that nothing was measured in is shown too, once, so that it does not look like a file without contents.
-    for name, entries in _by_environment(receipt).items() or {"": []}.items():
-        rows = [_row(entry) for entry in entries]
-        print(headline(rows, receipt.environments[name].torch or "" if name else ""))
-        for text, _ in summary_lines(rows, chosen.verbosity):
-            print(text)
+    if not receipt.entries:
+        _print_summary([], "", chosen.verbosity)
+    for name in dict.fromkeys(entry.environment for entry in receipt.entries):
+        rows = [_row(entry) for entry in receipt.entries if entry.environment == name]
+        _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
     return YES
 
 
-def _by_environment(receipt: Receipt) -> dict[str, list[Entry]]:
-    grouped: dict[str, list[Entry]] = {}
-    for entry in receipt.entries:
-        grouped.setdefault(entry.environment, []).append(entry)
-    return grouped
+def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> None:
+    print(headline(rows, torch_version))
+    for text, _ in summary_lines(rows, verbosity):
+        print(text)
 
 
 def _row(entry: Entry) -> Row:

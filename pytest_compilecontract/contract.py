@@ -75,17 +75,20 @@ class Violation:
 def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: str) -> Limits:
     """The limits of a test from its markers, outermost first, each as (where it is, its keywords); the nearer wins.
 
+    `where` is empty for the test's own marker.
+
     Raises:
         UsageError: a name that is no limit, a value of the wrong type, or limits that contradict one another.
     """
     values: dict[str, Any] = {}
     for where, keywords in markers:
+        at = f"{test}: {where}" if where else test
         for name, value in keywords.items():
             if name not in _LIMITS:
-                raise _refusal(f"{test}: {where}: unknown limit {name!r}{_meant(name)}")
+                raise _refusal(f"{at}: unknown limit {name!r}{_meant(name)}")
             expected, accept = _LIMITS[name]
             if not accept(value):
-                raise _refusal(f"{test}: {where}: {name}: expected {expected}, got {value!r}")
+                raise _refusal(f"{at}: {name}: expected {expected}, got {value!r}")
             values[name] = tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
     limits = Limits(**values)
     if found := "; ".join(_contradictions(limits)):

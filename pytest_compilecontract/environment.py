@@ -79,7 +79,7 @@ def _found(read: Callable[[], T]) -> T | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return read()
-    except Exception:
+    except Exception:  # noqa: BLE001
         return None
 
 

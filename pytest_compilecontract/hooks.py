@@ -6,7 +6,8 @@ import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Iterator
+import unittest
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,17 @@ NEED_FIXTURE = ("numerics", "rtol", "atol", "check_grads", "check_state_dict", "
 
 @dataclass(kw_only=True, slots=True)
 class Contract:
-    """A collected test that is a contract, in one lane."""
+    """A collected test that is a contract, in one lane.
+
+    A `bare` one compiles by itself. Where its marker is `inherited` from a class or module, it is a contract only if it
+    compiles anything: its neighbours may be ordinary tests.
+    """
 
     item: pytest.Item
     limits: Limits
     lane: Lane
     bare: bool
+    inherited: bool = False
     compile_lane: CompileLane | None = None
     seen: Observation | None = None
     judged: Judged | None = None
@@ -51,6 +57,8 @@ class Contract:
 
 
 CONTRACT = pytest.StashKey[Contract]()
+# Where a worker of pytest-xdist leaves what is wrong with the markers, for the controller to say.
+PROBLEMS = "compile_contract_problems"
 _CANNOT_RUN = "lane {} cannot run here: "
 
 
@@ -82,26 +90,39 @@ class Hooks:
         if FIXTURE not in metafunc.fixturenames:
             return
         try:
-            lanes = narrowed(self._settings.lanes, self._limits(metafunc.definition).lanes)
+            wanted = self._limits(metafunc.definition).lanes
         except UsageError:
-            lanes = self._settings.lanes  # said once all tests are collected
+            wanted = None  # said once all tests are collected
+        lanes = narrowed(self._settings.lanes, wanted)
         if lanes:
             names = [lane.name for lane in lanes]
             metafunc.parametrize(FIXTURE, names, ids=names, indirect=True)
-        else:
-            skip = pytest.mark.skip(reason=f"none of its lanes was chosen ({_names(self._settings.lanes)})")
-            metafunc.parametrize(FIXTURE, [pytest.param(None, marks=skip)], ids=["no-lane"], indirect=True)
+            return
+        skip = pytest.mark.skip(reason=f"not among the lanes chosen ({_names(self._settings.lanes)})")
+        known = [name for name in wanted or () if name in self._settings.known]
+        metafunc.parametrize(FIXTURE, [pytest.param(name, marks=skip) for name in known], ids=known, indirect=True)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         problems: dict[str, None] = {}
         for item in items:
             try:
                 self._take(item)
             except UsageError as error:
                 problems[str(error)] = None
-        if problems:
-            raise pytest.UsageError("\n".join(problems))
+        if not problems:
+            return
+        message = "\n".join(problems)
+        if not self._worker:
+            raise pytest.UsageError(message)
+        # pytest-xdist would lose a worker's exception, and trip over the tests that the worker did not run.
+        config.workeroutput[PROBLEMS] = message  # type: ignore[attr-defined]
+        items.clear()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        if message := getattr(node, "workeroutput", {}).get(PROBLEMS):
+            raise pytest.UsageError(message)
 
     def _take(self, item: pytest.Item) -> None:
         fixtures = getattr(item, "fixturenames", ())
@@ -110,38 +131,42 @@ class Hooks:
             return
         limits = self._limits(item)
         if bare:
-            given = [name for name in NEED_FIXTURE if name in limits.to_dict()]
-            if given:
-                raise UsageError(f"{item.nodeid}: {given[0]} needs the {FIXTURE} fixture (the test compiles by itself)")
-            item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=BODY, bare=True)
+            own = {name for mark in item.own_markers if mark.name == "compile_contract" for name in mark.kwargs}
+            if given := [name for name in NEED_FIXTURE if name in own]:
+                raise UsageError(f"{_test(item)}: {given[0]} needs the {FIXTURE} fixture (the test compiles by itself)")
+            # A unittest.TestCase has no other place for a marker than its class.
+            own_class = isinstance(item.parent, pytest.Class) and issubclass(item.parent.obj, unittest.TestCase)
+            nodes = (item, item.parent) if own_class and item.parent else (item,)
+            inherited = not any(mark.name == "compile_contract" for node in nodes for mark in node.own_markers)
+            item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=BODY, bare=True, inherited=inherited)
             return
         if limits.lanes is not None:
             self._check_lanes(item, limits.lanes)
-        name = item.callspec.params[FIXTURE]  # type: ignore[attr-defined]
-        if name is not None:
-            lane = self._settings.known[name]
-            item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=lane, bare=False)
+        lane = self._settings.known[item.callspec.params[FIXTURE]]  # type: ignore[attr-defined]
+        item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=lane, bare=False)
 
     def _check_lanes(self, item: pytest.Item, names: tuple[str, ...]) -> None:
         try:
             chosen(names, self._settings.known)
         except UsageError as error:
-            raise UsageError(f"{item.nodeid}: {error}") from error
+            raise UsageError(f"{_test(item)}: {error}") from error
 
     def _limits(self, node: pytest.Item) -> Limits:
         marks = list(node.iter_markers_with_node("compile_contract"))[::-1]
         for _, mark in marks:
             if mark.args:
-                raise UsageError(f"{node.nodeid}: compile_contract takes keywords only, got {mark.args[0]!r}")
-        return limits_from([(where.name, mark.kwargs) for where, mark in marks], test=node.nodeid)
+                raise UsageError(f"{_test(node)}: compile_contract takes keywords only, got {mark.args[0]!r}")
+        return limits_from(
+            [("" if where is node else where.name, mark.kwargs) for where, mark in marks], test=_test(node)
+        )
 
     # running
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
         with _surroundings(contract) if contract is not None else contextlib.nullcontext():
-            return (yield)  # type: ignore[return-value]
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -162,10 +187,10 @@ class Hooks:
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[Any]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
         if contract is None:
-            return (yield)  # type: ignore[return-value]
+            return (yield)
         from .runner import BrokenLane
 
         try:
@@ -175,14 +200,19 @@ class Hooks:
             result = None
         except UsageError as error:
             pytest.fail(str(error), pytrace=False)
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             self._judge(contract)
             self._add_section(contract)
             raise
+        if (outcome := _unittest_outcome(item)) is not None:
+            if not isinstance(outcome, pytest.skip.Exception):
+                self._judge(contract)
+                self._add_section(contract)
+            return result
         self._judge(contract)
         if contract.judged is not None and contract.judged.failed:
             pytest.fail(_failure(contract), pytrace=False)
-        return result  # type: ignore[return-value]
+        return result
 
     @contextlib.contextmanager
     def _observed(self, contract: Contract) -> Iterator[None]:
@@ -210,12 +240,14 @@ class Hooks:
     def _judge(self, contract: Contract) -> None:
         import torch
 
-        measured = (contract.seen.measurement,) if contract.seen is not None else ()
+        measured = [contract.seen.measurement] if contract.seen is not None else []
+        if contract.inherited and not any(each.backend_calls or each.eager_frames for each in measured):
+            return
         if contract.compile_lane is not None:
-            measured = tuple(contract.compile_lane.measurements)
+            measured = contract.compile_lane.measurements
         contract.judged = judged(
             self._subject(contract),
-            measurements=measured,
+            measurements=tuple(measured),
             seconds=time.perf_counter() - contract.started,
             torch_version=torch.__version__,
         )
@@ -227,18 +259,21 @@ class Hooks:
     # reporting
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-        report: pytest.TestReport = yield  # type: ignore[assignment]
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        report: pytest.TestReport = yield
         contract = item.stash.get(CONTRACT, None)
-        if contract is not None and (call.when == "call" or report.outcome != "passed"):
-            if (kept := self._entry(contract, call)) is not None:
-                # pytest and pytest-xdist carry a report's own attributes from a worker to the controller.
-                report.compile_contract = kept  # type: ignore[attr-defined]
-        return report  # type: ignore[return-value]
+        if contract is None or (call.when != "call" and report.outcome == "passed"):
+            return report
+        if (kept := self._entry(contract, call)) is not None:
+            # pytest and pytest-xdist carry a report's own attributes from a worker to the controller.
+            vars(report)["compile_contract"] = kept
+        return report
 
     def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
         from .receipt import entry_to_data, environment_to_data
 
+        if contract.inherited and contract.judged is None:
+            return None
         entry = contract.judged.entry if contract.judged is not None else None
         if call.excinfo is not None and not (contract.judged is not None and contract.judged.failed):
             said = next(iter(str(call.excinfo.value).splitlines()), "") or call.excinfo.typename
@@ -279,6 +314,11 @@ class Hooks:
             terminalreporter.write_line(f"receipt: {self._settings.report / 'receipt.json'}")
 
 
+def _test(item: pytest.Item) -> str:
+    """The test as its author wrote it: one, whatever its lanes and parameters."""
+    return item.nodeid.partition("[")[0]
+
+
 def contract_name(nodeid: str, lane: str | None) -> str:
     """pytest's node id without the lane in its brackets: `test_x[64-inductor]` becomes `test_x[64]`."""
     test, bracket, parameters = nodeid.partition("[")
@@ -301,6 +341,12 @@ def _failure(contract: Contract) -> str:
         contract.judged.doubts,
         f"pytest --compile-contracts{lane} {shlex.quote(entry.test)}",
     )
+
+
+def _unittest_outcome(item: pytest.Item) -> BaseException | None:
+    """What ended a unittest.TestCase method. It is not raised: pytest reports it in place of what its hooks raise."""
+    kept = getattr(item, "_excinfo", None)
+    return kept[0].value if kept else None
 
 
 def _names(lanes: tuple[Lane, ...]) -> str:

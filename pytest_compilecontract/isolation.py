@@ -71,9 +71,16 @@ def _process_state() -> Iterator[None]:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         if device is not None and torch.get_default_device() != device:
-            torch.set_default_device(device)
-        torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
+            torch.set_default_device(None if device == torch.device("cpu") else device)
+        # Setting a precision to what it is changes others beside it, and with them the keys of torch's caches.
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        if (
+            torch.are_deterministic_algorithms_enabled() != deterministic
+            or torch.is_deterministic_algorithms_warn_only_enabled() != warn_only
+        ):
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         randomness.put_back(generators)
 
 
@@ -83,9 +90,9 @@ def _settings(lane: Lane | None) -> Iterator[None]:
         for name in CONFIGS:
             if (module := _loaded(name)) is not None:
                 stack.enter_context(_kept(module))
-        for name, values in EXACT.items():
+        for name, exact in EXACT.items():
             if (module := _loaded(name)) is not None:
-                known = {key: value for key, value in values.items() if hasattr(module, key)}
+                known = {key: value for key, value in exact.items() if hasattr(module, key)}
                 stack.enter_context(module.patch(known))
         if lane is not None:
             for name, values in overrides(lane).items():

@@ -80,6 +80,7 @@ class CompileLane:
             BrokenLane: the compiled run raised and eager did not, or the reverse.
             Exception: what eager itself raises, where the compiled run raises the same.
         """
+        __tracebackhide__ = True
         made = as_calls(calls, where="compile_lane.run")
         if not callable(target):
             raise UsageError(f"compile_lane.run takes a function or module, got {type(target).__name__!r}")
@@ -109,6 +110,7 @@ class CompileLane:
         Raises:
             As `run`.
         """
+        __tracebackhide__ = True
         made = as_calls(tuple(batches), where="compile_lane.train")
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
@@ -146,6 +148,7 @@ class CompileLane:
                 self.measurements.append(seen.measurement)
 
     def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Measurement:
+        __tracebackhide__ = True
         if is_compiled(target):
             raise UsageError("the target is compiled already; give compile_lane the eager function or module")
         runner = Runner(

@@ -157,7 +157,7 @@ def _phase(index: int, timed: Timed) -> Phase:
     return "warm-up" if timed.compiled else "steady"
 
 
-def seconds(calls: tuple[Call, ...] | None) -> dict[str, float | None]:
+def seconds(calls: tuple[Call, ...] | None) -> dict[str, Any]:
     """Wall seconds of the cold call, of all warm-up calls, and of the median steady call."""
     calls = calls or ()
     warm = [each.seconds for each in calls if each.phase == "warm-up"]

@@ -11,9 +11,7 @@ from .calls import call
 from .state import State
 
 
-def placed(
-    target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None
-) -> tuple[call, ...]:
+def placed(target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None) -> tuple[call, ...]:
     """Move the modules of `target`, in place, and the tensors of `calls`, copied.
 
     Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved;
@@ -21,14 +19,8 @@ def placed(
     """
     state = State(target)
     tensors = [*state.tensors, *(tensor for each in calls for tensor in _tensors((each.args, each.kwargs)))]
-    if any(each.device.type == device.type for each in tensors):
-        device_to = None
-    else:
-        device_to = device
-    if dtype is None or any(each.dtype == dtype for each in tensors):
-        dtype_to = None
-    else:
-        dtype_to = dtype
+    device_to = None if any(each.device.type == device.type for each in tensors) else device
+    dtype_to = None if any(each.dtype == dtype for each in tensors) else dtype
     if device_to is None and dtype_to is None:
         return tuple(calls)
     for module in state.modules:

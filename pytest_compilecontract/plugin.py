@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .hooks import Hooks
     from .lane import CompileLane
 
-HOOKS = pytest.StashKey["Hooks"]()
+HOOKS: pytest.StashKey[Hooks] = pytest.StashKey()
 MARKER = (
     "compile_contract(**limits): what compiling may do in this test, held with --compile-contracts "
     "(max_recompiles, max_graph_breaks, ...; see pytest_compilecontract.compile_contract)"

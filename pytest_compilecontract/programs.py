@@ -1,4 +1,4 @@
-"""Programs: what a contract makes its target do, call after call, the same in every run: forward calls, or training steps."""
+"""Programs: what a contract makes its target do, the same in every run: forward calls, or training steps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ Step = Callable[[call, Trail, str], Any]
 class Program(Protocol):
     """Makes the steps of one run; `run` is the target or its compiled form."""
 
-    unit: str
+    @property
+    def unit(self) -> str: ...
 
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step: ...
 
@@ -71,11 +72,12 @@ class Forward:
 
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         def step(arguments: call, trail: Trail, at: str) -> Any:
+            __tracebackhide__ = True
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
             if self.gradients and (root := _weighted_sum(output)) is not None:
                 around.before_backward(root)
-                root.backward()
+                root.backward()  # type: ignore[no-untyped-call]
                 trail.note("grad", self._gradients(arguments), f"{at} grad")
             return output
 
@@ -104,20 +106,24 @@ class Training:
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         optimizer = self.optimizer([each for each in self.module.parameters() if each.requires_grad])
         extra = extra_arguments(self.loss)
+        initial = numerics.snapshot(dict(self.module.named_parameters()), at="start")
 
         def step(batch: call, trail: Trail, at: str) -> Any:
+            __tracebackhide__ = True
             inputs, targets = _split(batch.args, extra)
             with around.autocast():
                 output = run(*inputs, **batch.kwargs)
                 loss = _own_loss(output) if self.loss is None else self.loss(output, *targets)
             around.before_backward(loss)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             trail.note("loss", loss, f"{at} loss")
             named = dict(self.module.named_parameters())
             if self.gradients:
                 trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad")
             optimizer.step()
             if self.gradients:
+                # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
+                trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
                 trail.note("parameter", named, f"{at} parameter")
             trail.note("buffer", dict(self.module.named_buffers()), f"{at} buffer")
             optimizer.zero_grad()

@@ -63,6 +63,10 @@ class Runner:
         self._paths = paths
         self._compile = compile_target
         self._measuring: Measuring | None = None
+        if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # or its generators would not be among those below
+        randomness.seed(SEED)
+        self._start = randomness.generators()
 
     def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and put the target back as it was."""
@@ -75,14 +79,14 @@ class Runner:
             state.restore()
 
     def _reference(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
-        trail = self._pass(target, program, calls, state)
+        trail = self._fresh_pass(target, program, calls, state)
         reason = "the eager lane is the reference and compiles nothing"
         return Held(measurement=Measurement(backend="", unmeasured={"numerics": reason}), error=trail.error)
 
     def _held(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
-        eager = self._pass(target, program, calls, state)
+        eager = self._fresh_pass(target, program, calls, state)
         comparing = self._limits.numerics is not None and eager.error is None
-        again = self._pass(target, program, calls, state, names=eager.changed) if comparing else None
+        again = self._fresh_pass(target, program, calls, state, names=eager.changed) if comparing else None
         gold, gold_absent = None, ""
         if comparing and self._limits.numerics == "fp64":
             gold, gold_absent = self._gold(target, program, calls, state, eager)
@@ -109,6 +113,10 @@ class Runner:
 
     # passes
 
+    def _fresh_pass(self, run: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
+        state.restore()
+        return self._pass(run, program, calls, state, **how)
+
     def _pass(
         self,
         run: Any,
@@ -122,9 +130,8 @@ class Runner:
         autocast: bool = True,
     ) -> Trail:
         """Run all calls once. `make` makes each call; `names` are tensors of the state to keep, changed or not."""
-        state.restore()
-        randomness.seed(SEED)
-        before = randomness.generators()
+        __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
+        randomness.put_back(self._start)
         trail = Trail()
         around = Surroundings(
             autocast=self._autocast if autocast else contextlib.nullcontext, before_backward=self._before_backward
@@ -132,7 +139,7 @@ class Runner:
         step = program.start(run, around)
         for index, each in enumerate(calls):
             args, kwargs = copied((each.args, each.kwargs))
-            arguments = {"args": args, "kwargs": kwargs}
+            arguments = {**dict(enumerate(args)), **kwargs}
             at = f"{program.unit} {index}"
             trail.before.append(numerics.snapshot(arguments, at=f"{at} input"))
             stepped = functools.partial(step, call(*args, **kwargs), trail, at)
@@ -144,7 +151,7 @@ class Runner:
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")
             trail.aliases |= numerics.aliases(outputs, inputs)
-        trail.random = randomness.drew(before, randomness.generators())
+        trail.random = randomness.drew(self._start)
         if isinstance(program, Forward):
             changed = state.changed(names)
             trail.changed = frozenset(changed)
@@ -166,7 +173,7 @@ class Runner:
                     target,
                     program,
                     calls,
-                    _Unrestored(state),
+                    state,
                     copied=numerics.to_float64,
                     names=eager.changed,
                     autocast=False,
@@ -188,7 +195,7 @@ class Runner:
                 compiled = self._compile(target)
                 change = _state_change(keys, kind, compiled)
                 make = functools.partial(measuring.call, device=self._device)
-                trail = self._pass(compiled, program, calls, state, make=make, names=eager.changed)
+                trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
                 measuring.close()
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
         finally:
@@ -240,7 +247,7 @@ class Runner:
 
         torch.compiler.reset()
         with config.patch(fallback_random=True):
-            trail = self._pass(self._compile(target), program, calls, state, names=eager.changed)
+            trail = self._fresh_pass(self._compile(target), program, calls, state, names=eager.changed)
         torch.compiler.reset()
         return trail, "random numbers: judged in a pass of its own with fallback_random=True"
 
@@ -310,19 +317,6 @@ class Runner:
                 found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
             trace = trace.tb_next
         return found
-
-
-class _Unrestored(State):
-    """A state that a pass does not put back first: the float64 pass runs on data that is swapped in."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def restore(self) -> None:
-        pass
-
-    def changed(self, names: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
-        return self._state.changed(names)
 
 
 def _without(measurement: Measurement, metric: str, reason: str) -> Measurement:

@@ -97,9 +97,7 @@ class Session:
             write_receipt(self.settings.report / "receipt.json", self.receipt())
 
 
-def judged(
-    subject: Subject, *, measurements: tuple[Measurement, ...], seconds: float, torch_version: str
-) -> Judged:
+def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: float, torch_version: str) -> Judged:
     """Judge what one test measured in one lane."""
     measurement = combined(measurements) if measurements else None
     violations: tuple[Violation, ...] = ()

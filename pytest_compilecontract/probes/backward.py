@@ -1,7 +1,7 @@
 """Compiled backward graphs, found in the autograd graph: the same cold and warm, whatever the compile caches hold.
 
-torch's own records of a backward compile are absent when the AOTAutograd cache is warm, since the backward comes with the
-forward then. The autograd nodes of AOTAutograd's compiled functions are always there.
+torch's own records of a backward compile are absent when the AOTAutograd cache is warm, since the backward comes with
+the forward then. The autograd nodes of AOTAutograd's compiled functions are always there.
 """
 
 from __future__ import annotations

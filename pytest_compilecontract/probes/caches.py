@@ -31,9 +31,11 @@ def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 def own_caches() -> Iterator[None]:
     """Empty compile caches for as long as the `with` lasts, on disk and in this process."""
     fresh = getattr(importlib.import_module("torch._inductor.utils"), "fresh_cache", None)
-    with tempfile.TemporaryDirectory(prefix="compilecontract-", ignore_cleanup_errors=True) as folder:
-        with _folder(folder) if fresh is None else fresh(dir=folder, delete=True):
-            yield
+    with contextlib.ExitStack() as stack:
+        made = tempfile.TemporaryDirectory(prefix="compilecontract-", ignore_cleanup_errors=True)
+        folder = stack.enter_context(made)
+        stack.enter_context(_folder(folder) if fresh is None else fresh(dir=folder, delete=True))
+        yield
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The canary: one function whose exact counts are known, measured once a process before any other number is believed."""
+"""The canary: a function whose exact counts are known, measured once a process before any other number is believed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ EXPECTED = {"graphs": 4, "graph breaks": 2, "break sites": 1, "recompiles": 2, "
 def canary() -> str | None:
     """Why no count of this process can be trusted, or None when the counts are as they must be.
 
-    A function with a break, called with the sizes 3, 4 and 5: the frame and its continuation compile, then each once more
-    with a dynamic size.
+    A function with a break, called with the sizes 3, 4 and 5: the frame and its continuation compile, then each once
+    more with a dynamic size.
     """
     import torch
     import torch._dynamo
@@ -29,7 +29,13 @@ def canary() -> str | None:
 
     torch.compiler.reset()
     # Settings that a project may have changed, and that would change these counts by right.
-    settings = {"assume_static_by_default": True, "automatic_dynamic_shapes": True, "nested_graph_breaks": False}
+    settings = {
+        "assume_static_by_default": True,
+        "automatic_dynamic_shapes": True,
+        "nested_graph_breaks": False,
+        "recompile_limit": 8,
+        "error_on_recompile": False,
+    }
     known = {name: value for name, value in settings.items() if hasattr(torch._dynamo.config, name)}
     try:
         with torch._dynamo.config.patch(known), Ledger(Paths(Path())) as ledger, Trace():

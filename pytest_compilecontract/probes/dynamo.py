@@ -1,7 +1,7 @@
 """What Dynamo did: a ledger of its attempts to compile frames, kept by five taps.
 
-An attempt is one time that Dynamo means to compile one frame. It ends with installed code, with nothing (no ops), or with
-an exception, and with at most one graph break. Everything counted here follows from the list of attempts:
+An attempt is one time that Dynamo means to compile one frame. It ends with installed code, with nothing (no ops), or
+with an exception, and with at most one graph break. Everything counted here follows from the list of attempts:
 
     first compile   code installed for a frame that had no usable entry; a continuation resumes after a graph break
     recompile       code installed for a frame that had one
@@ -9,8 +9,8 @@ an exception, and with at most one graph break. Everything counted here follows 
     eager frame     no code installed, and not for the limit
     graph break     the last one logged in the attempt
 
-The counters of `torch._dynamo.utils` miss breaks that Dynamo cannot resume from and know no recompiles, so they are only
-recorded (tests/with_torch/test_scenarios.py holds the cases that tell).
+The counters of `torch._dynamo.utils` miss breaks that Dynamo cannot resume from and know no recompiles, so they are
+only recorded (tests/with_torch/test_scenarios.py holds the cases that tell).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs": ("call_user_compiler",),
     "backend_calls": ("call_user_compiler",),
     "ops_captured": ("call_user_compiler",),
-    "graphs_executed": ("call_user_compiler",),
-    "first_compiles": ("_compile",),
-    "continuations": ("_compile",),
-    "recompiles": ("_compile", "recompilation_reasons"),
-    "graph_breaks": ("_compile", "log_graph_break"),
-    "break_events": ("_compile", "log_graph_break"),
-    "eager_frames": ("_compile", "convert_frame"),
-    "limit_hits": ("_compile",),
-    "backend_failures": ("_compile", "call_user_compiler"),
-    "errors_suppressed": ("_compile",),
+    "graphs_executed": ("convert_frame", "call_user_compiler"),
+    "first_compiles": ("convert_frame", "_compile"),
+    "continuations": ("convert_frame", "_compile"),
+    "recompiles": ("convert_frame", "_compile", "recompilation_reasons"),
+    "graph_breaks": ("convert_frame", "_compile", "log_graph_break"),
+    "break_events": ("convert_frame", "_compile", "log_graph_break"),
+    "eager_frames": ("convert_frame", "_compile"),
+    "limit_hits": ("convert_frame", "_compile"),
+    "backend_failures": ("convert_frame", "_compile", "call_user_compiler"),
+    "errors_suppressed": ("convert_frame", "_compile"),
 }
 
 
@@ -89,7 +89,7 @@ class Attempt:
     id: str | None = None
     entries: int = 0
     recompiles: bool = False
-    fullgraph: bool = False
+    fullgraph: bool = False  # a graph break raises
     new_instance: bool = False
     wrapped: str | None = None
     reasons: list[str] = field(default_factory=list)
@@ -140,15 +140,21 @@ class Ledger:
         output_graph = _module("torch._dynamo.output_graph")
         translator = getattr(_module("torch._dynamo.symbolic_convert"), "InstructionTranslatorBase", None)
         taps = self._taps
-        taps.set("convert_frame", getattr(convert_frame, "ConvertFrameAssert", None), "__call__", self._on_frame)
-        taps.set("_compile", convert_frame, "_compile", self._on_compile)
+        converter = getattr(convert_frame, "ConvertFrameAssert", None)
+        graphs = getattr(output_graph, "OutputGraph", None)
+        taps.set("convert_frame", converter, "__call__", self._on_frame)
+        taps.set(
+            "_compile",
+            convert_frame,
+            "_compile",
+            self._on_compile,
+            reads=("compile_id", "one_graph", "cache_size", "locals", "closure"),
+        )
         taps.set(
             "recompilation_reasons", convert_frame, "get_and_maybe_log_recompilation_reasons", self._on_recompilation
         )
-        taps.set("log_graph_break", translator, "log_graph_break", self._on_graph_break)
-        taps.set(
-            "call_user_compiler", getattr(output_graph, "OutputGraph", None), "call_user_compiler", self._on_backend
-        )
+        taps.set("log_graph_break", translator, "log_graph_break", self._on_graph_break, reads=("exc",))
+        taps.set("call_user_compiler", graphs, "call_user_compiler", self._on_backend, reads=("gm", "example_inputs"))
         if _distributed():
             splitter = getattr(_module("torch._dynamo.backends.distributed"), "SubmodCompiler", None)
             taps.set("ddp_pieces", splitter, "compile_submod", self._on_piece)
@@ -168,13 +174,16 @@ class Ledger:
             try:
                 return original(converter, frame, *args, **kwargs)
             except BaseException as error:
-                if not attempt.entered and _is_unsupported(error):
-                    # A generator: refused before tracing, and logged nowhere.
+                if not attempt.entered and _is_unsupported(error) and _has_tensors(frame):
+                    # A generator: refused before tracing, and logged nowhere. Dynamo refuses it before it looks for
+                    # tensors, so it meets those of Python's own library too, which any other frame would be spared.
                     attempt.entered = True
                     attempt.error = error
                     attempt.broke = _break_of(error)
                 raise
             finally:
+                if attempt.error is not None and _errors_on_break(converter):
+                    attempt.fullgraph = True
                 if attempt.entered:
                     self.attempts.append(attempt)
 
@@ -211,11 +220,12 @@ class Ledger:
         torch = importlib.import_module("torch")
         if not isinstance(owner, torch.nn.Module):
             return False
+        first = code not in self._seen
         seen = self._seen.setdefault(code, weakref.WeakSet())
         if owner in seen:
             return False
         seen.add(owner)
-        return len(seen) > 1
+        return not first  # of the instances before, some may be gone
 
     def _on_recompilation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         reasons = original(*args, **kwargs)
@@ -236,7 +246,8 @@ class Ledger:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         graph = _graph_of(arguments.get("gm"), arguments.get("example_inputs"))
         stack = self._stack()
-        (stack[-1].graphs if stack else self.loose_graphs).append(graph)
+        # An attempt that `_compile` did not open is not kept: on a torch without that tap its graphs are loose.
+        (stack[-1].graphs if stack and stack[-1].entered else self.loose_graphs).append(graph)
         self._local.graph = graph
         try:
             compiled = original(*args, **kwargs)
@@ -245,9 +256,10 @@ class Ledger:
             raise
         finally:
             self._local.graph = None
+        # One more backend call for a graph that is counted already (`specialize_on`, torch/_dynamo/output_graph.py).
+        graph.kept = "specialization" not in getattr(arguments.get("gm"), "meta", {})
         if not stack:
             return compiled
-        graph.kept = True
         return self._counting(compiled)
 
     def _on_piece(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -492,8 +504,8 @@ def leading_guard(reasons: list[str]) -> str:
     """The reason that tells most, of one for each older entry, newest first.
 
     Only one entry has to fail for its own reason: the others may fail first for something that the newest entry changed
-    (after a `no_grad` entry, a new dtype is reported as a changed grad mode). A tensor property of the oldest entry tells
-    most; a changed global state is only named when there is nothing else.
+    (after a `no_grad` entry, a new dtype is reported as a changed grad mode). A tensor property of the oldest entry
+    tells most; a changed global state is only named when there is nothing else.
     """
     if not reasons:
         return ""
@@ -528,7 +540,7 @@ def _recompile_kind(attempt: Attempt, lead: str) -> RecompileKind:
 def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
     """What Dynamo's own wrapper frame was made for, or None where the frame is the user's.
 
-    Library modules and callables are compiled through one shared function (torch/_dynamo/external_utils.py, `wrap_inline`).
+    Library modules and callables share one compiled function (torch/_dynamo/external_utils.py, `wrap_inline`).
     """
     if code.co_name != "inner" or not code.co_filename.endswith("external_utils.py"):
         return None
@@ -536,7 +548,7 @@ def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
         if name == "fn":
             target = getattr(cell, "cell_contents", None)
             owner = getattr(target, "__self__", target)
-            return type(owner).__qualname__ if not hasattr(owner, "__qualname__") else str(owner.__qualname__)
+            return str(getattr(owner, "__qualname__", type(owner).__qualname__))
     return "a library callable"
 
 
@@ -564,7 +576,7 @@ def _break_of(error: Any, reason: str = "") -> Break:
 
 
 def _forced(compiled: Any) -> Any:
-    """The graph module's real forward, where Dynamo would otherwise look it up itself (torch/fx/_lazy_graph_module.py)."""
+    """The graph module's real forward, where Dynamo would look it up itself (torch/fx/_lazy_graph_module.py)."""
     owner = getattr(compiled, "__self__", None)
     force = getattr(type(owner), "force_recompile", None)
     if force is None or getattr(compiled, "__name__", "") != "_lazy_forward":
@@ -580,6 +592,17 @@ def _is_unsupported(error: BaseException) -> bool:
 def _is_soft(error: BaseException) -> bool:
     """Errors that Dynamo always turns into an eager frame, without suppress_errors."""
     return any(each.__name__ in ("Unsupported", "UserError") for each in type(error).__mro__)
+
+
+def _has_tensors(frame: Any) -> bool:
+    """Dynamo's own test of whether a frame is worth compiling (torch/_dynamo/convert_frame.py)."""
+    test = getattr(_module("torch._dynamo.convert_frame"), "has_tensor_in_frame", None)
+    return bool(test(frame)) if test is not None else True
+
+
+def _errors_on_break(converter: Any) -> bool:
+    """Inside `torch._dynamo.error_on_graph_break(True)` a break is an error, as under fullgraph."""
+    return bool(getattr(getattr(converter, "_box", None), "error_on_graph_break", False))
 
 
 def _is_restart(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ def generators() -> dict[str, Any]:
     states: dict[str, Any] = {"python": random.getstate(), "cpu": torch.get_rng_state()}
     if numpy := sys.modules.get("numpy"):
         states["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states
 
@@ -37,9 +37,11 @@ def put_back(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(states["cuda"])
 
 
-def drew(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether torch's generators moved between two states."""
-    if not torch.equal(before["cpu"], after["cpu"]):
+def drew(before: dict[str, Any]) -> bool:
+    """Whether torch's generators moved since `before`."""
+    if not torch.equal(before["cpu"], torch.get_rng_state()):
         return True
-    pairs = zip(before.get("cuda", []), after.get("cuda", []), strict=False)
+    if "cuda" not in before:
+        return False
+    pairs = zip(before["cuda"], torch.cuda.get_rng_state_all(), strict=False)
     return any(not torch.equal(one, other) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""Where code is, told without machine paths: a file below the project, or below the folder that packages are installed in."""
+"""Where code is, without machine paths: a file below the project, or below the folder that packages are in."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Taps: replace a function of torch's while measuring, and put it back. A function that is gone is a reason, not a crash."""
+"""Taps: replace a function of torch's while measuring, and put it back. One that is gone is a reason, not a crash."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,20 @@ class Taps(contextlib.ExitStack):
         super().__init__()
         self.missing: dict[str, str] = {}
 
-    def set(self, name: str, owner: Any, attribute: str, around: Callable[..., Any]) -> None:
-        """Put `around(original, *args, **kwargs)` in the place of `owner.attribute`."""
+    def set(
+        self, name: str, owner: Any, attribute: str, around: Callable[..., Any], *, reads: tuple[str, ...] = ()
+    ) -> None:
+        """Put `around(original, *args, **kwargs)` in the place of `owner.attribute`.
+
+        `reads` are the parameters that `around` looks up by name: without them it would count wrong.
+        """
         original = vars(owner).get(attribute) if owner is not None else None
         if not callable(original):
             self.missing[name] = f"torch has no {_path(owner)}.{attribute}"
+            return
+        known = inspect.signature(original).parameters
+        if unknown := [each for each in reads if each not in known]:
+            self.missing[name] = f"{_path(owner)}.{attribute} of torch has no parameter {unknown[0]!r}"
             return
 
         @functools.wraps(original)

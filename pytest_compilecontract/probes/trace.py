@@ -1,4 +1,4 @@
-"""The second way of counting: torch's structured trace, read by a log handler. It changes no setting and prints nothing.
+"""The second way of counting: torch's structured trace, overheard. It changes no setting and prints nothing.
 
 Where it and the ledger disagree after the corrections below, one of the two is wrong and no number can be trusted.
 """
@@ -6,9 +6,12 @@ Where it and the ledger disagree after the corrections below, one of the two is 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from .dynamo import Ledger
 
@@ -17,7 +20,7 @@ LOGGER = "torch.__trace"
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Only torch's own handlers on the trace logger: pytest shows every record of it in a failure, thousands of lines."""
+    """Only torch's own handlers on the trace logger: pytest would show its records in a failure, by thousands."""
     logger = logging.getLogger(LOGGER)
     foreign = [handler for handler in logger.handlers if not type(handler).__module__.startswith("torch.")]
     for handler in foreign:
@@ -29,52 +32,80 @@ def quiet() -> Iterator[None]:
             logger.addHandler(handler)
 
 
-class Trace(logging.Handler):
-    """Count what torch's trace says of recompiles and graph breaks, while entered."""
+class Trace:
+    """Count what torch's trace says of recompiles and graph breaks, while entered.
+
+    torch asks the trace's logger for its handlers before it renders a record (torch/_logging/_internal.py,
+    `trace_structured`), and rendering is dear: whole graphs as text. So a stand-in for the logger notes what is about
+    to be recorded and answers as the logger would, and nothing is rendered that was not before.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
         self.recompile_reasons = 0
         self.broken: set[object] = set()
         self.missing: str | None = None
         self._starts = itertools.count()
-        self._attempts: dict[tuple[object, object], int] = {}
-        self._logger = logging.getLogger(LOGGER)
+        self._attempts: dict[str, int] = {}
+        self._taken: tuple[Any, Any] | None = None
 
     def __enter__(self) -> Trace:
-        # torch gives this logger no level of its own until somebody asks for a trace file, and never lets it propagate.
-        if self._logger.propagate or not self._logger.isEnabledFor(logging.DEBUG):
-            self.missing = f"torch's structured trace logger {LOGGER!r} is not set up"
-        else:
-            self._logger.addHandler(self)
+        internal: Any = importlib.import_module("torch._logging._internal")
+        logger = getattr(internal, "trace_log", None)
+        if logger is None:
+            self.missing = "torch._logging._internal has no trace_log"
+            return self
+        self._taken = (internal, logger)
+        internal.trace_log = _StandIn(logger, self._note)
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._logger.removeHandler(self)
+        if self._taken is not None:
+            internal, logger = self._taken
+            internal.trace_log = logger
+            self._taken = None
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Count one record. Never raises: a record of a shape not known here only makes the two counts disagree."""
-        metadata = getattr(record, "metadata", None)
-        if not isinstance(metadata, dict):
-            return
-        attempt = (metadata.get("frame_id"), metadata.get("frame_compile_id"))
-        if "dynamo_start" in metadata:
-            # A reset in mid-run starts the ids at 0/0 again.
-            self._attempts[attempt] = next(self._starts)
-        elif "artifact" in metadata:
-            name = metadata["artifact"].get("name") if isinstance(metadata["artifact"], dict) else None
-            if name == "recompile_reasons":
+    def _note(self, name: object, metadata_fn: Any) -> None:
+        """Note one record; one of a shape not known here only makes the two counts disagree."""
+        if name == "artifact":
+            metadata = metadata_fn() if callable(metadata_fn) else None
+            kind = metadata.get("name") if isinstance(metadata, dict) else None
+            if kind == "recompile_reasons":
                 self.recompile_reasons += 1
-            elif name == "dynamo_graph_break_reason":
+            elif kind == "dynamo_graph_break_reason":
+                attempt = _compile_id()
                 self.broken.add(self._attempts.get(attempt, attempt))
+        elif name == "dynamo_start":
+            # A reset in mid-run starts the ids at 0/0 again.
+            self._attempts[_compile_id()] = next(self._starts)
+
+
+class _StandIn:
+    """The trace's logger, for torch; who asks for its handlers is about to record something."""
+
+    def __init__(self, logger: logging.Logger, note: Callable[[object, Any], None]) -> None:
+        self._logger = logger
+        self._note = note
+
+    @property
+    def handlers(self) -> list[logging.Handler]:
+        asking = sys._getframe(1).f_locals
+        self._note(asking.get("name"), asking.get("metadata_fn"))
+        return self._logger.handlers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+
+def _compile_id() -> str:
+    context = importlib.import_module("torch._guards").CompileContext
+    return str(context.current_compile_id())
 
 
 def disagreements(ledger: Ledger, trace: Trace, unique_graphs: int | None) -> tuple[str, ...]:
     """What the ledger's counts and the independent ones do not agree on, one sentence each.
 
     `unique_graphs` is the rise of `counters["stats"]["unique_graphs"]`, or None where somebody cleared the counters.
-    Known differences: the trace gives a reason for a refused recompile too; a generator is refused before any trace; torch
-    keeps a graph in its counter although a later restart dropped it.
+    Known differences: the trace gives a reason for a refused recompile too, and a generator is refused before any.
     """
     found: list[str] = []
 

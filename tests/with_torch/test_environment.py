@@ -23,6 +23,9 @@ import torch.compiler.config
 from pytest_compilecontract.environment import current_environment
 from pytest_compilecontract.receipt import Environment, environment_from_data, environment_key, fingerprint
 
+# Not all of a config module is typed.
+DYNAMO: Any = torch._dynamo.config
+COMPILER: Any = torch.compiler.config
 ROOT = Path(__file__).parent.parent.parent
 MEASURE = """
 import json, sys
@@ -84,7 +87,7 @@ def test_without_cuda_the_device_is_the_processor_and_cuda_stays_asleep(project:
     assert env.device == env.processor
     assert (env.capability, env.cudnn, env.nccl, env.driver) == (None, None, None, None)
     assert environment_key(env) == f"torch{torch.__version__.rpartition('.')[0]}-cpu"
-    assert not torch.cuda.is_initialized()
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -122,7 +125,7 @@ def test_each_module_s_changed_settings_are_named_in_full(project: Path) -> None
         torch._dynamo.config.patch(recompile_limit=3),
         torch._inductor.config.patch({"triton.cudagraphs": not torch._inductor.config.triton.cudagraphs}),
         torch._functorch.config.patch(activation_memory_budget=0.5),
-        torch.compiler.config.patch(force_disable_caches=True),
+        COMPILER.patch(force_disable_caches=True),
     ):
         settings = settings_of(project)
 
@@ -158,9 +161,7 @@ def test_a_default_that_was_set_by_hand_is_still_the_default(project: Path) -> N
 
 def test_a_setting_changed_in_place_is_seen(project: Path) -> None:
     name = next(
-        name
-        for name, entry in sorted(torch._dynamo.config._config.items())
-        if isinstance(entry.default, set) and entry.alias is None
+        name for name, entry in sorted(DYNAMO._config.items()) if isinstance(entry.default, set) and entry.alias is None
     )
     changed = getattr(torch._dynamo.config, name)
     added = ["tmp_b", "tmp_a"]
@@ -187,7 +188,7 @@ def test_a_setting_that_another_implies_is_seen(project: Path) -> None:
 
 
 def test_reading_uses_up_no_deprecation_warning(project: Path) -> None:
-    entry: Any = torch._dynamo.config._config["inline_inbuilt_nn_modules"]
+    entry: Any = DYNAMO._config["inline_inbuilt_nn_modules"]
     if not getattr(entry, "deprecated", False):
         pytest.skip("torch 2.11 has no deprecated settings")
     with warnings.catch_warnings():

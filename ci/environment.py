@@ -1,0 +1,167 @@
+"""Run Python in the project's own environment, and make that environment first where there is none.
+
+    ci/python ci/environment.py -m pytest -k scenario
+
+The arguments are those of Python. The environment is .venv: torch, this project as an editable
+install, and the dependency groups of pyproject.toml. It is made once, and again when pyproject.toml or the Python has
+changed, or when what is there does not work or was never finished. COMPILECONTRACT_TORCH=2.12.1 gives that torch an
+environment of its own. Only Python's standard library and pip are needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "2.13.0"
+# Code of other projects, for contracts that are skipped without it.
+OPTIONAL = "models"
+NO_ENVIRONMENT = 2
+# Imports what a run needs at once, and prints where this project is installed from.
+PROBE = "import pytest, msgspec, importlib.util as u; print(u.find_spec('pytest_compilecontract').origin)"
+
+
+class NoEnvironment(Exception):  # noqa: N818 - says what there is none of
+    """The environment cannot be made; the message says why."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become the environment's Python, with these arguments."""
+    torch = os.environ.get("COMPILECONTRACT_TORCH") or TORCH
+    folder = ROOT / (".venv" if torch == TORCH else f".venv-torch-{torch}")
+    try:
+        notes = hold(folder, torch)
+    except NoEnvironment as error:
+        say(str(error))
+        raise SystemExit(NO_ENVIRONMENT) from None
+    say(f"using {folder.name} (Python {platform.python_version()}, torch {torch})")
+    for note in notes:
+        say(note)
+    defaults = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    os.chdir(ROOT)
+    os.execve(python_of(folder), [str(python_of(folder)), *arguments], {**defaults, **os.environ})
+
+
+def hold(folder: Path, torch: str) -> list[str]:
+    """Make sure of an environment that works and that no other run replaces before this process ends; its notes.
+
+    Who uses an environment holds its lock shared, who makes it holds the lock alone. The lock is an open file, which
+    stays with the process when it becomes another program, and ends with it.
+    """
+    locks = ROOT / ".venv-locks"
+    locks.mkdir(exist_ok=True)
+    lock = os.open(locks / folder.name, os.O_RDWR | os.O_CREAT, 0o644)
+    os.set_inheritable(lock, True)
+    while True:
+        take(lock, fcntl.LOCK_SH, folder)
+        if (notes := made(folder, torch)) is not None:
+            return notes
+        take(lock, fcntl.LOCK_EX, folder)
+        if made(folder, torch) is None:
+            make(folder, torch)
+
+
+def take(lock: int, how: int, folder: Path) -> None:
+    """Take the lock shared or alone; where it has to wait, say so."""
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for another run that has {folder.name}")
+        fcntl.flock(lock, how)
+
+
+def made(folder: Path, torch: str) -> list[str] | None:
+    """The notes of an environment that is finished, the one wanted, and works here; None if it is not."""
+    try:
+        first, *notes = (folder / "ready").read_text(encoding="utf-8").splitlines()
+        if first != key(torch):
+            return None
+        probe = subprocess.run([python_of(folder), "-c", PROBE], capture_output=True, text=True, check=False)
+    except (OSError, ValueError):
+        return None
+    works = probe.returncode == 0 and Path(probe.stdout.strip()).is_relative_to(ROOT)
+    return notes if works else None
+
+
+def key(torch: str) -> str:
+    """What an environment was made from."""
+    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    return f"pyproject.toml {digest}, Python {platform.python_version()}, torch {torch}"
+
+
+def make(folder: Path, torch: str) -> None:
+    """Make the environment from nothing. What says that it is finished is written last, and at once.
+
+    Raises:
+        NoEnvironment: Python or pip could not do it.
+    """
+    started = time.monotonic()
+    say(f"making {folder.name} with Python {platform.python_version()} and torch {torch}; this takes some minutes")
+    shutil.rmtree(folder, ignore_errors=True)
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    wanted = [each for name, group in groups.items() if name != OPTIONAL for each in group]
+    call([sys.executable, "-m", "venv", str(folder)], "no virtual environment (on Debian: install python3-venv)")
+    say(f"installing torch {torch}, this project, {', '.join(wanted)}")
+    install(folder, torch, ["--editable", str(ROOT), *wanted])
+    notes = add_models(folder, torch, groups[OPTIONAL])
+    partial = folder / "ready.partial"
+    partial.write_text("\n".join([key(torch), *notes]) + "\n", encoding="utf-8")
+    partial.replace(folder / "ready")
+    say(f"made {folder.name} in {time.monotonic() - started:.0f} s")
+
+
+def add_models(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
+    """Install the models; what cannot be had is a note, for the suite reports its contracts as unmeasured."""
+    say(f"installing {', '.join(wanted)}")
+    try:
+        install(folder, torch, wanted)
+    except NoEnvironment as error:
+        return [f"without {', '.join(wanted)}: {error} (remove {folder.name} to try again)"]
+    # torchvision's compiled part fits one build of torch alone, and PyPI has one build of torchvision. Beside another
+    # its import fails, and so do those of timm, which needs it, and of transformers, which takes it where it is.
+    probe = subprocess.run([python_of(folder), "-c", "import torchvision"], capture_output=True, text=True, check=False)
+    if probe.returncode == 0:
+        return []
+    said = probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"]
+    call([*pip(folder), "uninstall", "--yes", "torchvision"], "pip could not remove torchvision")
+    return [f"without torchvision, which does not work with this build of torch ({said[-1]})"]
+
+
+def install(folder: Path, torch: str, wanted: Sequence[str]) -> None:
+    """Install with pip; torch is named each time, so that nothing changes it."""
+    call([*pip(folder), "install", f"torch=={torch}", *wanted], f"pip could not install with torch {torch}")
+
+
+def pip(folder: Path) -> list[str]:
+    return [str(python_of(folder)), "-m", "pip", "-qq", "--disable-pip-version-check"]
+
+
+def python_of(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def call(command: Sequence[str], otherwise: str) -> None:
+    """Run a command, its output as it comes; `otherwise` is what its failure means."""
+    # The command has the lock too: where this process is killed, nobody starts anew before the command has ended.
+    code = subprocess.run(command, cwd=ROOT, check=False, close_fds=False).returncode
+    if code:
+        raise NoEnvironment(f"{otherwise}: {command[0]} ended with {code}")
+
+
+def say(text: str) -> None:
+    print(f"ci: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

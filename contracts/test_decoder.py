@@ -1,0 +1,53 @@
+"""A decoder block: one graph, forward and backward, while the length stays."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contracts.models.decoder import DecoderBlock
+from pytest_compilecontract import compile_contract
+from pytest_compilecontract.lane import CompileLane
+
+
+def tokens(length: int = 16) -> Tensor:
+    """Two sequences of 32 channels."""
+    return torch.randn(2, length, 32)
+
+
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
+def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
+    """A decoder block infers in one graph, and calls of one shape never compile again."""
+    block = DecoderBlock().eval()
+
+    compile_lane.run(block, *((tokens(),) for _ in range(4)))
+
+
+@compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1)
+def test_another_length_compiles_once_more(compile_lane: CompileLane) -> None:
+    """The second length that a decoder block meets compiles once more; after that every length has its graph."""
+    block = DecoderBlock().eval()
+
+    compile_lane.run(block, *((tokens(length),) for length in (16, 24, 9, 33)))
+
+
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
+def test_a_free_length_never_recompiles(compile_lane: CompileLane) -> None:
+    """With dynamic=True one graph serves a decoder block at every length, from the first call on."""
+    block = DecoderBlock().eval()
+
+    compile_lane.run(block, *((tokens(length),) for length in (16, 24, 9, 33)))
+
+
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
+def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
+    """A decoder block trains with AdamW in one graph and one backward graph.
+
+    Lane capture compiles no backward, so there the backward graphs are not measured.
+    """
+    batches = [(tokens(), tokens()) for _ in range(4)]
+
+    seen = compile_lane.train(DecoderBlock(), batches, loss=F.mse_loss, optimizer=torch.optim.AdamW)
+
+    assert seen.backward_graphs == (None if compile_lane.name == "capture" else 1)

@@ -1,0 +1,21 @@
+"""Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
+
+from .copies import copied, to_float64
+from .judging import judge
+from .snapshot import Branch, Opaque, Run, ScalarLeaf, Snapshot, TensorLeaf, aliases, joined, renamed, snapshot
+
+__all__ = [
+    "Branch",
+    "Opaque",
+    "Run",
+    "ScalarLeaf",
+    "Snapshot",
+    "TensorLeaf",
+    "aliases",
+    "copied",
+    "joined",
+    "judge",
+    "renamed",
+    "snapshot",
+    "to_float64",
+]

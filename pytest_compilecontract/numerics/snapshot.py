@@ -1,0 +1,396 @@
+"""Snapshots: the values of one run, copied while its tensors are alive, and which of them share memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+DENSE = 1 << 26  # elements up to which a sparse tensor is compared as a dense one
+EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are compared byte by byte
+DEPTH = 32
+NODES = 200_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """The bytes that a tensor's elements lie in. Only tensors alive at the same time can be compared by it."""
+
+    storage: tuple[str, int]
+    offset: int
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorLeaf:
+    """A tensor as it was. `data` is a dense copy on the CPU, 1 long where the tensor was expanded."""
+
+    type: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    device: str
+    layout: str
+    requires_grad: bool
+    data: torch.Tensor | None
+    unread: str = ""
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalarLeaf:
+    """A value without parts, compared by type and `==`; floats by the rule."""
+
+    type: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Branch:
+    """A container or an object: its type, and the places under which its parts are."""
+
+    type: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opaque:
+    """An object that nothing is known of but its type; `unread` says why, where it should have been read."""
+
+    type: str
+    unread: str = ""
+
+
+Node = TensorLeaf | ScalarLeaf | Branch | Opaque
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Values at one moment, by their place: `call 0 output[0]['logits']`."""
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+
+    def tensors(self) -> Iterator[tuple[str, TensorLeaf]]:
+        return ((at, node) for at, node in self.nodes.items() if isinstance(node, TensorLeaf))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of the target, as it is compared.
+
+    `groups` has a snapshot for each of "output", "input" (the arguments after the call), "grad", "parameter", "buffer"
+    and "loss", as far as the run has them. `before` has the arguments before the call and the parameters before the
+    first step, under the places that they have in "input" and "parameter" (see `renamed`). `aliases` are the pairs that
+    `aliases()` found while the run's tensors were alive.
+    """
+
+    groups: Mapping[str, Snapshot]
+    before: Snapshot | None = None
+    aliases: frozenset[tuple[str, str]] = frozenset()
+
+
+def snapshot(value: object, *, at: str) -> Snapshot:
+    """Copy what there is to compare in a value: tensors, scalars, and how they are put together.
+
+    Walks tuples, lists, mappings, dataclasses; of other objects only the tensors within count. Keeps no autograd graph
+    alive, and does not raise: what cannot be read is in the snapshot as such.
+    """
+    walk = _Walk()
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        walk.visit(value, at, within_object=False, depth=0)
+    return Snapshot(nodes=walk.nodes)
+
+
+def joined(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """One snapshot of several, as of all calls. Their places must differ."""
+    return Snapshot(nodes={at: node for each in snapshots for at, node in each.nodes.items()})
+
+
+def renamed(values: Snapshot, was: str, now: str) -> Snapshot:
+    """The same values under other places: what began with `was` begins with `now`. Nothing is copied."""
+    return Snapshot(nodes={now + at[len(was) :]: node for at, node in values.nodes.items() if at.startswith(was)})
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._path: set[int] = set()
+        self._copies: dict[int, tuple[torch.Tensor, TensorLeaf | Branch]] = {}
+
+    def visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
+        """Add nodes for a value; False where nothing in it counts."""
+        try:
+            return self._visit(value, at, within_object=within_object, depth=depth)
+        except Exception as error:  # noqa: BLE001 - reading an object of any kind (a property, a subclass) may raise it
+            self.nodes[at] = Opaque(type=_type_name(value), unread=f"{type(error).__name__}: {_first_line(error)}")
+            return True
+
+    def _visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, at, depth)
+        if is_numpy(value):
+            return self._numpy(value, at)
+        if is_scalar(value):
+            if within_object:
+                return False
+            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=value)
+            return True
+        if id(value) in self._path or depth > DEPTH or len(self.nodes) > NODES:
+            return self._opaque(value, at, within_object)
+        parts, is_object = parts_of(value)
+        if parts is None:
+            return self._opaque(value, at, within_object)
+        self._path.add(id(value))
+        self.nodes[at] = Branch(type=_type_name(value), parts=())
+        kept = tuple(
+            label
+            for label, part in parts
+            if self.visit(part, at + label, within_object=within_object or is_object, depth=depth + 1)
+        )
+        self._path.discard(id(value))
+        if (within_object or is_object) and not kept:
+            del self.nodes[at]
+            return self._opaque(value, at, within_object)
+        self.nodes[at] = Branch(type=_type_name(value), parts=kept)
+        return True
+
+    def _opaque(self, value: Any, at: str, within_object: bool) -> bool:
+        if within_object:
+            return False
+        self.nodes[at] = Opaque(type=_type_name(value))
+        return True
+
+    def _tensor(self, tensor: torch.Tensor, at: str, depth: int) -> bool:
+        known = self._copies.get(id(tensor))
+        if known is not None and isinstance(known[1], TensorLeaf):
+            self.nodes[at] = known[1]
+            return True
+        inner = _inner_tensors(tensor)
+        if inner is None or depth > DEPTH:
+            leaf = tensor_leaf(tensor)
+            self._copies[id(tensor)] = (tensor, leaf)
+            self.nodes[at] = leaf
+            return True
+        self.nodes[at] = Branch(
+            type=f"{_type_name(tensor)}[{short(tensor.dtype)}, {list(tensor.shape)}, {tensor.device}]",
+            parts=tuple(label for label, _ in inner),
+        )
+        for label, part in inner:
+            self.visit(part, at + label, within_object=False, depth=depth + 1)
+        return True
+
+    def _numpy(self, value: Any, at: str) -> bool:
+        tensor = torch.as_tensor(value.copy() if hasattr(value, "flags") else value)
+        leaf = tensor_leaf(tensor)
+        self.nodes[at] = replace(leaf, type=f"numpy.{type(value).__name__}", stride=None, memory=None)
+        return True
+
+
+def parts_of(value: Any) -> tuple[list[tuple[str, Any]] | None, bool]:
+    """The parts of a container with the text that leads to each, and whether it is an object of unknown kind."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{name}", part) for name, part in zip(value._fields, value, strict=True)], False
+    if isinstance(value, (tuple, list)):
+        return [(f"[{index}]", part) for index, part in enumerate(value)], False
+    if isinstance(value, Mapping):
+        return [(f"[{_key(key, index)}]", part) for index, (key, part) in enumerate(value.items())], False
+    if isinstance(value, _NOT_WALKED):
+        return None, False
+    if dataclasses.is_dataclass(value):
+        names = [each.name for each in dataclasses.fields(value)]
+        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)], False
+    attributes = _attributes(value)
+    return ([(f".{name}", part) for name, part in attributes.items()] if attributes else None), True
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    found = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+# A module's state is compared as parameters and buffers; the others hold code, not results.
+_NOT_WALKED = (
+    type,
+    torch.nn.Module,
+    torch.Generator,
+    torch.autograd.graph.Node,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.GeneratorType,
+)
+
+_SCALARS = (
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, enum.Enum,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+def is_scalar(value: Any) -> bool:
+    if isinstance(value, (set, frozenset)):
+        return all(isinstance(each, _SCALARS) for each in value)
+    return isinstance(value, _SCALARS)
+
+
+def is_numpy(value: Any) -> bool:
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    return type(value).__module__ == "numpy" and isinstance(kind, str) and kind in tuple("biufc")
+
+
+def _key(key: Any, index: int) -> str:
+    plain = isinstance(key, _SCALARS) or (isinstance(key, tuple) and all(isinstance(each, _SCALARS) for each in key))
+    return repr(key) if plain else f"<{type(key).__name__} {index}>"
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    if kind.__module__ in ("builtins", "torch", "torch.nn.parameter"):
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]] | None:
+    """The tensors that a wrapper subclass or a nested tensor is made of; None for one that holds its own values."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        return [(f".{name}", getattr(tensor, name)) for name in names]
+    if tensor.is_nested:
+        return [(f"[{index}]", part) for index, part in enumerate(tensor.unbind())]
+    return None
+
+
+def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
+    data, unread = _dense(tensor)
+    strided = tensor.layout == torch.strided
+    return TensorLeaf(
+        type=_type_name(tensor),
+        dtype=tensor.dtype,
+        shape=tuple(int(size) for size in tensor.shape),
+        stride=_stride(tensor) if strided else None,
+        device=str(tensor.device),
+        layout=short(tensor.layout),
+        requires_grad=tensor.requires_grad,
+        data=data,
+        unread=unread,
+        memory=_memory(tensor) if strided else None,
+    )
+
+
+def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
+    if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
+        return None, "has no values"
+    try:
+        plain = tensor.detach()
+        if type(plain) is not torch.Tensor:
+            plain = plain.as_subclass(torch.Tensor)
+        if plain.is_quantized:
+            plain = plain.dequantize()
+        if plain.layout != torch.strided:
+            if plain.numel() > DENSE:
+                return None, f"is {short(plain.layout)} and too large to compare"
+            plain = plain.to_dense()
+        for dim in range(plain.dim()):
+            # An expanded tensor has far more elements than memory.
+            if plain.stride(dim) == 0 and plain.size(dim) > 1:
+                plain = plain.narrow(dim, 0, 1)
+        plain = plain.resolve_conj().resolve_neg()
+        return plain.to("cpu", copy=True, memory_format=torch.contiguous_format), ""
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        return None, f"cannot be read ({_first_line(error)})"
+
+
+def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The strides that place an element: none of an empty tensor, 0 for a dimension of size 1."""
+    if tensor.numel() == 0:
+        return ()
+    return tuple(0 if size == 1 else int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _memory(tensor: torch.Tensor) -> Memory | None:
+    try:
+        pointer = tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
+    if tensor.numel() == 0 or pointer == 0:
+        return None
+    item = tensor.element_size()
+    dims = [
+        (int(size), int(step)) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and step
+    ]
+    return Memory(
+        storage=(str(tensor.device), pointer),
+        offset=int(tensor.storage_offset()) * item,
+        shape=tuple(size for size, _ in dims),
+        steps=tuple(step * item for _, step in dims),
+        itemsize=item,
+    )
+
+
+def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
+    """The pairs (output, input) and (output, output) that share memory, by their places.
+
+    Both snapshots must have been taken while the tensors of both were alive. Views of one storage that have no byte in
+    common (the halves of `chunk`) share nothing that a program could see.
+    """
+    by_storage: dict[tuple[str, int], list[tuple[str, Memory, bool]]] = {}
+    for at, leaf in outputs.tensors():
+        if leaf.memory is not None:
+            by_storage.setdefault(leaf.memory.storage, []).append((at, leaf.memory, True))
+    for at, leaf in inputs.tensors():
+        if leaf.memory is not None and leaf.memory.storage in by_storage:
+            by_storage[leaf.memory.storage].append((at, leaf.memory, False))
+    pairs: set[tuple[str, str]] = set()
+    for members in by_storage.values():
+        for index, (at, memory, is_output) in enumerate(members):
+            if is_output:
+                pairs.update((at, other) for other, theirs, _ in members[index + 1 :] if _overlap(memory, theirs))
+    return frozenset(pairs)
+
+
+def _overlap(one: Memory, other: Memory) -> bool:
+    if _end(one) <= other.offset or _end(other) <= one.offset:
+        return False
+    if max(math.prod(one.shape), math.prod(other.shape)) > EXACT_OVERLAP:
+        return True
+    mine, theirs = _starts(one), _starts(other).sort().values
+    following = torch.searchsorted(theirs, mine - other.itemsize, right=True)
+    found = following < len(theirs)
+    return bool((theirs[following[found]] < mine[found] + one.itemsize).any())
+
+
+def _end(memory: Memory) -> int:
+    reach = sum((size - 1) * step for size, step in zip(memory.shape, memory.steps, strict=True))
+    return memory.offset + reach + memory.itemsize
+
+
+def _starts(memory: Memory) -> torch.Tensor:
+    starts = torch.tensor([memory.offset], dtype=torch.int64, device="cpu")
+    for size, step in zip(memory.shape, memory.steps, strict=True):
+        starts = (starts[:, None] + torch.arange(size, dtype=torch.int64, device="cpu") * step).reshape(-1)
+    return starts
+
+
+def short(name: object) -> str:
+    return str(name).removeprefix("torch.")
+
+
+def is_complex(leaf: TensorLeaf) -> bool:
+    return leaf.dtype.is_complex

@@ -1,0 +1,474 @@
+"""The plugin as pytest shows it, where no torch is needed: off, collecting, lanes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_compilecontract import compile_contract
+
+KNOWN_LIMITS = (
+    "(known limits: allow_recompile_limit, atol, check_grads, check_state_dict, fullgraph, lanes, max_eager_frames, "
+    "max_graph_breaks, max_graphs, max_recompiles, min_ops_captured, numerics, rtol)"
+)
+KNOWN_LANES = "(known lanes: aot, autotune, capture, cudagraphs, dynamic, eager, inductor)"
+CONTRACT = """
+    from pytest_compilecontract import compile_contract
+
+    @compile_contract({limits})
+    def test_block(compile_lane):
+        pass
+"""
+SUITE = """
+    from pytest_compilecontract import compile_contract
+
+    @compile_contract(max_recompiles=0)
+    def test_with_the_fixture(compile_lane):
+        raise AssertionError("never called without the switch")
+
+    @compile_contract(max_recompiles=0)
+    def test_bare():
+        assert True
+
+    def test_plain():
+        pass
+"""
+HEAVY = ("torch", "numpy", "msgspec", "jsonschema", "triton", "pytest_compilecontract.hooks")
+
+
+@pytest.fixture(autouse=True)
+def _without_hypothesis(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its summary imports all of it, anew in each session. (`pytester` first, which takes the variable away.)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+
+
+def lane_project(pytester: pytest.Pytester, table: str) -> None:
+    pytester.makepyprojecttoml(table)
+    pytester.makepyfile(test_block=CONTRACT.format(limits=""))
+
+
+def collected(pytester: pytest.Pytester, *options: str) -> list[str]:
+    """The node ids that a session with these options collects."""
+    result = pytester.runpytest("--compile-contracts", "--collect-only", "-q", *options)
+    assert result.ret == pytest.ExitCode.OK
+    return [line for line in result.outlines if "::" in line]
+
+
+def refused(pytester: pytest.Pytester, *options: str) -> str:
+    """The one line that a usage error is."""
+    result = pytester.runpytest("--compile-contracts", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    lines = [line for line in result.errlines if line]
+    assert len(lines) == 1
+    return lines[0]
+
+
+# off
+
+
+def test_off_the_fixture_skips_and_bare_tests_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SUITE)
+
+    result = pytester.runpytest("-rs")
+
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * compile contracts run with --compile-contracts"])
+    result.stdout.no_fnmatch_line("*compile contracts: *")
+
+
+def test_off_nothing_heavy_is_imported(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SUITE)
+    pytester.makeconftest(
+        f"""
+        import json, pathlib, sys
+
+        def pytest_unconfigure():
+            loaded = [name for name in {HEAVY!r} if name in sys.modules]
+            pathlib.Path("loaded.json").write_text(json.dumps(loaded))
+        """
+    )
+
+    result = pytester.runpytest_subprocess()
+
+    result.assert_outcomes(passed=2, skipped=1)
+    assert json.loads(Path("loaded.json").read_text()) == []
+
+
+@pytest.mark.parametrize("option", ["--contract-lanes=aot", "--contract-report=out"])
+def test_off_an_option_of_the_plugin_is_a_usage_error(pytester: pytest.Pytester, option: str) -> None:
+    result = pytester.runpytest(option)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    name = option.partition("=")[0]
+    assert [line for line in result.errlines if line] == [f"ERROR: {name} does nothing without --compile-contracts"]
+
+
+def test_off_the_marker_is_known_to_pytest(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("--markers")
+
+    result.stdout.fnmatch_lines(["@pytest.mark.compile_contract(*limits): what compiling may do in this test, *"])
+
+
+# the decorator
+
+
+def test_the_decorator_is_the_marker() -> None:
+    ours = compile_contract(max_recompiles=0, lanes=["aot"])
+
+    assert ours == pytest.mark.compile_contract(max_recompiles=0, lanes=["aot"])
+
+
+def test_the_decorator_needs_no_parentheses() -> None:
+    def test_x() -> None: ...
+
+    marked = compile_contract(test_x)
+
+    assert marked is test_x
+    assert [mark.name for mark in marked.pytestmark] == ["compile_contract"]
+
+
+# collecting
+
+
+def test_a_contract_is_collected_once_a_lane(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_block=SUITE)
+
+    found = collected(pytester)
+
+    assert found == [
+        "test_block.py::test_with_the_fixture[capture]",
+        "test_block.py::test_with_the_fixture[aot]",
+        "test_block.py::test_with_the_fixture[inductor]",
+        "test_block.py::test_bare",
+        "test_block.py::test_plain",
+    ]
+
+
+def test_other_parameters_are_kept(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_block="""
+        import pytest
+
+        @pytest.mark.parametrize("size", [4, 8])
+        def test_block(compile_lane, size):
+            pass
+        """
+    )
+
+    found = collected(pytester, "--contract-lanes=capture,aot")
+
+    assert sorted(found) == [
+        "test_block.py::test_block[aot-4]",
+        "test_block.py::test_block[aot-8]",
+        "test_block.py::test_block[capture-4]",
+        "test_block.py::test_block[capture-8]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "lanes"),
+    [
+        pytest.param("", (), ["capture", "aot", "inductor"], id="default"),
+        pytest.param("", ("--contract-lanes=aot,capture",), ["aot", "capture"], id="option"),
+        pytest.param("", ("--contract-lanes= aot , aot",), ["aot"], id="spaces-and-twice"),
+        pytest.param("", ("-o", "contract_lanes=aot eager"), ["aot", "eager"], id="ini"),
+        pytest.param("", ("-o", "contract_lanes=aot", "--contract-lanes=inductor"), ["inductor"], id="option-over-ini"),
+        pytest.param("lanes=['aot']", (), ["aot"], id="marker-narrows"),
+        pytest.param("lanes=['inductor', 'dynamic']", (), ["inductor"], id="marker-never-widens"),
+        pytest.param("lanes=['dynamic']", (), ["dynamic"], id="none-left"),
+        pytest.param(
+            "",
+            ("--contract-lanes=all",),
+            ["capture", "aot", "inductor", "dynamic", "cudagraphs", "autotune"],
+            id="all-but-the-reference",
+        ),
+    ],
+)
+def test_lanes(pytester: pytest.Pytester, limits: str, options: tuple[str, ...], lanes: list[str]) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits=limits))
+
+    assert collected(pytester, *options) == [f"test_block.py::test_block[{lane}]" for lane in lanes]
+
+
+def test_a_contract_none_of_whose_lanes_was_chosen_says_so(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits="lanes=['dynamic']"))
+
+    result = pytester.runpytest_subprocess("--compile-contracts", "-rs", "--contract-lanes=capture,aot")
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * not among the lanes chosen (capture, aot)"])
+
+
+def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
+    lane_project(
+        pytester,
+        """
+        [tool.compilecontract.lanes.small-limit]
+        backend = "eager"
+        dynamo = { recompile_limit = 2 }
+        [tool.pytest.ini_options]
+        contract_lanes = ["small-limit"]
+        """,
+    )
+
+    assert collected(pytester) == ["test_block.py::test_block[small-limit]"]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        pytest.param(
+            "[tool.compilecontract.lanes.mine]\nbackends = 'eager'",
+            "pyproject.toml: lane 'mine': unknown key 'backends' (known keys: autocast, backend, cache, device, "
+            "disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, isolate_recompiles, mode, name, options, "
+            "recompile_limit, requires)",
+            id="key-of-a-lane",
+        ),
+        pytest.param(
+            "[tool.compilecontract]\nlane = 1",
+            "pyproject.toml: tool.compilecontract: unknown key 'lane' (known keys: lanes)",
+            id="key-of-the-table",
+        ),
+        pytest.param(
+            "[tool.compilecontract]\nlanes = 1",
+            "pyproject.toml: tool.compilecontract.lanes: expected a table, got 1",
+            id="no-table",
+        ),
+        pytest.param(
+            "[tool.compilecontract.lanes.mine]\ndynamic = 'yes'",
+            "pyproject.toml: lane 'mine': dynamic: expected true or false, got 'yes'",
+            id="type",
+        ),
+        pytest.param(
+            "[tool.compilecontract.lanes.aot]\nbackend = 'eager'",
+            "pyproject.toml: lane 'aot': this name is built in (built-in names: all, aot, autotune, capture, "
+            "cudagraphs, dynamic, eager, inductor)",
+            id="built-in",
+        ),
+    ],
+)
+def test_a_project_lane_that_means_nothing_is_refused(pytester: pytest.Pytester, table: str, message: str) -> None:
+    lane_project(pytester, table)
+
+    assert refused(pytester) == f"ERROR: {message}"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        pytest.param("--contract-lanes=fast", f"unknown lane 'fast' {KNOWN_LANES}", id="unknown"),
+        pytest.param(
+            "--contract-lanes=,",
+            f"--contract-lanes names no lane {KNOWN_LANES[:-1]}, or 'all')",
+            id="none",
+        ),
+        pytest.param("-ocontract_lanes=fast", f"unknown lane 'fast' {KNOWN_LANES}", id="ini"),
+    ],
+)
+def test_a_lane_that_is_not_known_is_refused(pytester: pytest.Pytester, option: str, message: str) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits=""))
+
+    assert refused(pytester, option) == f"ERROR: {message}"
+
+
+MARKER_ERRORS = [
+    pytest.param(
+        "max_recompile=0",
+        f"unknown limit 'max_recompile', did you mean 'max_recompiles'? {KNOWN_LIMITS}",
+        id="unknown-limit",
+    ),
+    pytest.param(
+        "max_recompiles=True",
+        f"max_recompiles: expected a whole number of at least 0, got True {KNOWN_LIMITS}",
+        id="wrong-type",
+    ),
+    pytest.param(
+        "fullgraph=True, max_graph_breaks=1",
+        f"fullgraph=True contradicts max_graph_breaks=1 {KNOWN_LIMITS}",
+        id="contradiction",
+    ),
+    pytest.param("lanes=['aott']", f"unknown lane 'aott' {KNOWN_LANES}", id="unknown-lane"),
+    pytest.param("0", "compile_contract takes keywords only, got 0", id="positional"),
+]
+
+
+@pytest.mark.parametrize(("limits", "message"), MARKER_ERRORS)
+def test_a_marker_that_means_nothing_is_refused(pytester: pytest.Pytester, limits: str, message: str) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits=limits))
+
+    assert refused(pytester) == f"ERROR: test_block.py::test_block: {message}"
+
+
+def test_a_marker_is_refused_once_for_all_parameters(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_block="""
+        import pytest
+
+        @pytest.mark.parametrize("size", [4, 8])
+        @pytest.mark.compile_contract(max_graph=-1)
+        def test_block(compile_lane, size):
+            pass
+        """
+    )
+
+    message = f"unknown limit 'max_graph', did you mean 'max_graphs'? {KNOWN_LIMITS}"
+    assert refused(pytester) == f"ERROR: test_block.py::test_block: {message}"
+
+
+def test_a_class_marker_is_refused_by_its_class(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_block="""
+        from pytest_compilecontract import compile_contract
+
+        @compile_contract(rtol="1e-3")
+        class TestBlock:
+            def test_trains(self, compile_lane):
+                pass
+        """
+    )
+
+    message = f"TestBlock: rtol: expected a finite number of at least 0, got '1e-3' {KNOWN_LIMITS}"
+    assert refused(pytester) == f"ERROR: test_block.py::TestBlock::test_trains: {message}"
+
+
+def test_markers_that_contradict_one_another_are_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_block="""
+        from pytest_compilecontract import compile_contract
+
+        pytestmark = compile_contract(max_graph_breaks=1)
+
+        @compile_contract(fullgraph=True)
+        def test_block(compile_lane):
+            pass
+        """
+    )
+
+    message = f"fullgraph=True contradicts max_graph_breaks=1 {KNOWN_LIMITS}"
+    assert refused(pytester) == f"ERROR: test_block.py::test_block: {message}"
+
+
+@pytest.mark.parametrize("limit", ["numerics='bitwise'", "rtol=1e-3", "check_grads=True", "lanes=['aot']"])
+def test_a_bare_test_has_nothing_to_compare(pytester: pytest.Pytester, limit: str) -> None:
+    pytester.makepyfile(
+        test_block=f"""
+        from pytest_compilecontract import compile_contract
+
+        @compile_contract({limit})
+        def test_block():
+            pass
+        """
+    )
+
+    name = limit.partition("=")[0]
+    message = f"{name} needs the compile_lane fixture (the test compiles by itself)"
+    assert refused(pytester) == f"ERROR: test_block.py::test_block: {message}"
+
+
+def test_all_that_is_wrong_is_said_at_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_block="""
+        from pytest_compilecontract import compile_contract
+
+        @compile_contract(7)
+        def test_one(compile_lane):
+            pass
+
+        @compile_contract(rtol=1.0)
+        def test_two():
+            pass
+        """
+    )
+
+    result = pytester.runpytest_subprocess("--compile-contracts")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: test_block.py::test_one: compile_contract takes keywords only, got 7",
+        "test_block.py::test_two: rtol needs the compile_lane fixture (the test compiles by itself)",
+    ]
+
+
+def test_a_marker_is_refused_by_the_controller_of_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_block=CONTRACT.format(limits="7"), test_plain="def test_plain(): pass")
+
+    result = pytester.runpytest_subprocess("--compile-contracts", "-n2")
+
+    assert [line for line in result.errlines if line] == [
+        "ERROR: test_block.py::test_block: compile_contract takes keywords only, got 7"
+    ]
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+# a session in which no contract ran
+
+
+def test_a_session_without_contracts_says_so(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+
+    result = pytester.runpytest_subprocess("--compile-contracts")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*= compile contracts: none measured =*", "no compile contract was measured"])
+
+
+def test_no_terminal_no_summary(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+
+    result = pytester.runpytest_subprocess("--compile-contracts", "-p", "no:terminal")
+
+    assert result.ret == pytest.ExitCode.OK
+    assert result.outlines == []
+
+
+def test_the_report_folder_is_below_where_pytest_was_called(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]")
+    inner = pytester.mkdir("inner")
+    (inner / "test_plain.py").write_text("def test_plain(): pass")
+    pytester.chdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(inner)
+        result = pytester.runpytest_subprocess("--compile-contracts", "--contract-report=out/new")
+
+    assert result.ret == pytest.ExitCode.OK
+    assert (inner / "out" / "new" / "receipt.json").is_file()
+    result.stdout.fnmatch_lines([f"receipt: {inner}/out/new/receipt.json"])
+
+
+def test_a_report_folder_that_cannot_be_written_fails_the_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    Path("out").write_text("a file")
+
+    result = pytester.runpytest_subprocess("--compile-contracts", "--contract-report=out")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["ERROR: *out*: *"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_module_marker_leaves_ordinary_tests_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+        from pytest_compilecontract import compile_contract
+
+        pytestmark = compile_contract(max_recompiles=0, lanes=["capture"])
+
+        def test_ordinary():
+            pass
+
+        def test_compiles():
+            run = torch.compile(lambda x: x.sin(), backend="eager")
+            run(torch.ones(3))
+            run(torch.ones(4))
+        """
+    )
+
+    result = pytester.runpytest_subprocess("--compile-contracts")
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*compile contracts on torch *: 0 of 1 held*"])

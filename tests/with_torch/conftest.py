@@ -1,0 +1,16 @@
+"""What the tests that compile have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.probes.trace import quiet
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call() -> Iterator[Any]:
+    with quiet():
+        return (yield)

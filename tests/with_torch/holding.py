@@ -1,0 +1,64 @@
+"""Holding a contract inside the test's own process, as the hooks do: isolated, measured, judged."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.contract import limits_from
+from pytest_compilecontract.isolation import isolated
+from pytest_compilecontract.lane import CompileLane
+from pytest_compilecontract.lanes import BUILT_IN, Lane
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.probes.trace import quiet
+from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.runner import BrokenLane
+from pytest_compilecontract.session import Subject, judged
+
+ROOT = Path(__file__).parent
+
+
+def a_lane(lane: str | Lane) -> Lane:
+    return BUILT_IN[lane] if isinstance(lane, str) else lane
+
+
+@contextlib.contextmanager
+def lane_of(lane: str | Lane = "aot", **limits: Any) -> Iterator[CompileLane]:
+    """A `compile_lane` as the fixture gives it, in the surroundings that the hooks make."""
+    with isolated(a_lane(lane)), quiet():
+        compile_lane = CompileLane(a_lane(lane), limits_from([("test", limits)], test="test"), ROOT)
+        try:
+            yield compile_lane
+        finally:
+            compile_lane.close()
+
+
+def hold(body: Callable[[CompileLane], Any], *, lane: str | Lane = "aot", **limits: Any) -> Entry:
+    """The entry of a test with this body, in this lane, under these limits."""
+    with lane_of(lane, **limits) as compile_lane, contextlib.suppress(BrokenLane):
+        body(compile_lane)
+    subject = Subject(
+        contract="test",
+        lane=a_lane(lane),
+        test=f"test[{a_lane(lane).name}]",
+        limits=limits_from([("test", limits)], test="test"),
+        environment="here",
+        worker="",
+    )
+    return judged(
+        subject, measurements=tuple(compile_lane.measurements), seconds=0.0, torch_version=torch.__version__
+    ).entry
+
+
+def measured(entry: Entry) -> Measurement:
+    assert entry.measurement is not None
+    return entry.measurement
+
+
+def kept_limits(entry: Entry) -> tuple[str, dict[str, int | str]]:
+    """The verdict, and what was measured by the limit that it does not keep."""
+    return entry.verdict, {each.limit: each.measured for each in entry.violations}

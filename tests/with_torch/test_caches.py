@@ -1,0 +1,74 @@
+"""Counts are the same cold and warm; the caches' own state is what differs, and is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_compilecontract.contract import Limits
+from pytest_compilecontract.isolation import isolated
+from pytest_compilecontract.lane import CompileLane
+from pytest_compilecontract.lanes import Lane
+from pytest_compilecontract.measurement import Measurement
+
+# What a warm cache may change: where time went, and torch's own record of the caches.
+OF_THE_CACHE = (
+    "calls",
+    "caches",
+    "counters",
+    "cold_seconds",
+    "warmup_seconds",
+    "steady_seconds",
+    "overhead_seconds",
+    "numerics",
+)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x).relu()
+        torch._dynamo.graph_break()
+        return self.second(y)
+
+
+def trained(lane: Lane) -> Measurement:
+    with isolated(lane):
+        compile_lane = CompileLane(lane, Limits(), Path(__file__).parent)
+        return compile_lane.train(Net(), [(torch.ones(n, 8),) for n in (2, 3, 4)])
+
+
+def counts(measurement: Measurement) -> Measurement:
+    return replace(measurement, **dict.fromkeys(OF_THE_CACHE))
+
+
+def test_counts_are_the_same_cold_and_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    lane = Lane(name="shared", backend="inductor", cache="shared")
+
+    cold = trained(lane)
+    warm = trained(lane)
+
+    assert counts(cold) == counts(warm)
+    assert cold.backward_graphs == warm.backward_graphs == 4
+    assert cold.caches["aot_autograd_hit"] == 0
+    assert warm.caches["aot_autograd_hit"] > 0
+    assert warm.caches["fx_graph_miss"] == 0
+
+
+def test_a_lane_has_caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    lane = Lane(name="own", backend="inductor")
+
+    measured = [trained(lane) for _ in range(2)]
+
+    assert [each.caches["fx_graph_hit"] for each in measured] == [0, 0]
+    assert list(tmp_path.iterdir()) == []

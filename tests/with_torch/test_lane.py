@@ -1,0 +1,592 @@
+"""`compile_lane`: what run, train, compile and observe do, return, refuse, and leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._dynamo.config
+from holding import ROOT, hold, lane_of, measured
+from torch import nn
+
+from pytest_compilecontract import call
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.isolation import isolated
+from pytest_compilecontract.lane import CompileLane, observing
+from pytest_compilecontract.lanes import BUILT_IN, Lane
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.probes.source import Paths
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+CPU = {"device": "cpu"}
+
+
+def scaled(x: torch.Tensor, factor: torch.Tensor | None = None, *, shift: float = 0.0) -> torch.Tensor:
+    return (x if factor is None else x * factor).sin() + shift
+
+
+class Model(nn.Module):
+    """A small model that keeps the dtypes it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(x))
+
+
+def run(lane: str | Lane, target: Any, *calls: Any, **limits: Any) -> Measurement:
+    return measured(hold(lambda it: it.run(target, *calls), lane=lane, **limits))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# run
+
+
+def test_calls_as_tuples_and_with_keywords() -> None:
+    with lane_of("aot") as lane:
+        found = lane.run(scaled, (X,), (X, X), call(X, factor=X, shift=1.0), call(x=X))
+
+    assert found.numerics is not None
+    assert found.numerics.differences == ()
+    assert found.calls is not None
+    assert len(found.calls) == 4
+    assert found is lane.measurements[0]
+
+
+def test_the_measurement_of_one_graph() -> None:
+    found = run("aot", Model(), (X,), (X,), (X,))
+
+    assert (found.graphs, found.backend_calls, found.first_compiles, found.continuations) == (1, 1, 1, 0)
+    assert (found.recompiles, found.graph_breaks, found.break_events) == ((), (), 0)
+    assert (found.eager_frames, found.limit_hits) == ((), ())
+    assert (found.backend_failures, found.errors_suppressed) == ((), ())
+    assert (found.graphs_executed, found.ops_captured) == (3, 2)
+    assert (found.backend, found.disagreements, found.raised) == ("aot_eager", (), None)
+    assert found.counters is not None
+    assert found.counters["stats"]["unique_graphs"] == 1
+    assert found.unmeasured == {"backward_graphs": "nothing was trained"}
+
+
+def test_the_phases_of_the_calls() -> None:
+    found = run("aot", scaled, (X,), (X,), (torch.ones(7, 8),), (torch.ones(9, 8),), (X,))
+
+    # The second size compiles again with a symbol, which serves the third.
+    phases = [(each.phase, each.graphs_executed) for each in found.calls or ()]
+    assert phases == [("cold", 1), ("steady", 1), ("warm-up", 1), ("steady", 1), ("steady", 1)]
+
+
+def test_graphs_executed_in_each_call_of_a_broken_function() -> None:
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    found = run("capture", breaks, (X,), (X,))
+
+    assert [each.graphs_executed for each in found.calls or ()] == [2, 2]
+    assert (found.graphs, found.continuations, found.graphs_executed) == (2, 1, 4)
+
+
+def test_seconds_are_kept_by_phase() -> None:
+    found = run("capture", scaled, (X,), (X,), (X,))
+
+    assert found.calls is not None
+    assert found.cold_seconds == found.calls[0].seconds
+    assert found.warmup_seconds == 0
+    assert found.steady_seconds in [each.seconds for each in found.calls[1:]]
+    assert found.overhead_seconds is not None
+    assert 0 <= found.overhead_seconds < found.cold_seconds
+
+
+def test_one_call_has_no_steady_seconds_and_no_overhead() -> None:
+    found = run("capture", scaled, (X,))
+
+    assert (found.steady_seconds, found.overhead_seconds) == (None, None)
+    assert found.unmeasured["overhead_seconds"] == "the last call was no cached call of compiled code"
+
+
+def test_calls_that_measure_the_overhead_are_not_counted() -> None:
+    counted = torch.zeros(1)
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        counted.add_(1)
+        return x + counted
+
+    found = run("capture", counts, (X,), (X,))
+
+    assert found.graphs_executed == 2
+    assert counted.item() == 0
+
+
+def test_the_reference_lane_is_not_judged() -> None:
+    entry = hold(lambda lane: lane.run(scaled, (X,)), lane="eager", max_graphs=0)
+
+    assert entry.verdict == "reference"
+    assert measured(entry).unmeasured == {"numerics": "the eager lane is the reference and compiles nothing"}
+
+
+def test_gradients_only_when_asked_for() -> None:
+    without = run("aot", Model(), (X,))
+    with_gradients = run("aot", Model(), (X,), check_grads=True)
+
+    assert without.backward_graphs is None
+    assert with_gradients.backward_graphs == 1
+    assert without.numerics is not None
+    assert with_gradients.numerics is not None
+    assert with_gradients.numerics.compared == without.numerics.compared + 2
+
+
+def test_gradients_of_an_input() -> None:
+    x = X.clone().requires_grad_()
+
+    found = run("aot", scaled, (x,), check_grads=True)
+
+    assert found.backward_graphs == 1
+    assert x.grad is None
+
+
+def test_no_comparison_where_none_is_asked_for() -> None:
+    found = run("capture", scaled, (X,), numerics=None)
+
+    assert found.numerics is None
+    assert found.unmeasured["numerics"] == "the contract asks for no comparison"
+
+
+@pytest.mark.parametrize("method", ["bitwise", "allclose"])
+def test_the_rule_asked_for(method: str) -> None:
+    found = run("capture", scaled, (X,), numerics=method)
+
+    assert found.numerics is not None
+    assert (found.numerics.method, found.numerics.differences) == (method, ())
+
+
+def test_wrapping_a_module_changes_its_state_dict() -> None:
+    found = run("capture", Model(), (X,))
+
+    assert found.state_change is not None
+    assert found.state_change.keys_added == ("_orig_mod.inner.weight", "_orig_mod.inner.bias")
+    assert found.state_change.type_changed == "Model became OptimizedModule"
+
+
+def test_compiling_in_place_changes_nothing() -> None:
+    model = Model()
+
+    found = run(Lane(name="mine", backend="eager", in_place=True), model, (X,), check_state_dict=True)
+
+    assert found.graphs == 1
+    assert found.state_change is not None
+    assert not found.state_change
+    assert model._compiled_call_impl is None
+    assert "_compiled_call_impl" not in vars(model)
+
+
+def test_several_runs_are_one_measurement() -> None:
+    def body(lane: CompileLane) -> None:
+        lane.run(scaled, (X,))
+        lane.run(Model(), (X,), (X,))
+
+    entry = hold(body)
+
+    found = measured(entry)
+    assert (found.graphs, found.graphs_executed) == (2, 3)
+    assert [each.phase for each in found.calls or ()] == ["cold", "cold", "steady"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# train
+
+
+def test_a_training_measures_whole_steps() -> None:
+    with lane_of("aot") as lane:
+        found = lane.train(Model(), [(X,), (X,), (X,)])
+
+    assert (found.graphs, found.backward_graphs, found.graphs_executed) == (1, 1, 3)
+    assert [each.phase for each in found.calls or ()] == ["cold", "steady", "steady"]
+    assert found.numerics is not None
+    # In each step: output, input, loss; a gradient and a value of two parameters.
+    assert (found.numerics.compared, found.numerics.differences) == (21, ())
+
+
+def test_the_backend_eager_compiles_no_backward() -> None:
+    with lane_of("capture") as lane:
+        found = lane.train(Model(), [(X,)])
+
+    assert found.backward_graphs is None
+    assert found.unmeasured["backward_graphs"] == "backend 'eager' compiles no backward; lane 'aot' does"
+
+
+def test_a_loss_with_targets() -> None:
+    seen: list[tuple[torch.Size, torch.Size]] = []
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        seen.append((output.shape, target.shape))
+        return nn.functional.cross_entropy(output, target)
+
+    with lane_of("capture") as lane:
+        found = lane.train(Model(), [(X, torch.tensor([0, 1, 2, 3]))], loss=loss)
+
+    assert seen[-1] == (torch.Size([4, 8]), torch.Size([4]))
+    assert found.numerics is not None
+    assert found.numerics.differences == ()
+
+
+def test_a_loss_module_and_keywords_of_the_model() -> None:
+    class Masked(Model):
+        def forward(self, x: torch.Tensor, *, mask: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * mask
+
+    with lane_of("capture") as lane:
+        found = lane.train(Masked(), [call(X, X.sign(), mask=torch.ones(8))], loss=nn.MSELoss())
+
+    assert found.graphs == 1
+
+
+def test_an_optimizer_is_made_for_each_pass() -> None:
+    made: list[torch.optim.Optimizer] = []
+
+    class Makes:
+        """Not a function, so that the passes do not put its list back."""
+
+        def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            made.append(torch.optim.AdamW(parameters, lr=0.1))
+            return made[-1]
+
+    with lane_of("capture") as lane:
+        lane.train(Model(), [(X,), (X,)], optimizer=Makes())
+
+    # Eager, eager again, eager in float64, and compiled.
+    assert len({id(each) for each in made}) == len(made) == 4
+
+
+def test_gradients_and_parameters_are_not_compared_when_not_asked_for() -> None:
+    with lane_of("capture", check_grads=False) as lane:
+        found = lane.train(Model(), [(X,)])
+
+    assert found.numerics is not None
+    assert found.numerics.compared == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Refused
+
+
+REFUSED: list[Any] = [
+    pytest.param(
+        lambda lane: lane.run(scaled),
+        "compile_lane.run needs at least one call: a tuple of arguments, or call(...)",
+        id="no-call",
+    ),
+    pytest.param(
+        lambda lane: lane.run(scaled, X),
+        "compile_lane.run: call 0 is 'Tensor' (a tuple of arguments or call(...) would do, as `(x,)`)",
+        id="no-tuple",
+    ),
+    pytest.param(
+        lambda lane: lane.run(7, (X,)), "compile_lane.run takes a function or module, got 'int'", id="no-function"
+    ),
+    pytest.param(
+        lambda lane: lane.train(scaled, [(X,)]),
+        "compile_lane.train takes a torch.nn.Module, got 'function'",
+        id="train-no-module",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), []),
+        "compile_lane.train needs at least one call: a tuple of arguments, or call(...)",
+        id="no-batch",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], optimizer=torch.optim.SGD(Model().parameters(), lr=1.0)),
+        "compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.SGD",
+        id="an-optimizer",
+    ),
+    pytest.param(
+        lambda lane: lane.run(torch.compile(scaled), (X,)),
+        "the target is compiled already; give compile_lane the eager function or module",
+        id="compiled-function",
+    ),
+    pytest.param(
+        lambda lane: lane.run(torch.compile(Model()), (X,)),
+        "the target is compiled already; give compile_lane the eager function or module",
+        id="compiled-module",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], loss=nn.functional.cross_entropy),
+        "compile_lane.train: the loss takes 1 more than the output, but a batch has 1 arguments "
+        "(the model's come first, the loss's last)",
+        id="no-target",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED)
+def test_what_cannot_be_run_is_refused(body: Callable[[CompileLane], Any], message: str) -> None:
+    with lane_of("capture") as lane, pytest.raises(UsageError) as caught:
+        body(lane)
+
+    assert str(caught.value) == message
+
+
+def test_a_module_compiled_in_place_is_refused() -> None:
+    model = Model()
+    model.compile(backend="eager")
+
+    with lane_of("capture") as lane, pytest.raises(UsageError, match="compiled already"):
+        lane.run(model, (X,))
+
+
+def test_eagers_own_exception_is_the_tests() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        return x[0] @ torch.ones(3)
+
+    with lane_of("capture") as lane, pytest.raises(RuntimeError, match="tensor size"):
+        lane.run(fails, (X,))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The lane's device, dtype, autocast, settings
+
+
+def test_a_lane_with_a_dtype() -> None:
+    model = Model()
+    with lane_of(Lane(name="half", backend="aot_eager", dtype="bfloat16", **CPU)) as lane:
+        assert (lane.dtype, lane.device.type) == (torch.bfloat16, "cpu")
+        assert torch.get_default_dtype() == torch.bfloat16
+
+        found = lane.run(model, (X,), (X,))
+
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    assert (X.dtype, torch.get_default_dtype()) == (torch.float32, torch.float32)
+    assert found.numerics is not None
+    assert (found.numerics.method, found.numerics.differences) == ("fp64", ())
+
+
+def test_a_lane_with_autocast() -> None:
+    seen: list[torch.dtype] = []
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        seen.append(output.dtype)
+        return output.float().square().mean()
+
+    with lane_of(Lane(name="mixed", backend="aot_eager", autocast="bfloat16", **CPU)) as lane:
+        found = lane.train(nn.Linear(8, 8), [(X,)], loss=loss)
+
+    assert set(seen) == {torch.bfloat16, torch.float64}  # the reference has no autocast
+    assert found.numerics is not None
+    assert found.numerics.differences == ()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_lane_overrides_settings_and_puts_them_back() -> None:
+    before = torch._dynamo.config.capture_scalar_outputs
+
+    def items(x: torch.Tensor) -> torch.Tensor:
+        return x * x.max().item()
+
+    broken = run("capture", items, (X,))
+    whole = run(Lane(name="mine", backend="eager", dynamo={"capture_scalar_outputs": True}), items, (X,))
+
+    assert (len(broken.graph_breaks or ()), len(whole.graph_breaks or ())) == (1, 0)
+    assert torch._dynamo.config.capture_scalar_outputs is before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# compile and observe
+
+
+def test_compile_takes_overrides() -> None:
+    with lane_of("capture") as lane, lane.observe() as seen:
+        compiled = lane.compile(lambda x: x.sin(), dynamic=True)
+        compiled(torch.ones(4, 8))  # X is a view, and torch guards on the base of one
+        compiled(torch.ones(9, 3))
+
+    assert (seen.measurement.graphs, seen.measurement.recompiles) == (1, ())
+
+
+def test_the_reference_lane_compiles_nothing() -> None:
+    with lane_of("eager") as lane:
+        assert lane.compile(scaled) is scaled
+
+
+def test_a_module_compiled_in_place_is_put_back() -> None:
+    model = Model()
+    with lane_of(Lane(name="mine", backend="eager", in_place=True)) as lane:
+        assert lane.compile(model) is model
+        assert model._compiled_call_impl is not None
+
+    assert model._compiled_call_impl is None
+
+
+def test_observe_measures_what_the_test_compiles() -> None:
+    with lane_of("capture") as lane, lane.observe() as seen:
+        compiled = lane.compile(scaled)
+        compiled(X)
+        inside = seen.measurement.graphs
+        compiled(torch.ones(5))
+
+    found = seen.measurement
+    assert (inside, found.graphs, len(found.recompiles or ())) == (1, 2, 1)
+    assert found.graphs_executed == 2
+    assert (found.calls, found.numerics) == (None, None)
+    assert found.unmeasured["calls"] == "the test makes its own calls"
+    assert found.unmeasured["numerics"] == "observed, not run against eager"
+    assert lane.measurements == [found]
+
+
+def test_observe_starts_from_no_compiled_code() -> None:
+    with lane_of("capture") as lane:
+        compiled = lane.compile(scaled)
+        compiled(X)
+        with lane.observe() as seen:
+            compiled(X)
+
+    assert (seen.measurement.graphs, seen.measurement.recompiles) == (1, ())
+
+
+def test_observe_keeps_what_it_saw_when_the_block_raises() -> None:
+    with lane_of("capture") as lane:
+        with contextlib.suppress(ValueError), lane.observe():
+            lane.compile(scaled)(X)
+            raise ValueError("the test's own")
+
+        assert [each.graphs for each in lane.measurements] == [1]
+
+
+def test_observe_sees_every_thread() -> None:
+    with lane_of("capture") as lane, lane.observe() as seen:
+        threads = [
+            threading.Thread(target=lambda: torch.compile(lambda x: x.sin(), backend="eager")(X)),
+            threading.Thread(target=lambda: torch.compile(lambda x: x.cos(), backend="eager")(X)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert (seen.measurement.graphs, seen.measurement.graphs_executed) == (2, 2)
+    assert seen.measurement.disagreements == ()
+
+
+def test_a_bare_test_is_observed_with_its_own_torch_compile() -> None:
+    with isolated(None), observing(Paths(ROOT), "") as seen:
+        thread = threading.Thread(target=lambda: torch.compile(scaled, backend="eager")(X))
+        thread.start()
+        thread.join()
+
+    assert (seen.measurement.graphs, seen.measurement.backend) == (1, "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Nothing is left behind
+
+
+def test_the_module_is_put_back() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    model[0].weight.grad = torch.full((8, 8), 3.0)
+
+    with lane_of("capture") as lane:
+        lane.train(model, [(X,), (X,)])
+
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert torch.equal(model[0].weight.grad, torch.full((8, 8), 3.0))
+    assert model[1].bias.grad is None
+
+
+def test_the_mode_and_frozen_parameters_are_put_back() -> None:
+    class Freezes(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.eval()
+            self.inner.weight.requires_grad_(False)
+            return super().forward(x)
+
+    model = Freezes()
+    with lane_of("capture") as lane:
+        lane.run(model, (X,))
+
+    assert (model.training, model.inner.training) == (True, True)
+    assert model.inner.weight.requires_grad
+
+
+def test_the_model_is_not_kept_alive() -> None:
+    model = Model()
+    alive = weakref.ref(model)
+    with lane_of("capture") as lane:
+        lane.run(model, (X,))
+    del model, lane
+    torch.compiler.reset()
+    gc.collect()
+
+    assert alive() is None
+
+
+def state_of_the_process() -> dict[str, Any]:
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    return {
+        "grad mode": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "dynamo": torch._dynamo.config.get_config_copy(),
+        "counters": {group: dict(values) for group, values in counters.items() if values},
+        "random": (random.getstate(), torch.get_rng_state().tolist()),
+    }
+
+
+def changes_everything(lane: CompileLane) -> None:
+    torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_float32_matmul_precision("medium")
+    torch.use_deterministic_algorithms(True)
+    torch._dynamo.config.recompile_limit = 1
+    random.seed(99)
+    torch.manual_seed(99)
+    lane.compile(scaled)(X)
+
+
+@pytest.mark.parametrize("ending", ["passes", "fails"])
+@pytest.mark.parametrize("lane", [BUILT_IN["capture"], Lane(name="mine", backend="eager", dtype="bfloat16")])
+def test_the_process_is_left_as_it_was(lane: Lane, ending: str) -> None:
+    importlib.import_module("torch._dynamo.utils").counters["mine"]["kept"] = 3
+    random.seed(5)
+    before = state_of_the_process()
+
+    def body(compile_lane: CompileLane) -> None:
+        changes_everything(compile_lane)
+        compile_lane.measurements.append(Measurement())
+        if ending == "fails":
+            raise ValueError("the test's own")
+
+    try:
+        hold(body, lane=lane)
+    except ValueError:
+        assert ending == "fails"
+
+    assert state_of_the_process() == before
+
+
+def test_a_lane_starts_clean_whatever_went_before() -> None:
+    def body(lane: CompileLane) -> Measurement:
+        return lane.run(scaled, (X,), (torch.ones(5),))
+
+    clean = measured(hold(body))
+    limit = torch._dynamo.config.recompile_limit
+    for index in range(12):
+        torch.compile(lambda x, index=index: scaled(x) + index, backend="eager")(torch.ones(index + 1))
+    with torch.no_grad():
+        used = measured(hold(body))
+
+    assert torch._dynamo.config.recompile_limit == limit
+    assert (used.graphs, used.recompiles, used.counters) == (clean.graphs, clean.recompiles, clean.counters)
