@@ -229,7 +229,10 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
     Raises:
         ReceiptError: the file cannot be written.
     """
-    data = to_json(receipt)
+    try:
+        data = to_json(receipt)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ReceiptError(f"{path}: cannot be written ({one_line(str(error))})") from error
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,6 +39,8 @@ def settings_from(
         UsageError: a lane that is not known, or a table in pyproject.toml that cannot mean anything.
     """
     known = {**BUILT_IN, **project_lanes(root)}
+    if report == "":
+        raise UsageError("--contract-report names no folder")
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
     if asked is not None and not names:
         raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")
