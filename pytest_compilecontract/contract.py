@@ -341,11 +341,24 @@ def _raised_lines(raised: Raised) -> tuple[str, ...]:
 
 
 def _state_lines(change: StateChange) -> tuple[str, ...]:
-    lines = [f"key added: {key}" for key in change.keys_added]
-    lines += [f"key removed: {key}" for key in change.keys_removed]
+    prefix = _common_prefix(change)
+    if prefix:
+        lines = [f"{_counted(len(change.keys_added), 'key')} with a prefix now: {prefix!r}"]
+    else:
+        lines = [f"key added: {key}" for key in change.keys_added]
+        lines += [f"key removed: {key}" for key in change.keys_removed]
     if change.type_changed:
         lines += [f"type changed: {change.type_changed}"]
     return tuple(lines)
+
+
+def _common_prefix(change: StateChange) -> str:
+    """What every removed key has before it now, as the `_orig_mod.` of torch.compile's wrapper."""
+    if not change.keys_removed or len(change.keys_added) != len(change.keys_removed):
+        return ""
+    prefix = change.keys_added[0].removesuffix(change.keys_removed[0])
+    moved = all(now == prefix + was for now, was in zip(change.keys_added, change.keys_removed, strict=True))
+    return prefix if moved else ""
 
 
 def _line(location: Location) -> str:

@@ -185,19 +185,28 @@ class Hooks:
             contract.started = time.perf_counter()
             return (yield)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
         if contract is None:
-            return
+            return (yield)
         if contract.unusable is not None:
             pytest.skip(_CANNOT_RUN.format(contract.lane.name) + contract.unusable)
-        if contract.bare:
-            return
-        from .lane import CompileLane
+        if not contract.bare:
+            from .lane import CompileLane
 
-        contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
-        contract.compile_lane.open = False  # until the body of the test
+            contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
+            contract.compile_lane.open = False  # until the body of the test
+        from .probes.trace import quiet
+
+        with quiet(), _said_in_one_line():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        with _said_in_one_line():
+            return (yield)
 
     def lane_of(self, item: pytest.Item) -> CompileLane:
         """The lane that the fixture gives to a test."""
@@ -206,7 +215,6 @@ class Hooks:
             pytest.fail(f"{FIXTURE} runs a test once a lane: ask for it as an argument of the test", pytrace=False)
         return contract.compile_lane
 
-    # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
@@ -333,7 +341,7 @@ class Hooks:
         for lane in self._settings.lanes:
             if parameters == lane.name or parameters.startswith(f"{lane.name}-"):
                 contract = contract_name(report.nodeid, name, lane.name)
-                self.session.lose(contract, lane, report.nodeid, next(iter(report.longreprtext.splitlines()), ""))
+                self.session.lose(contract, lane, report.nodeid, next(iter(str(report.longrepr).splitlines()), ""))
                 return
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -396,6 +404,15 @@ def _unittest_outcome(item: pytest.Item) -> BaseException | None:
 
 def _names(lanes: tuple[Lane, ...]) -> str:
     return ", ".join(lane.name for lane in lanes)
+
+
+@contextlib.contextmanager
+def _said_in_one_line() -> Iterator[None]:
+    """What a fixture asks of the lane in vain fails it without a traceback."""
+    try:
+        yield
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:

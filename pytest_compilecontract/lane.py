@@ -106,7 +106,8 @@ class CompileLane:
             batches: one a step: tuples of arguments, or `call(*args, **kwargs)`.
             loss: makes a scalar tensor of the output. One that requires more gets it from the end of the batch:
                 `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if it has
-                one, else the sum over its floating tensors of the mean of their squares.
+                one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the mean of
+                their squares.
             optimizer: makes an optimizer of a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
                 a learning rate of 0.01.
 

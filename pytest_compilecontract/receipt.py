@@ -214,6 +214,9 @@ def read_bytes(path: Path) -> bytes:
         ReceiptError: the file cannot be read, or is larger.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # Reading a pipe would wait for its writer.
+            raise ValueError("not a regular file")
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -404,6 +407,14 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
     for index, entry in enumerate(document.get("entries", ())):
         if entry["environment"] not in receipt.environments:
             raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
+        if entry["verdict"] == "held" and (reason := _contradiction(entry)):
+            raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
+
+
+def _contradiction(held: dict[str, Any]) -> str:
+    if held.get("violations"):
+        return "with violations"
+    return "" if held.get("measurement") else "without a measurement"
 
 
 def _is_time(text: str) -> bool:

@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
@@ -43,6 +44,7 @@ class State:
 
     def __init__(self, *targets: Any) -> None:
         self._kept: list[_Kept] = []
+        self._names: Counter[str] = Counter()
         self._seen: set[int] = set()
         self.modules: list[torch.nn.Module] = []
         self.tensors: dict[str, torch.Tensor] = {}
@@ -119,7 +121,10 @@ class State:
         return self._save_object if _is_user_object(value) else None
 
     def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any) -> None:
-        self._kept.append(_Kept(name=name, read=read, is_as_saved=is_as_saved, put_back=put_back))
+        # One name, one piece: a helper's closure may have a variable of the same name as the target's.
+        self._names[name] += 1
+        unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
+        self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back))
 
     def _save_tensor(self, tensor: torch.Tensor, name: str, *, depth: int) -> None:
         name = name or f"tensor {len(self.tensors)}"
@@ -174,15 +179,21 @@ class State:
             if mapping.get(key, MISSING) is not value:
                 mapping[key] = value
 
-        self._keep(name, lambda: mapping.get(key), lambda now: _is_same_value(now, value), put_back)
+        self._keep(_label(name, value), lambda: mapping.get(key), lambda now: _is_same_value(now, value), put_back)
 
     def _save_function(self, function: FunctionType, name: str, *, depth: int) -> None:
+        # torch's wrapper of a compiled function leads to the user's; its own variables and globals are torch's state,
+        # the stance among them, and not to be put back.
+        own = _is_users(function.__globals__.get("__name__"))
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             with contextlib.suppress(ValueError):  # a cell that is empty yet
-                self._save_cell(cell, variable)
+                if own:
+                    self._save_cell(cell, variable)
                 self._reach(cell.cell_contents, variable, depth=depth + 1)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._reach(value, "default", depth=depth + 1)
+        if not own:
+            return
         named = set(function.__code__.co_names) & set(function.__globals__)
         for variable in sorted(named):
             value = function.__globals__[variable]
@@ -197,7 +208,7 @@ class State:
         def put_back() -> None:
             cell.cell_contents = value
 
-        self._keep(name, lambda: cell.cell_contents, lambda now: _is_same_value(now, value), put_back)
+        self._keep(_label(name, value), lambda: cell.cell_contents, lambda now: _is_same_value(now, value), put_back)
 
     def _save_container(self, container: Any, name: str, *, depth: int) -> None:
         saved = copy.copy(container)
@@ -224,6 +235,11 @@ class State:
         )
 
 
+def _label(name: str, value: Any) -> str:
+    """What to call the piece that keeps which object a name stands for; what the object holds goes by the name."""
+    return name if isinstance(value, PLAIN) else f"{name} (reassigned)"
+
+
 def _is_same_value(now: Any, saved: Any) -> bool:
     """Whether a name still stands for what it did; what an object holds is kept by pieces of its own."""
     return now is saved or (isinstance(saved, PLAIN) and type(now) is type(saved) and now == saved)
@@ -248,5 +264,9 @@ def _is_user_object(value: Any) -> bool:
     """An object of a class of the user's: not torch's, not Python's own."""
     if isinstance(value, type) or not hasattr(value, "__dict__") or inspect.ismodule(value):
         return False
-    module = type(value).__module__.partition(".")[0]
-    return module not in sys.stdlib_module_names and module not in ("torch", "_pytest", "pytest_compilecontract")
+    return _is_users(type(value).__module__)
+
+
+def _is_users(module: str | None) -> bool:
+    package = (module or "").partition(".")[0]
+    return package not in sys.stdlib_module_names and package not in ("torch", "_pytest", "pytest_compilecontract")
