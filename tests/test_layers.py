@@ -16,7 +16,19 @@ PACKAGE = "pytest_compilecontract"
 FOLDER = Path(__file__).parent.parent / PACKAGE
 # The lowest first: a module imports from its own layer and from those before it.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "core": ("errors", "calls", "measurement", "lanes", "contract", "receipt", "report"),
+    "core": (
+        "errors",
+        "calls",
+        "measurement",
+        "lanes",
+        "contract",
+        "receipt",
+        "identity",
+        "policy",
+        "drift",
+        "gate",
+        "report",
+    ),
     "torch rim": (
         "probes",
         "environment",
