@@ -43,7 +43,7 @@ def why_open(lane: LaneComparison, policy: Policy = DEFAULT_POLICY) -> str:
         return "exceeds its limits, as before" if lane.after == "violated" else ""
     if lane.verdict == "drifted" or lane.newly_broken:
         return ""
-    return lane.reason or lane.verdict
+    return lane.reason or "no reason was given"
 
 
 def _nothing(comparison: Comparison) -> str:
