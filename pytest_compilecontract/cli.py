@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pytest_compilecontract.baseline import read_folder
 from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
 from pytest_compilecontract.errors import ContractError, ReceiptError
@@ -82,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         ("gate", "may we upgrade? exit code 0 yes, 1 no, 2 unusable input, 3 not known", _gate),
     ):
         two = commands.add_parser(name, help=help_, description=help_)
-        two.add_argument("old", metavar="OLD", type=Path, help=f"a receipt, or a folder with a {RECEIPT}")
+        two.add_argument(
+            "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or one of baselines"
+        )
         two.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
         two.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
         louder = two.add_mutually_exclusive_group()
@@ -225,7 +228,11 @@ def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:
 
 
 def _read(path: Path) -> Receipt:
-    return read_receipt(path / RECEIPT if path.is_dir() else path)
+    if not path.is_dir():
+        return read_receipt(path)
+    if (path / RECEIPT).exists():
+        return read_receipt(path / RECEIPT)
+    return read_folder(path)
 
 
 def _code(found: Answer) -> int:

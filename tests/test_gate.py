@@ -213,8 +213,8 @@ def test_a_policy_that_gates_nothing_knows_nothing() -> None:
         ),
         pytest.param(
             lambda: (Path("old.json").unlink(), Path("old.json").mkdir()),
-            "old.json/receipt.json: cannot be read (No such file or directory)",
-            id="a-folder-without-a-receipt",
+            "old.json: neither receipt.json nor a baseline in it",
+            id="an-empty-folder",
         ),
     ],
 )

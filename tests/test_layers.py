@@ -27,6 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "policy",
         "drift",
         "gate",
+        "baseline",
         "report",
     ),
     "torch rim": (
