@@ -20,13 +20,13 @@ def texts(*lengths: int) -> tuple[Tensor, Tensor]:
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
-def test_moved_borders_compile_nothing(compile_lane: CompileLane) -> None:
+def test_moved_borders(compile_lane: CompileLane) -> None:
     """Where only the border between two texts moves, and the words are as many, one graph serves all."""
     compile_lane.run(BagOfWords(), texts(3, 5), texts(6, 2), texts(1, 7), texts(4, 4))
 
 
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1)
-def test_another_length_compiles_once_more(compile_lane: CompileLane) -> None:
+def test_another_length(compile_lane: CompileLane) -> None:
     """The second number of words compiles once more, and that graph serves every later number of words.
 
     The same in every lane that starts with static shapes: capture, aot, inductor.
@@ -35,13 +35,13 @@ def test_another_length_compiles_once_more(compile_lane: CompileLane) -> None:
 
 
 @compile_contract(fullgraph=True, max_graphs=3, max_recompiles=2)
-def test_another_number_of_texts_compiles_once_more(compile_lane: CompileLane) -> None:
+def test_another_number_of_texts(compile_lane: CompileLane) -> None:
     """Words and texts are freed one at a time: one recompile where the words first change, one where the texts do."""
     compile_lane.run(BagOfWords(), *(texts(*lengths) for lengths in OTHER_NUMBERS))
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
-def test_free_lengths_never_recompile(compile_lane: CompileLane) -> None:
+def test_free_lengths(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph serves every number of words and of texts, from the first call on."""
     compile_lane.run(BagOfWords(), *(texts(*lengths) for lengths in OTHER_NUMBERS))
 

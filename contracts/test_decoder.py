@@ -25,7 +25,7 @@ def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
 
 
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1)
-def test_another_length_compiles_once_more(compile_lane: CompileLane) -> None:
+def test_another_length(compile_lane: CompileLane) -> None:
     """The second length that a decoder block meets compiles once more; after that every length has its graph."""
     block = DecoderBlock().eval()
 
@@ -33,7 +33,7 @@ def test_another_length_compiles_once_more(compile_lane: CompileLane) -> None:
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
-def test_a_free_length_never_recompiles(compile_lane: CompileLane) -> None:
+def test_a_free_length(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph serves a decoder block at every length, from the first call on."""
     block = DecoderBlock().eval()
 

@@ -19,7 +19,7 @@ def waves(*volumes: float) -> list[tuple[Tensor]]:
 
 
 @compile_contract(max_graph_breaks=1, max_graphs=3, max_recompiles=1)
-def test_breaks_where_the_peak_is_taken(compile_lane: CompileLane) -> None:
+def test_known_break(compile_lane: CompileLane) -> None:
     """One break, at `peak = centred.abs().max().item()` in contracts/models/peak.py, line 11.
 
     What follows is given the peak as a float. Its second value compiles that part once more, and then the float is
@@ -36,7 +36,7 @@ def test_breaks_where_the_peak_is_taken(compile_lane: CompileLane) -> None:
     max_graphs=3 if FLOAT_STAYS_FREE else 6,
     max_recompiles=1 if FLOAT_STAYS_FREE else 4,
 )
-def test_breaks_where_the_limit_is_asked(compile_lane: CompileLane) -> None:
+def test_known_break_before_a_max(compile_lane: CompileLane) -> None:
     """The same break on line 18, with a `max` after it: one recompile, but one a value on torch 2.11 and 2.12.
 
     Lane capture has one on every torch: it stops before AOTAutograd, which is what makes the float a constant there.

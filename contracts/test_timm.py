@@ -11,7 +11,7 @@ from pytest_compilecontract.lane import CompileLane
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
-def test_vision_transformer_trains_in_one_graph(compile_lane: CompileLane) -> None:
+def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """A vision transformer trains in one graph and one backward graph.
 
     Lane capture compiles no backward, so there the backward graphs are not measured.

@@ -27,13 +27,13 @@ def llama() -> nn.Module:
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
-def test_llama_infers_in_one_graph(compile_lane: CompileLane) -> None:
+def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """Llama without a cache gives its logits in one graph."""
     compile_lane.run(llama().eval(), *(call(input_ids=torch.randint(64, (2, 16))) for _ in range(4)))
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
-def test_llama_trains_in_one_graph(compile_lane: CompileLane) -> None:
+def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """Llama trains on its own loss in one graph and one backward graph.
 
     Lane capture compiles no backward, so there the backward graphs are not measured.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .receipt import Environment
 
 FIXTURE = "compile_lane"
+OLDEST_TORCH = (2, 11)
 # The lane of a test that compiles by itself: nothing but its body says how.
 BODY = Lane(name="body", backend="")
 # Limits that only a comparison with eager, or a lane, gives a meaning.
@@ -165,16 +166,19 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        with _surroundings(contract) if contract is not None else contextlib.nullcontext():
+        usable = contract is not None and _no_torch() is None
+        with _surroundings(contract) if contract is not None and usable else contextlib.nullcontext():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None or contract.bare:
+        if contract is None:
             return
-        if (reason := _unavailable(contract.lane)) is not None:
+        if (reason := _no_torch() or (None if contract.bare else _unavailable(contract.lane))) is not None:
             pytest.skip(_CANNOT_RUN.format(contract.lane.name) + reason)
+        if contract.bare:
+            return
         from .lane import CompileLane
 
         contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
@@ -357,6 +361,19 @@ def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]
     from .isolation import isolated
 
     return isolated(None if contract.bare else contract.lane)
+
+
+@functools.cache
+def _no_torch() -> str | None:
+    """Why nothing can be measured in this process, or None."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch's is missing
+        return f"torch cannot be imported ({str(error).splitlines()[0]})"
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if release < OLDEST_TORCH:
+        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}, the oldest supported"
+    return None
 
 
 @functools.cache

@@ -472,3 +472,41 @@ def test_a_module_marker_leaves_ordinary_tests_alone(pytester: pytest.Pytester) 
 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*compile contracts on torch *: 0 of 1 held*"])
+
+
+@pytest.mark.parametrize(
+    ("torch", "reason"),
+    [
+        pytest.param(
+            "raise ImportError('libtorch.so: no such file')",
+            "torch cannot be imported (libtorch.so: no such file)",
+            id="broken",
+        ),
+        pytest.param(
+            "__version__ = '2.10.1+cpu'", "torch 2.10.1+cpu is older than 2.11, the oldest supported", id="old"
+        ),
+    ],
+)
+def test_a_torch_that_cannot_be_measured_makes_lanes_unmeasured(
+    pytester: pytest.Pytester, torch: str, reason: str
+) -> None:
+    pytester.makepyfile(
+        torch=torch,
+        test_block="""
+        from pytest_compilecontract import compile_contract
+
+        @compile_contract(max_recompiles=0)
+        def test_lane(compile_lane):
+            raise AssertionError("must not run")
+
+        @compile_contract(max_recompiles=0)
+        def test_bare():
+            raise AssertionError("must not run")
+        """,
+    )
+    pytester.syspathinsert()
+
+    result = pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=capture")
+
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines([f"*capture, body (2 contracts): {reason.replace('[', '[[]')}"])
