@@ -142,6 +142,16 @@ class Baselines:
             self._older[key] = tuple(name for release, name in sorted(others, reverse=True) if own and release < own[0])
         return self._older[key]
 
+    def size(self, key: str) -> int:
+        """How many lanes are recorded for an environment.
+
+        Raises:
+            ReceiptError: a file cannot be read.
+        """
+        files = sorted((self.folder / key).rglob("*.json"))
+        baselines = [baseline for file in files if (baseline := self._file(file)) is not None]
+        return sum(len(lanes) for baseline in baselines for lanes in baseline.contracts.values())
+
     def record(
         self,
         entries: Iterable[Entry],

@@ -315,6 +315,9 @@ def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[
         return "unmeasured", new.reason
     if old.verdict == "unmeasured":
         return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
+    if "broken" in (old.verdict, new.verdict):
+        # One that took its process with it could not say where it ran.
+        return None, ""
     was = device_of(environments.before[old.environment], old.lane_settings)
     now = device_of(environments.after[new.environment], new.lane_settings)
     if was != now:

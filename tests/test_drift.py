@@ -269,6 +269,13 @@ def test_a_test_that_fails_by_itself_now_is_broken() -> None:
     assert [fact.where for fact in lane.drifts[0].came] == ["the test failed in call: AssertionError: 3 is not 2"]
 
 
+def test_a_lane_that_took_its_process_with_it_is_broken_wherever_that_was() -> None:
+    card = a_receipt(an_entry(), environment=replace(OLD, capability="9.0"))
+    lost = a_receipt(an_entry(None, verdict="broken", reason="worker 'gw0' crashed"), environment=Environment())
+
+    assert compare(card, lost).lanes[0].newly_broken
+
+
 def test_a_lane_that_raised_before_too_is_broken_and_not_newly() -> None:
     entry = an_entry(Measurement(raised=RAISED), verdict="broken", reason="raised")
 

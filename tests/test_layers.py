@@ -42,7 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runner",
         "state",
     ),
-    "top": ("__init__", "__main__", "cli", "hooks", "plugin", "session", "settings"),
+    "top": ("__init__", "__main__", "cli", "history", "hooks", "plugin", "session", "settings"),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
 KNOW_PYTEST = ("__init__", "hooks", "plugin")

@@ -107,6 +107,11 @@ def drift_headline(drift: Drift) -> str:
     return f"{label} {_value(drift.before)} -> {_value(drift.after)}"
 
 
+def lane_lines(lane: LaneComparison) -> Iterator[str]:
+    """What is to be said of one lane alone: its drifts with their facts, and what differs between the two runs."""
+    yield from _lane_lines(lane, Attribution(), False)
+
+
 def _value(value: Value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else plain(str(value))
 

@@ -1,0 +1,108 @@
+"""History: what earlier runs recorded, what this run is held to, and what it is to add. Knows no pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from .baseline import Baselines, Found, Recorded, compare_lane, refusal
+from .drift import LaneComparison
+from .receipt import Entry, Environment
+from .report.history import what_drifted
+from .report.terminal import Row
+from .settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A lane held against a baseline: that of its own environment, or of an older torch."""
+
+    found: Found
+    lane: LaneComparison
+
+    @property
+    def failed(self) -> bool:
+        """Drift fails; what is not known is told and fails no test."""
+        return self.lane.verdict == "drifted" or self.lane.newly_broken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """The lanes of a session that a baseline was found for, those without one, and how many the baselines have."""
+
+    held: tuple[Held, ...] = ()
+    new: tuple[Entry, ...] = ()
+    known: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """The project's baselines, as a session uses them."""
+
+    settings: Settings
+    baselines: Baselines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.baselines = Baselines(self.settings.baselines, self.settings.root)
+
+    def hold(self, entry: Entry, environment: Environment) -> Held | None:
+        """The lane against its baseline; None where it has none, or is the reference.
+
+        Raises:
+            ReceiptError: a baseline cannot be read.
+        """
+        if entry.verdict == "reference":
+            return None
+        found = self.baselines.find(entry.contract, entry.lane, environment)
+        if found is None:
+            return None
+        return Held(found=found, lane=compare_lane(entry, environment, found))
+
+    def is_recorded(self, entry: Entry) -> bool:
+        """Whether this run writes the lane anew when it has changed, so that the change is no failure."""
+        if self.settings.record not in ("changed", "all"):
+            return False
+        return not refusal(entry) or bool(self.settings.accepted)
+
+    def record(self, entries: Iterable[Entry], environments: Mapping[str, Environment]) -> Recorded | None:
+        """Write what the session was asked to; None where it was not.
+
+        Raises:
+            ReceiptError: a baseline cannot be read or written.
+        """
+        if self.settings.record is None:
+            return None
+        return self.baselines.record(entries, environments, self.settings.record, self.settings.accepted)
+
+    def summary(self, entries: Iterable[Entry], environments: Mapping[str, Environment]) -> Summary:
+        """All lanes of a session against their baselines.
+
+        Raises:
+            ReceiptError: a baseline cannot be read.
+        """
+        held: list[Held] = []
+        new: list[Entry] = []
+        for entry in entries:
+            found = self.hold(entry, environments[entry.environment])
+            if found is not None:
+                held.append(found)
+            elif entry.verdict not in ("reference", "unmeasured"):
+                new.append(entry)
+        keys = sorted({each.found.key for each in held})
+        return Summary(held=tuple(held), new=tuple(new), known=sum(map(self.baselines.size, keys)))
+
+    def marked(self, rows: Sequence[Row], summary: Summary | None) -> list[Row]:
+        """The rows of a session, those that keep to their limits and not to their baseline as drifted."""
+        if summary is None or self.settings.record in ("changed", "all"):
+            return list(rows)
+        drifted = {
+            (each.lane.contract, each.lane.lane): what_drifted(each.lane)
+            for each in summary.held
+            if each.lane.verdict == "drifted"
+        }
+        return [
+            replace(row, verdict="drifted", reason=drifted[row.contract, row.lane])
+            if row.verdict == "held" and (row.contract, row.lane) in drifted
+            else row
+            for row in rows
+        ]
