@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from .baseline import Baselines, Found, Recorded, compare_lane, refusal
 from .drift import LaneComparison
-from .receipt import Entry, Environment
+from .receipt import Entry, Environment, environment_key
 from .report.history import what_drifted
 from .report.terminal import Row
 from .settings import Settings
@@ -15,10 +15,16 @@ from .settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """A lane held against a baseline: that of its own environment, or of an older torch."""
+    """A lane held against a baseline: its `own` environment's, or that of an older torch."""
 
     found: Found
     lane: LaneComparison
+    own: bool
+
+    @property
+    def record(self) -> str:
+        """The mode of recording that would make this run the baseline."""
+        return "changed" if self.own else "new"
 
     @property
     def failed(self) -> bool:
@@ -56,13 +62,13 @@ class History:
         found = self.baselines.find(entry.contract, entry.lane, environment)
         if found is None:
             return None
-        return Held(found=found, lane=compare_lane(entry, environment, found))
+        own = found.key == environment_key(environment)
+        return Held(found=found, lane=compare_lane(entry, environment, found), own=own)
 
-    def is_recorded(self, entry: Entry) -> bool:
-        """Whether this run writes the lane anew when it has changed, so that the change is no failure."""
-        if self.settings.record not in ("changed", "all"):
-            return False
-        return not refusal(entry) or bool(self.settings.accepted)
+    def is_recorded(self, entry: Entry, held: Held) -> bool:
+        """Whether this run writes the lane anew, so that what changed in it is no failure."""
+        wanted = {"all", "changed" if held.own else "new"}
+        return self.settings.record in wanted and (not refusal(entry) or bool(self.settings.accepted))
 
     def record(self, entries: Iterable[Entry], environments: Mapping[str, Environment]) -> Recorded | None:
         """Write what the session was asked to; None where it was not.
@@ -93,12 +99,10 @@ class History:
 
     def marked(self, rows: Sequence[Row], summary: Summary | None) -> list[Row]:
         """The rows of a session, those that keep to their limits and not to their baseline as drifted."""
-        if summary is None or self.settings.record in ("changed", "all"):
-            return list(rows)
         drifted = {
             (each.lane.contract, each.lane.lane): what_drifted(each.lane)
-            for each in summary.held
-            if each.lane.verdict == "drifted"
+            for each in (summary.held if summary is not None else ())
+            if each.lane.verdict == "drifted" and self.settings.record not in ("all", each.record)
         }
         return [
             replace(row, verdict="drifted", reason=drifted[row.contract, row.lane])

@@ -248,13 +248,15 @@ class Hooks:
     def _drift(self, contract: Contract) -> str:
         """What to say if the lane is not what its baseline says; empty where it is."""
         entry = contract.judged.entry if contract.judged is not None else None
-        if entry is None or entry.verdict == "broken" or self._history.is_recorded(entry):
+        if entry is None or entry.verdict == "broken":
             return ""
         try:
             held = self._history.hold(entry, _environment(self._settings.root)[1])
         except ReceiptError as error:
             return f"the baseline of this lane: {error}"
-        return drift_text(held.lane, held.found) if held is not None and held.failed else ""
+        if held is None or not held.failed or self._history.is_recorded(entry, held):
+            return ""
+        return drift_text(held.lane, held.found, held.record)
 
     def _subject(self, contract: Contract) -> Subject:
         return Subject(
@@ -360,8 +362,10 @@ class Hooks:
             return record_lines(self._recorded, str(self._settings.baselines))
         if self._held is None or not self._settings.baselines.is_dir():
             return []
-        lanes = [(each.found, each.lane) for each in self._held.held]
-        return baseline_lines(lanes, len(self._held.new), self._held.known)
+        held = self._held.held
+        lanes = [(each.found, each.lane) for each in held]
+        mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
+        return baseline_lines(lanes, len(self._held.new), self._held.known, mode)
 
 
 def _test(item: pytest.Item) -> str:

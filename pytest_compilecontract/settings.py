@@ -55,6 +55,12 @@ def settings_from(
             mean anything.
     """
     known = {**BUILT_IN, **project_lanes(root)}
+    if baselines == "":
+        raise UsageError("--contract-baselines names no folder")
+    if accepted is not None and record is None:
+        raise UsageError("--contract-accept-reason does nothing without --contract-record")
+    if accepted is not None and not accepted.strip():
+        raise UsageError("--contract-accept-reason gives no reason")
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
     if asked is not None and not names:
         raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")

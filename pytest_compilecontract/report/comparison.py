@@ -109,7 +109,8 @@ def drift_headline(drift: Drift) -> str:
 
 def lane_lines(lane: LaneComparison) -> Iterator[str]:
     """What is to be said of one lane alone: its drifts with their facts, and what differs between the two runs."""
-    yield from _lane_lines(lane, Attribution(), False)
+    yield from _lane_lines(lane, lane.attribution, False)
+    yield from _attribution_lines(lane.attribution)
 
 
 def _value(value: Value) -> str:
@@ -132,7 +133,7 @@ def _attribution_lines(attribution: Attribution) -> list[str]:
         changes = getattr(attribution, kind)
         shown = ", ".join(plain(change) for change in changes[:MOST_SETTINGS])
         more = f", and {len(changes) - MOST_SETTINGS} more" if len(changes) > MOST_SETTINGS else ""
-        lines.append(_cut(f"{_MARGIN}{kind}: {shown}{more}"))
+        lines.append(cut(f"{_MARGIN}{kind}: {shown}{more}"))
     return lines
 
 
@@ -156,7 +157,7 @@ def _grouped(lanes: Sequence[LaneComparison], shared: Attribution, everything: b
 
 def _group_lines(group: _Group) -> list[str]:
     lanes = ", ".join(plain(lane) for lane in group.lanes)
-    lines = [_cut(f"{group.verdict} {plain(group.contract)} [{lanes}]"), *group.lines]
+    lines = [cut(f"{group.verdict} {plain(group.contract)} [{lanes}]"), *group.lines]
     if group.verdict in ("broken", "drifted", "unverified"):
         # To be copied, so whole.
         lines.append(f"{_MARGIN}rerun: {plain(group.rerun)}")
@@ -165,7 +166,7 @@ def _group_lines(group: _Group) -> list[str]:
 
 def _lane_lines(lane: LaneComparison, shared: Attribution, everything: bool) -> Iterator[str]:
     if lane.reason:
-        yield _cut(f"{_MARGIN}{plain(lane.reason)}")
+        yield cut(f"{_MARGIN}{plain(lane.reason)}")
     elif open_ := why_open(lane):
         yield f"{_MARGIN}{plain(open_)}"
     for drift in lane.drifts:
@@ -190,14 +191,14 @@ def _fact_lines(mark: str, fact: Fact) -> Iterator[str]:
     inner = _MARGIN * 4
     # Where there is no line of the user's to show, the reason takes its place.
     said = plain(fact.source) or reason
-    yield _cut(f"{_MARGIN * 2}{mark} {plain(fact.where)}" + (f": {said}" if said else ""))
+    yield cut(f"{_MARGIN * 2}{mark} {plain(fact.where)}" + (f": {said}" if said else ""))
     if fact.source and reason:
-        yield _cut(inner + reason)
+        yield cut(inner + reason)
     if fact.hint and mark == "+":
-        yield _cut(f"{inner}hint: {plain(_first_line(fact.hint))}")
+        yield cut(f"{inner}hint: {plain(_first_line(fact.hint))}")
     if fact.stack:
         calls = [plain(frame) for frame in fact.stack[-_STACK_SHOWN:]]
-        yield _cut(f"{inner}called from {', '.join(reversed(calls))}")
+        yield cut(f"{inner}called from {', '.join(reversed(calls))}")
 
 
 def _open_lines(lanes: Sequence[LaneComparison], policy: Policy) -> Iterator[str]:
@@ -208,7 +209,7 @@ def _open_lines(lanes: Sequence[LaneComparison], policy: Policy) -> Iterator[str
         names = [f"{plain(lane.contract)} [{plain(lane.lane)}]" for lane in group]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         said = "" if verdict in ("held", "improved") else f"{verdict}: "
-        yield _cut(f"{_MARGIN}{names[0]}{more}: {said}{plain(reason)}")
+        yield cut(f"{_MARGIN}{names[0]}{more}: {said}{plain(reason)}")
     if len(reasons) > MOST_GROUPS:
         yield f"{_MARGIN}... and {len(reasons) - MOST_GROUPS} more reasons"
 
@@ -239,5 +240,6 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """A line no wider than a terminal's."""
     return text if len(text) <= WIDTH else text[: WIDTH - 3].rstrip() + "..."

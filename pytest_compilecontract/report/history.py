@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_compilecontract.baseline import Found, Recorded
 from pytest_compilecontract.drift import LaneComparison, Verdict
-from pytest_compilecontract.report.comparison import drift_headline, lane_lines
+from pytest_compilecontract.report.comparison import cut, drift_headline, lane_lines
 from pytest_compilecontract.report.terminal import FAILURE_LINES, Line, plain
 
 MOST = 20
@@ -15,10 +15,13 @@ RECORD = "pytest --compile-contracts --contract-record"
 _ORDER: tuple[Verdict, ...] = ("held", "improved", "unmeasured", "unverified", "broken", "drifted")
 
 
-def drift_text(lane: LaneComparison, found: Found) -> str:
-    """Why a lane is not what its baseline says, at most as long as a failure by limits, and what to do."""
+def drift_text(lane: LaneComparison, found: Found, mode: str) -> str:
+    """Why a lane is not what its baseline says, at most as long as a failure by limits, and what to do.
+
+    `mode` is the mode of recording that would accept it.
+    """
     head = f"compile contract drifted: {plain(lane.contract)}, lane {plain(lane.lane)}, held to {_where(found)}"
-    tail = ["rerun this lane alone:", plain(lane.rerun), "accept it as the baseline:", _record("changed", lane)]
+    tail = ["rerun this lane alone:", plain(lane.rerun), "accept it as the baseline:", _record(mode, lane)]
     body = list(lane_lines(lane))
     room = FAILURE_LINES - 1 - len(tail)
     if len(body) > room:
@@ -26,30 +29,31 @@ def drift_text(lane: LaneComparison, found: Found) -> str:
     return "\n".join([head, *body, *tail])
 
 
-def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int) -> list[Line]:
-    """What the session's lanes were held to, and how that went."""
+def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str) -> list[Line]:
+    """What the session's lanes were held to, and how that went; `mode` of recording keeps what improved."""
     if not lanes:
         said = f"baselines: none for {_counted(new, 'lane')}; to record: {RECORD}=new" if new else ""
         return [(said, {"yellow": True})] if said else []
     found = Counter(lane.verdict for _, lane in lanes)
     totals = ", ".join(f"{found[verdict]} {verdict}" for verdict in _ORDER if found[verdict])
     where = ", ".join(dict.fromkeys(_where(each) for each, _ in lanes))
+    compared = sum(lane.compared for _, lane in lanes)
     bad = bool({"drifted", "broken"} & set(found))
     lines: list[Line] = [
         (
-            f"baselines: compared {len(lanes)} of {_counted(known, 'lane')} with {where}: {totals}",
+            f"baselines: compared {compared} of {_counted(known, 'lane')} with {where}: {totals}",
             {"red": True} if bad else {"yellow": True} if "unverified" in found else {"green": True},
         )
     ]
     for verdict, markup in (("drifted", {"red": True}), ("unverified", {"yellow": True})):
         named = [lane for _, lane in lanes if lane.verdict == verdict]
-        lines += [(f"  {verdict} {_name(lane)}: {what_drifted(lane)}", markup) for lane in named[:MOST]]
+        lines += [(cut(f"  {verdict} {_name(lane)}: {what_drifted(lane)}"), markup) for lane in named[:MOST]]
         if len(named) > MOST:
             lines.append((f"  ... and {len(named) - MOST} {verdict} more", markup))
     improved = [lane for _, lane in lanes if lane.verdict == "improved"]
-    lines += [(f"  improved {_name(lane)}: {what_drifted(lane)}", {"green": True}) for lane in improved[:MOST]]
+    lines += [(cut(f"  improved {_name(lane)}: {what_drifted(lane)}"), {"green": True}) for lane in improved[:MOST]]
     if improved:
-        lines.append((f"  to record what improved: {RECORD}=changed", {}))
+        lines.append((f"  to record what improved: {RECORD}={mode}", {}))
     if new:
         lines.append((f"  {_counted(new, 'lane')} without a baseline; to record: {RECORD}=new", {"yellow": True}))
     return lines
@@ -68,7 +72,7 @@ def record_lines(recorded: Recorded, folder: str) -> list[Line]:
         )
     ]
     for contract, lane, why in recorded.refused[:MOST]:
-        lines.append((f"  not recorded: {plain(contract)} [{plain(lane)}]: {plain(why)}"[:160], {"red": True}))
+        lines.append((cut(f"  not recorded: {plain(contract)} [{plain(lane)}]: {plain(why)}"), {"red": True}))
     if len(recorded.refused) > MOST:
         lines.append((f"  ... and {len(recorded.refused) - MOST} more not recorded", {"red": True}))
     if recorded.refused:
