@@ -9,6 +9,7 @@ cannot be read, 3 not known.
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,9 @@ from pytest_compilecontract.receipt import (
     read_receipt,
     receipt_from_document,
 )
-from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, title, totals
+from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
 from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
+from pytest_compilecontract.waivers import read_waivers, rotten, waived
 
 YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -88,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         two.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
         two.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+        two.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
         louder = two.add_mutually_exclusive_group()
         louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
         louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
@@ -207,7 +210,7 @@ def _compare(chosen: argparse.Namespace) -> int:
         return _refused(error)
     quiet = [title(comparison), totals(comparison)]
     lines = quiet if chosen.verbosity < 0 else comparison_lines(comparison, everything=chosen.verbosity > 0)
-    print("\n".join(lines))
+    print("\n".join([*lines, *rotten_lines(found)]))
     return _code(found)
 
 
@@ -223,8 +226,10 @@ def _gate(chosen: argparse.Namespace) -> int:
 
 def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:
     policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
-    comparison = compare(_read(chosen.old), _read(chosen.new), policy)
-    return comparison, answer(comparison, policy), policy
+    waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
+    today = datetime.date.today()
+    comparison = waived(compare(_read(chosen.old), _read(chosen.new), policy), waivers, today)
+    return comparison, answer(comparison, policy, rotten(comparison, waivers, today, whole=True)), policy
 
 
 def _read(path: Path) -> Receipt:

@@ -37,7 +37,7 @@ from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Metric, Polic
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
 
 T = TypeVar("T")
-Verdict = Literal["held", "improved", "drifted", "broken", "new", "missing", "unmeasured", "unverified"]
+Verdict = Literal["held", "improved", "waived", "drifted", "broken", "new", "missing", "unmeasured", "unverified"]
 Direction = Literal["worse", "better", "changed"]
 Value = int | float | str
 
@@ -91,7 +91,7 @@ class Drift:
     """A metric of one contract in one lane that is not what it was.
 
     `before` and `after` are its values, `came` and `went` the facts behind them. `gates` says whether the policy judges
-    it; "changed" is neither better nor worse.
+    it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it.
     """
 
     contract: str
@@ -105,14 +105,15 @@ class Drift:
     went: tuple[Fact, ...] = ()
     attribution: Attribution = field(default_factory=Attribution)
     rerun: str = ""
+    waived: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneComparison:
     """One lane of one contract, before and after.
 
-    `before` and `after` are the verdicts of its own limits, None where it is not there. `unknown` are the metrics that
-    cannot be compared, each with why.
+    `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
+    side. `unknown` are the metrics that cannot be compared, each with why.
     """
 
     contract: str
@@ -120,6 +121,7 @@ class LaneComparison:
     verdict: Verdict
     before: OwnVerdict | None
     after: OwnVerdict | None
+    torch: str | None = None
     reason: str = ""
     drifts: tuple[Drift, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -134,7 +136,7 @@ class LaneComparison:
     @property
     def compared(self) -> bool:
         """Whether both sides were measured and could be held against each other."""
-        return self.verdict in ("held", "improved", "drifted") or self.newly_broken
+        return self.verdict in ("held", "improved", "waived", "drifted") or self.newly_broken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,6 +287,7 @@ def _compare_lane(
             verdict="new" if old is None else "missing",
             before=old.verdict if old else None,
             after=new.verdict if new else None,
+            torch=environments.after[new.environment].torch if new else None,
             reason="nothing to compare with" if old is None else "not in the newer run",
             rerun=rerun_command(shown),
         )
@@ -302,6 +305,7 @@ def _compare_lane(
         verdict=verdict,
         before=old.verdict,
         after=new.verdict,
+        torch=environments.after[new.environment].torch,
         reason=reason,
         drifts=drifts,
         unknown=unknown,

@@ -13,20 +13,24 @@ Outcome = Literal["yes", "no", "not known"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """`against` are the lanes that say no, `open` those of which nobody knows; `note` is why where no lane says it."""
+    """`against` are the lanes that say no, `open` those of which nobody knows; `note` is why where no lane says it.
+
+    `rotten` are the waivers to delete; they say no as well.
+    """
 
     outcome: Outcome
     against: tuple[LaneComparison, ...] = ()
     open: tuple[LaneComparison, ...] = ()
     note: str = ""
+    rotten: tuple[str, ...] = ()
 
 
-def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY) -> Answer:
+def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY, rotten: tuple[str, ...] = ()) -> Answer:
     """The answer for all lanes of a comparison that was made with the same policy."""
     against = tuple(lane for lane in comparison.lanes if lane.verdict == "drifted" or lane.newly_broken)
     unknown = tuple(lane for lane in comparison.lanes if why_open(lane, policy) and lane not in against)
-    if against:
-        return Answer(outcome="no", against=against, open=unknown)
+    if against or rotten:
+        return Answer(outcome="no", against=against, open=unknown, rotten=rotten)
     compared = any(lane.compared for lane in comparison.lanes)
     note = "" if compared else _nothing(comparison)
     if unknown or not compared:
@@ -41,7 +45,7 @@ def why_open(lane: LaneComparison, policy: Policy = DEFAULT_POLICY) -> str:
     if lane.verdict in ("held", "improved"):
         # A lane that fails before and after may hide what the upgrade does to it.
         return "exceeds its limits, as before" if lane.after == "violated" else ""
-    if lane.verdict == "drifted" or lane.newly_broken:
+    if lane.verdict in ("drifted", "waived") or lane.newly_broken:
         return ""
     return lane.reason or "no reason was given"
 

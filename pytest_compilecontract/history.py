@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .baseline import Baselines, Found, Recorded, compare_lane, refusal
-from .drift import LaneComparison
+from .drift import Comparison, LaneComparison
 from .receipt import Entry, Environment, environment_key
 from .report.history import what_drifted
 from .report.terminal import Row
 from .settings import Settings
+from .waivers import FILE, Waiver, read_waivers, rotten, waived
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,12 +45,20 @@ class Summary:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """The project's baselines, as a session uses them."""
+    """The project's baselines and waivers, as a session uses them.
+
+    Raises:
+        UsageError: the waivers cannot be read.
+    """
 
     settings: Settings
     baselines: Baselines = field(init=False)
+    waivers: tuple[Waiver, ...] = field(init=False)
+    today: datetime.date = field(default_factory=datetime.date.today)
 
     def __post_init__(self) -> None:
+        file = self.settings.root / FILE
+        self.waivers = read_waivers(file) if file.exists() else ()
         self.baselines = Baselines(self.settings.baselines, self.settings.root)
 
     def hold(self, entry: Entry, environment: Environment) -> Held | None:
@@ -62,8 +72,13 @@ class History:
         found = self.baselines.find(entry.contract, entry.lane, environment)
         if found is None:
             return None
-        own = found.key == environment_key(environment)
-        return Held(found=found, lane=compare_lane(entry, environment, found), own=own)
+        lane = waived(_alone(compare_lane(entry, environment, found)), self.waivers, self.today).lanes[0]
+        return Held(found=found, lane=lane, own=found.key == environment_key(environment))
+
+    def rotten(self, summary: Summary) -> tuple[str, ...]:
+        """The waivers to delete, as far as a run of perhaps a part of all tests can tell."""
+        lanes = tuple(each.lane for each in summary.held)
+        return rotten(Comparison(before="", after="", lanes=lanes), self.waivers, self.today, whole=False)
 
     def is_recorded(self, entry: Entry, held: Held) -> bool:
         """Whether this run writes the lane anew, so that what changed in it is no failure."""
@@ -110,3 +125,7 @@ class History:
             else row
             for row in rows
         ]
+
+
+def _alone(lane: LaneComparison) -> Comparison:
+    return Comparison(before="", after="", lanes=(lane,))

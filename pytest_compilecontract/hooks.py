@@ -82,10 +82,10 @@ class Hooks:
                 record=config.getoption("--contract-record"),
                 accepted=config.getoption("--contract-accept-reason"),
             )
+            self._history = History(settings=settings)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         self.session = Session(settings=settings)
-        self._history = History(settings=settings)
         self._held: Summary | None = None
         self._recorded: Recorded | None = None
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
@@ -340,9 +340,11 @@ class Hooks:
         # Before recording, which would make this run its own baseline.
         self._held = self._history.summary(entries, environments)
         self._recorded = self._history.record(entries, environments)
+        problems = list(self._history.rotten(self._held))
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._recorded is None and not compared:
-            self._problem = f"nothing was compared with the baselines in {self._settings.baselines}"
+            problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
+        self._problem = "\n".join(problems)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows = self._history.marked(self.session.rows(), self._held)

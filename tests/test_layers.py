@@ -28,6 +28,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "drift",
         "gate",
         "baseline",
+        "versions",
+        "waivers",
         "report",
     ),
     "torch rim": (

@@ -32,6 +32,7 @@ _ORDER: tuple[Verdict, ...] = (
     "missing",
     "unmeasured",
     "new",
+    "waived",
     "improved",
     "held",
 )
@@ -77,7 +78,13 @@ def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAUL
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by compilecontract compare -v)"]
     if answer.open:
         lines += ["", "not known:", *_open_lines(answer.open, policy)]
+    lines += ["", *rotten_lines(answer)] if answer.rotten else []
     return [*lines, "", totals(comparison), _verdict_line(comparison, answer)]
+
+
+def rotten_lines(answer: Answer) -> list[str]:
+    """The waivers to delete, whole: a line to act on."""
+    return [plain(line) for line in answer.rotten]
 
 
 def title(comparison: Comparison) -> str:
@@ -178,6 +185,8 @@ def _lane_lines(lane: LaneComparison, shared: Attribution, everything: bool) -> 
 
 def _drift_lines(drift: Drift) -> Iterator[str]:
     note = "" if drift.direction == "worse" else f" ({drift.direction})"
+    if drift.waived:
+        note = f" (waived: {plain(drift.waived)})"
     yield f"{_MARGIN}{drift_headline(drift)}{note}"
     for mark, facts in (("+", drift.came), ("-", drift.went)):
         for fact in facts[:MOST_FACTS]:
@@ -224,6 +233,8 @@ def _verdict_line(comparison: Comparison, answer: Answer) -> str:
         said.append(f"{_counted(drifted, 'lane')} drifted")
     if broken:
         said.append(f"{_counted(broken, 'lane')} broke")
+    if answer.rotten:
+        said.append(f"{_counted(len(answer.rotten), 'waiver')} to delete")
     if answer.outcome == "not known":
         if answer.note:
             said.append(answer.note)

@@ -225,3 +225,34 @@ def test_a_folder_of_baselines_is_a_side_of_the_gate(project: Project, capsys: p
 
     assert main(["gate", folder, folder, "-q"]) == 0
     assert capsys.readouterr().out.endswith("? yes\n")
+
+
+def test_a_waived_drift_fails_nothing_until_its_last_day(project: Project) -> None:
+    waiver = """
+        [[waiver]]
+        contract = "contracts/test_block.py::test_breaks"
+        lane = "capture"
+        metric = "{metric}"
+        torch = ">=2.1"
+        issue = "https://example.org/7"
+        owner = "someone"
+        expires = {expires}
+        kind = "workaround"
+        """
+    file = project.folder / "contracts/waivers.toml"
+    codes = []
+
+    for expires in ("2999-01-31", "2020-01-31"):
+        file.write_text("".join(waiver.format(metric=each, expires=expires) for each in ("graph_breaks", "fullgraph")))
+        ran = project.run("-k", "breaks", breaks="one")
+        codes.append(ran.code)
+        if expires.startswith("2999"):
+            assert ran.line("waived") == (
+                "  waived contracts/test_block.py::test_breaks [capture]: fullgraph yes -> no, graph breaks 0 -> 1"
+            )
+
+    assert codes == [pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED]
+    assert ran.line("ERROR: ") == (
+        f"ERROR: {file}:2: the waiver of contracts/test_block.py::test_breaks [capture] graph_breaks expired on "
+        "2020-01-31: delete it"
+    )
