@@ -23,6 +23,7 @@ from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
 from pytest_compilecontract.errors import ContractError, ReceiptError
 from pytest_compilecontract.gate import Answer, answer
+from pytest_compilecontract.matrix import matrix
 from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.receipt import (
     Entry,
@@ -34,6 +35,7 @@ from pytest_compilecontract.receipt import (
     receipt_from_document,
 )
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
+from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
 from pytest_compilecontract.waivers import read_waivers, rotten, waived
 
@@ -95,6 +97,14 @@ def _parser() -> argparse.ArgumentParser:
         louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
         louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
         two.set_defaults(command=command, verbosity=0)
+
+    table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
+    table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
+    table.add_argument("--format", choices=("terminal", "markdown"), default="terminal", help="(default: terminal)")
+    table.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+    table.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
+    table.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held everywhere")
+    table.set_defaults(command=_matrix)
     return parser
 
 
@@ -222,6 +232,28 @@ def _gate(chosen: argparse.Namespace) -> int:
     lines = answer_lines(comparison, found, policy)
     print("\n".join(lines[-1:] if chosen.verbosity < 0 else lines))
     return _code(found)
+
+
+def _matrix(chosen: argparse.Namespace) -> int:
+    """Print the matrix; its exit code is the gate's from the first environment to the last."""
+    try:
+        policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
+        waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
+        today = datetime.date.today()
+        found = matrix([_read(path) for path in chosen.runs], policy, waivers, today)
+    except ContractError as error:
+        return _refused(error)
+    if chosen.format == "markdown":
+        print(markdown(found), end="")
+    else:
+        print("\n".join(terminal_lines(found, everything=chosen.verbose)))
+    if not found.comparisons:
+        return NOT_KNOWN
+    last = found.comparisons[-1]
+    said = rotten(last, waivers, today, whole=True)
+    for line in said:
+        print(one_line(line, 1000), file=sys.stderr)
+    return _code(answer(last, policy, said))
 
 
 def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:

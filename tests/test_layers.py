@@ -30,6 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "baseline",
         "versions",
         "waivers",
+        "matrix",
         "report",
     ),
     "torch rim": (
