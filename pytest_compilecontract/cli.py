@@ -1,6 +1,7 @@
 """The `compilecontract` command. No torch here.
 
-Exit codes: 0 yes, 1 no (a file does not match the schema), 2 a usage error or a file that cannot be read.
+Exit codes: 0 yes, 1 no (a lane drifted or broke; a file does not match the schema), 2 a usage error or a file that
+cannot be read, 3 not known.
 """
 
 # ruff: noqa: T201 - what this module prints is what it is for
@@ -8,6 +9,7 @@ Exit codes: 0 yes, 1 no (a file does not match the schema), 2 a usage error or a
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,8 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pytest_compilecontract.baseline import read_folder
+from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
-from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.errors import ContractError, ReceiptError
+from pytest_compilecontract.gate import Answer, answer
+from pytest_compilecontract.matrix import matrix
+from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.receipt import (
     Entry,
     Receipt,
@@ -27,11 +34,15 @@ from pytest_compilecontract.receipt import (
     read_receipt,
     receipt_from_document,
 )
+from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
+from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
+from pytest_compilecontract.waivers import read_waivers, rotten, waived
 
-YES, NO, UNREADABLE = 0, 1, 2
+YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
 INTERRUPTED = 130
 MOST_ERRORS = 20
+RECEIPT = "receipt.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +84,30 @@ def _parser() -> argparse.ArgumentParser:
     louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
     show.set_defaults(command=_show, verbosity=0)
+
+    for name, help_, command in (
+        ("compare", "print every drift between two runs", _compare),
+        ("gate", "may we upgrade? exit code 0 yes, 1 no, 2 unusable input, 3 not known", _gate),
+    ):
+        two = commands.add_parser(name, help=help_, description=help_)
+        two.add_argument(
+            "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or one of baselines"
+        )
+        two.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
+        two.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+        two.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
+        louder = two.add_mutually_exclusive_group()
+        louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
+        louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
+        two.set_defaults(command=command, verbosity=0)
+
+    table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
+    table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
+    table.add_argument("--format", choices=("terminal", "markdown"), default="terminal", help="(default: terminal)")
+    table.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+    table.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
+    table.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held everywhere")
+    table.set_defaults(command=_matrix)
     return parser
 
 
@@ -181,6 +216,69 @@ def _row(entry: Entry) -> Row:
     return Row(contract=entry.contract, lane=entry.lane, verdict=entry.verdict, counts=counts, reason=entry.reason)
 
 
-def _refused(error: ReceiptError) -> int:
-    print(f"compilecontract: {error}", file=sys.stderr)
+def _compare(chosen: argparse.Namespace) -> int:
+    try:
+        comparison, found, _ = _compared(chosen)
+    except ContractError as error:
+        return _refused(error)
+    quiet = [title(comparison), totals(comparison)]
+    lines = quiet if chosen.verbosity < 0 else comparison_lines(comparison, everything=chosen.verbosity > 0)
+    print("\n".join([*lines, *rotten_lines(found)]))
+    return _code(found)
+
+
+def _gate(chosen: argparse.Namespace) -> int:
+    try:
+        comparison, found, policy = _compared(chosen)
+    except ContractError as error:
+        return _refused(error)
+    lines = answer_lines(comparison, found, policy)
+    print("\n".join(lines[-1:] if chosen.verbosity < 0 else lines))
+    return _code(found)
+
+
+def _matrix(chosen: argparse.Namespace) -> int:
+    """Print the matrix; its exit code is the gate's from the first environment to the last."""
+    try:
+        policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
+        waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
+        today = datetime.date.today()
+        found = matrix([_read(path) for path in chosen.runs], policy, waivers, today)
+    except ContractError as error:
+        return _refused(error)
+    if chosen.format == "markdown":
+        print(markdown(found), end="")
+    else:
+        print("\n".join(terminal_lines(found, everything=chosen.verbose)))
+    if not found.comparisons:
+        return NOT_KNOWN
+    last = found.comparisons[-1]
+    said = rotten(last, waivers, today, whole=True)
+    for line in said:
+        print(one_line(line, 1000), file=sys.stderr)
+    return _code(answer(last, policy, said))
+
+
+def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:
+    policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
+    waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
+    today = datetime.date.today()
+    comparison = waived(compare(_read(chosen.old), _read(chosen.new), policy), waivers, today)
+    return comparison, answer(comparison, policy, rotten(comparison, waivers, today, whole=True)), policy
+
+
+def _read(path: Path) -> Receipt:
+    if not path.is_dir():
+        return read_receipt(path)
+    if (path / RECEIPT).exists():
+        return read_receipt(path / RECEIPT)
+    return read_folder(path)
+
+
+def _code(found: Answer) -> int:
+    return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found.outcome]
+
+
+def _refused(error: ContractError) -> int:
+    print(f"compilecontract: {one_line(str(error), 1000)}", file=sys.stderr)
     return UNREADABLE

@@ -16,12 +16,15 @@ import pytest
 
 from .contract import Limits, limits_from
 from .errors import ReceiptError, UsageError
+from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
-from .report.terminal import failure_text, headline, summary_lines
+from .report.history import baseline_lines, drift_text, record_lines
+from .report.terminal import Line, failure_text, headline, summary_lines
 from .session import Judged, Session, Subject, failed, judged, unmeasured
 from .settings import DEFAULT_LANES, Settings, settings_from
 
 if TYPE_CHECKING:
+    from .baseline import Recorded
     from .lane import CompileLane, Observation
     from .receipt import Environment
 
@@ -49,6 +52,7 @@ class Contract:
     compile_lane: CompileLane | None = None
     seen: Observation | None = None
     judged: Judged | None = None
+    drifted: str = ""
     started: float = 0.0
     unusable: str | None = None
 
@@ -76,10 +80,16 @@ class Hooks:
                 configured=config.getini("contract_lanes"),
                 report=config.getoption("--contract-report"),
                 invocation=config.invocation_params.dir,
+                baselines=config.getoption("--contract-baselines"),
+                record=config.getoption("--contract-record"),
+                accepted=config.getoption("--contract-accept-reason"),
             )
+            self._history = History(settings=settings)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         self.session = Session(settings=settings)
+        self._held: Summary | None = None
+        self._recorded: Recorded | None = None
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
         self._problem = ""
 
@@ -243,8 +253,12 @@ class Hooks:
                 self._judge_what_there_is(contract)
             return result
         self._judge(contract)
-        if contract.judged is not None and contract.judged.failed:
-            pytest.fail(_failure(contract), pytrace=False)
+        contract.drifted = self._drift(contract)
+        said = [_failure(contract)] if contract.judged is not None and contract.judged.failed else []
+        if contract.drifted:
+            said.append(contract.drifted)
+        if said:
+            pytest.fail("\n".join(said), pytrace=False)
         return result
 
     @contextlib.contextmanager
@@ -263,6 +277,19 @@ class Hooks:
                 return
             with observing(Paths(self._settings.root), "") as contract.seen:
                 yield
+
+    def _drift(self, contract: Contract) -> str:
+        """What to say if the lane is not what its baseline says; empty where it is."""
+        entry = contract.judged.entry if contract.judged is not None else None
+        if entry is None or entry.verdict == "broken":
+            return ""
+        try:
+            held = self._history.hold(entry, _environment(self._settings.root)[1])
+        except ReceiptError as error:
+            return f"the baseline of this lane: {error}"
+        if held is None or not held.failed or self._history.is_recorded(entry, held):
+            return ""
+        return drift_text(held.lane, held.found, held.record)
 
     def _subject(self, contract: Contract) -> Subject:
         return Subject(
@@ -316,7 +343,8 @@ class Hooks:
         if contract.inherited and contract.judged is None:
             return None
         entry = contract.judged.entry if contract.judged is not None else None
-        if call.excinfo is not None and not (contract.judged is not None and contract.judged.failed):
+        failed_by_us = contract.drifted or (contract.judged is not None and contract.judged.failed)
+        if call.excinfo is not None and not failed_by_us:
             said = next(iter(str(call.excinfo.value).splitlines()), "") or call.excinfo.typename
             if isinstance(call.excinfo.value, pytest.skip.Exception):
                 entry = unmeasured(self._subject(contract), said.removeprefix(_CANNOT_RUN.format(contract.lane.name)))
@@ -349,16 +377,30 @@ class Hooks:
             return
         try:
             self.session.write_report()
+            self._hold_to_history()
         except ReceiptError as error:
             self._problem = str(error)
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._problem and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _hold_to_history(self) -> None:
+        entries, environments = self.session.entries.values(), self.session.environments
+        # Before recording, which would make this run its own baseline.
+        self._held = self._history.summary(entries, environments)
+        self._recorded = self._history.record(entries, environments)
+        problems = list(self._history.rotten(self._held))
+        compared = any(each.lane.compared for each in self._held.held)
+        if self._settings.asked_for_baselines and self._recorded is None and not compared:
+            problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
+        self._problem = "\n".join(problems)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        rows = self.session.rows()
+        rows = self._history.marked(self.session.rows(), self._held)
         verbosity = terminalreporter.verbosity
         terminalreporter.write_sep("=", headline(rows, self.session.torch_versions()))
         for text, markup in summary_lines(rows, verbosity):
+            terminalreporter.write_line(text, **markup)
+        for text, markup in self._history_lines():
             terminalreporter.write_line(text, **markup)
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
@@ -368,6 +410,16 @@ class Hooks:
                 "" if self.session.entries else " (nothing was measured: one that was there before is left as it was)"
             )
             terminalreporter.write_line(f"receipt: {file}{kept}")
+
+    def _history_lines(self) -> list[Line]:
+        if self._recorded is not None:
+            return record_lines(self._recorded, str(self._settings.baselines))
+        if self._held is None or not self._settings.baselines.is_dir():
+            return []
+        held = self._held.held
+        lanes = [(each.found, each.lane) for each in held]
+        mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
+        return baseline_lines(lanes, len(self._held.new), self._held.known, mode)
 
 
 def _test(item: pytest.Item) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,14 @@ MARKER = (
     "compile_contract(**limits): what compiling may do in this test, held with --compile-contracts "
     "(max_recompiles, max_graph_breaks, ...; see pytest_compilecontract.compile_contract)"
 )
+NEED_SWITCH = (
+    "--contract-lanes",
+    "--contract-report",
+    "--contract-baselines",
+    "--contract-record",
+    "--contract-accept-reason",
+)
+MODES = ("new", "changed", "all")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +39,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
     )
     group.addoption("--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json")
+    group.addoption(
+        "--contract-baselines",
+        metavar="DIR",
+        default=None,
+        help="hold every lane to the baselines in DIR, and fail if none was compared (default: contracts/baselines)",
+    )
+    group.addoption(
+        "--contract-record",
+        metavar="MODE",
+        nargs="?",
+        const="all",
+        type=_mode,
+        default=None,
+        help="write what this run measured as the baseline: lanes that are new, those that changed, or all (default)",
+    )
+    group.addoption(
+        "--contract-accept-reason",
+        metavar="WHY",
+        default=None,
+        help="record even what broke, exceeds its limits or captured nothing; the reason is kept in the baseline",
+    )
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
+
+
+def _mode(text: str) -> str:
+    if text not in MODES:
+        known = ", ".join(MODES)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known} (before a path, write --contract-record=all)")
+    return text
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[HOOKS] = hooks = Hooks(config)
         config.pluginmanager.register(hooks, "compilecontract-hooks")
-    elif used := [name for name in ("--contract-lanes", "--contract-report") if config.getoption(name) is not None]:
+    elif used := [name for name in NEED_SWITCH if config.getoption(name) is not None]:
         raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
 
 

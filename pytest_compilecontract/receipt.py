@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_compilecontract.contract import Verdict, Violation
 from pytest_compilecontract.errors import ReceiptError
@@ -23,6 +23,8 @@ from pytest_compilecontract.measurement import Measurement
 
 # msgspec is imported where it is used: it takes longer to import than all of this package, and a pytest run that
 # writes no receipt must not pay for it.
+
+T = TypeVar("T")
 
 FORMAT = 1
 DEEPEST = 64
@@ -140,6 +142,24 @@ def from_json(data: bytes, *, name: str) -> Receipt:
     return receipt_from_document(document_from_json(data, name=name), name=name)
 
 
+def value_from_data(data: object, type_: type[T], *, name: str) -> T:
+    """The dataclass `type_` that plain `data` describes, every key and type checked.
+
+    Raises:
+        ReceiptError: `data` is of another shape.
+    """
+    try:
+        value: T = _built(data, type_)
+    except ReceiptError as error:
+        raise _named(error, name) from None
+    return value
+
+
+def value_to_data(value: object) -> Any:
+    """Dataclasses as plain data, as JSON has it."""
+    return _plain(value)
+
+
 def document_from_json(data: bytes, *, name: str) -> dict[str, Any]:
     """The JSON object in `data`, known to be of this format and to be sane, its shape not looked at yet.
 
@@ -236,6 +256,15 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
         data = to_json(receipt)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ReceiptError(f"{path}: cannot be written ({one_line(str(error))})") from error
+    write_bytes(path, data)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write the file whole or not at all; folders that are missing are made.
+
+    Raises:
+        ReceiptError: the file cannot be written.
+    """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -431,13 +460,23 @@ def schema() -> dict[str, Any]:
     Unknown properties are refused: within one format there are none. A reader looks at `format` before the schema, so
     that a newer document is called newer and not wrong.
     """
+    made = schema_of(
+        Receipt,
+        name="receipt",
+        description="What compiling did in one session of `pytest --compile-contracts`, contract by contract.",
+    )
+    made["$defs"]["Receipt"]["properties"]["created"]["pattern"] = CREATED
+    return made
+
+
+def schema_of(type_: type[Any], *, name: str, description: str) -> dict[str, Any]:
+    """The JSON Schema of a document that is a dataclass with a `format`."""
     import msgspec
 
-    made = msgspec.json.schema(Receipt)
-    definitions: dict[str, Any] = _adjusted(made["$defs"])
-    definitions["Receipt"]["properties"]["format"] = {"const": FORMAT}
-    definitions["Receipt"]["required"] = ["format", *definitions["Receipt"]["required"]]
-    definitions["Receipt"]["properties"]["created"]["pattern"] = CREATED
+    definitions: dict[str, Any] = _adjusted(msgspec.json.schema(type_)["$defs"])
+    root = definitions[type_.__name__]
+    root["properties"]["format"] = {"const": FORMAT}
+    root["required"] = ["format", *root.get("required", ())]
     definitions["Number"] = {
         "title": "Number",
         "description": "A number. JSON has no NaN and no infinity; they are written as strings.",
@@ -445,10 +484,10 @@ def schema() -> dict[str, Any]:
     }
     return {
         "$schema": DIALECT,
-        "$id": f"urn:pytest-compilecontract:receipt:{FORMAT}",
-        "title": "pytest-compilecontract receipt",
-        "description": "What compiling did in one session of `pytest --compile-contracts`, contract by contract.",
-        "$ref": "#/$defs/Receipt",
+        "$id": f"urn:pytest-compilecontract:{name}:{FORMAT}",
+        "title": f"pytest-compilecontract {name}",
+        "description": description,
+        "$ref": f"#/$defs/{type_.__name__}",
         "$defs": definitions,
     }
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .baseline import FOLDER, Mode
 from .errors import UsageError
 from .lanes import BUILT_IN, Lane, chosen, lanes_from_table
 
@@ -19,28 +20,49 @@ TABLE = "compilecontract"
 class Settings:
     """What a session was asked to do.
 
-    `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to.
+    `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
+    is the folder of the baselines, `asked_for_baselines` whether the option named it. `record` says what to write
+    there, None nothing; `accepted` is why even what should not be recorded is to be.
     """
 
     root: Path
     lanes: tuple[Lane, ...]
     known: Mapping[str, Lane]
     report: Path | None
+    baselines: Path
+    asked_for_baselines: bool = False
+    record: Mode | None = None
+    accepted: str = ""
 
 
 def settings_from(
-    *, root: Path, asked: str | None, configured: Sequence[str], report: str | None, invocation: Path
+    *,
+    root: Path,
+    asked: str | None,
+    configured: Sequence[str],
+    report: str | None,
+    invocation: Path,
+    baselines: str | None = None,
+    record: Mode | None = None,
+    accepted: str | None = None,
 ) -> Settings:
     """The settings behind the options.
 
     `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`; the former wins.
 
     Raises:
-        UsageError: a lane that is not known, or a table in pyproject.toml that cannot mean anything.
+        UsageError: a lane that is not known, an option that does nothing, or a table in pyproject.toml that cannot
+            mean anything.
     """
     known = {**BUILT_IN, **project_lanes(root)}
     if report == "":
         raise UsageError("--contract-report names no folder")
+    if baselines == "":
+        raise UsageError("--contract-baselines names no folder")
+    if accepted is not None and record is None:
+        raise UsageError("--contract-accept-reason does nothing without --contract-record")
+    if accepted is not None and not accepted.strip():
+        raise UsageError("--contract-accept-reason gives no reason")
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
     if asked is not None and not names:
         raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")
@@ -49,6 +71,10 @@ def settings_from(
         lanes=chosen(names or DEFAULT_LANES, known),
         known=known,
         report=invocation / report if report else None,
+        baselines=invocation / baselines if baselines else root / FOLDER,
+        asked_for_baselines=baselines is not None,
+        record=record,
+        accepted=(accepted or "").strip(),
     )
 
 

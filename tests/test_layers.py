@@ -16,7 +16,23 @@ PACKAGE = "pytest_compilecontract"
 FOLDER = Path(__file__).parent.parent / PACKAGE
 # The lowest first: a module imports from its own layer and from those before it.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "core": ("errors", "calls", "measurement", "lanes", "contract", "receipt", "report"),
+    "core": (
+        "errors",
+        "calls",
+        "measurement",
+        "lanes",
+        "contract",
+        "receipt",
+        "identity",
+        "policy",
+        "drift",
+        "gate",
+        "baseline",
+        "versions",
+        "waivers",
+        "matrix",
+        "report",
+    ),
     "torch rim": (
         "probes",
         "environment",
@@ -29,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runner",
         "state",
     ),
-    "top": ("__init__", "__main__", "cli", "hooks", "plugin", "session", "settings"),
+    "top": ("__init__", "__main__", "cli", "history", "hooks", "plugin", "session", "settings"),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
 KNOW_PYTEST = ("__init__", "hooks", "plugin")

@@ -510,3 +510,40 @@ def test_a_torch_that_cannot_be_measured_makes_lanes_unmeasured(
 
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines([f"*capture, body (2 contracts): {reason.replace('[', '[[]')}"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--contract-baselines="], "ERROR: --contract-baselines names no folder"),
+        (["--contract-accept-reason=why"], "ERROR: --contract-accept-reason does nothing without --contract-record"),
+        (["--contract-record", "--contract-accept-reason= "], "ERROR: --contract-accept-reason gives no reason"),
+    ],
+    ids=["no-folder", "a-reason-for-nothing", "no-reason"],
+)
+def test_an_option_about_baselines_that_means_nothing_is_refused(
+    pytester: pytest.Pytester, options: list[str], message: str
+) -> None:
+    result = pytester.runpytest("--compile-contracts", *options)
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_path_after_the_option_to_record_is_no_mode(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("--compile-contracts", "--contract-record", "tests")
+
+    result.stderr.fnmatch_lines(
+        [
+            "*argument --contract-record: 'tests' is none of new, changed, all "
+            "(before a path, write --contract-record=all[)]"
+        ]
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize("option", ["--contract-baselines=x", "--contract-record", "--contract-accept-reason=x"])
+def test_baselines_do_nothing_without_the_switch(pytester: pytest.Pytester, option: str) -> None:
+    result = pytester.runpytest(option)
+
+    result.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]} does nothing without --compile-contracts"])

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pytest_compilecontract.contract import Verdict, Violation
 from pytest_compilecontract.measurement import Measurement
@@ -17,6 +18,8 @@ FAILURE_WIDTH = 160
 SUMMARY_WIDTH = 100
 
 Line = tuple[str, dict[str, bool]]
+# A lane that keeps to its limits and not to its baseline is shown as drifted.
+Shown = Verdict | Literal["drifted"]
 
 _NAME_WIDTH = (24, 44)
 _VERDICTS_WIDTH = 36
@@ -24,8 +27,8 @@ _COUNTS_WIDTH = 34
 _REASON_WIDTH = 40
 _MARGIN = "  "
 # The worst first: the order in which a contract's verdicts are named.
-_VERDICTS: tuple[Verdict, ...] = ("broken", "violated", "unverified", "unmeasured", "held", "reference")
-_NOT_HELD: tuple[Verdict, ...] = ("broken", "violated", "unverified")
+_VERDICTS: tuple[Shown, ...] = ("broken", "violated", "drifted", "unverified", "unmeasured", "held", "reference")
+_NOT_HELD: tuple[Shown, ...] = ("broken", "violated", "drifted", "unverified")
 _SHOWN_ALWAYS = ("graphs", "graph_breaks", "recompiles")
 _SHOWN_IF_ANY = ("eager_frames", "limit_hits")
 # One and many of each count, as short as a line of a hundred columns needs.
@@ -51,7 +54,7 @@ class Row:
 
     contract: str
     lane: str
-    verdict: Verdict
+    verdict: Shown
     counts: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     reason: str = ""
 

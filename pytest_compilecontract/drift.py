@@ -1,0 +1,647 @@
+"""Drift: how what was measured after differs from what was measured before, fact by fact. Data in, data out.
+
+Identity comes before number: one graph break gone and another come is two facts, not "unchanged". What is not known is
+never held: a metric that only one side measured makes its lane unverified.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeVar
+
+from pytest_compilecontract.contract import Verdict as OwnVerdict
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.identity import (
+    Key,
+    break_keys,
+    difference_key,
+    eager_key,
+    failure_key,
+    limit_hit_key,
+    recompile_key,
+)
+from pytest_compilecontract.measurement import (
+    CompileFailure,
+    Difference,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Measurement,
+    Recompile,
+)
+from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Metric, Policy
+from pytest_compilecontract.receipt import Entry, Environment, Receipt
+
+T = TypeVar("T")
+Verdict = Literal["held", "improved", "waived", "drifted", "broken", "new", "missing", "unmeasured", "unverified"]
+Direction = Literal["worse", "better", "changed"]
+Value = int | float | str
+
+# Which fields of an environment are whose; a release of torch brings its own triton and is built for one CUDA.
+_FIELDS_OF: dict[str, tuple[str, ...]] = {
+    "torch": ("torch", "triton", "cuda"),
+    "library": ("cudnn", "nccl", "python", "pytest", "plugin"),
+    "hardware": ("device", "capability", "device_count", "processor", "driver", "platform"),
+}
+# The lane of a test that compiles by itself has no backend of its own, and no option chooses it.
+_BODY = ""
+# What `errors` says already.
+_NO_EXCEPTION = "no exception"
+_CAPTURED: tuple[str, ...] = ("graphs", "graphs_executed", "backward_graphs")
+_COUNTED: tuple[str, ...] = ("graphs", "backward_graphs", "graphs_executed")
+_BANDED: tuple[str, ...] = ("ops_captured", "cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """One fact that came or went: where in the user's code, the line's text, torch's reason, and what would help."""
+
+    where: str
+    source: str = ""
+    reason: str = ""
+    hint: str = ""
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attribution:
+    """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
+
+    What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
+    reads; `project` is the commit, the lane's definition and the contract's limits.
+    """
+
+    torch: tuple[str, ...] = ()
+    library: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    project: tuple[str, ...] = ()
+
+    def suspects(self) -> tuple[str, ...]:
+        """The kinds of thing that differ: the drift is due to one of them."""
+        return tuple(each.name for each in fields(self) if getattr(self, each.name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drift:
+    """A metric of one contract in one lane that is not what it was.
+
+    `before` and `after` are its values, `came` and `went` the facts behind them. `gates` says whether the policy judges
+    it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it.
+    """
+
+    contract: str
+    lane: str
+    metric: str
+    direction: Direction
+    before: Value
+    after: Value
+    gates: bool
+    came: tuple[Fact, ...] = ()
+    went: tuple[Fact, ...] = ()
+    attribution: Attribution = field(default_factory=Attribution)
+    rerun: str = ""
+    waived: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneComparison:
+    """One lane of one contract, before and after.
+
+    `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
+    side. `unknown` are the metrics that cannot be compared, each with why.
+    """
+
+    contract: str
+    lane: str
+    verdict: Verdict
+    before: OwnVerdict | None
+    after: OwnVerdict | None
+    torch: str | None = None
+    reason: str = ""
+    drifts: tuple[Drift, ...] = ()
+    unknown: tuple[str, ...] = ()
+    attribution: Attribution = field(default_factory=Attribution)
+    rerun: str = ""
+
+    @property
+    def newly_broken(self) -> bool:
+        """Broken now, and not so before."""
+        return self.verdict == "broken" and self.before != "broken"
+
+    @property
+    def compared(self) -> bool:
+        """Whether both sides were measured and could be held against each other."""
+        return self.verdict in ("held", "improved", "waived", "drifted") or self.newly_broken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Every lane of either side, in order of contract and lane. `before` and `after` name the torch of each side."""
+
+    before: str
+    after: str
+    lanes: tuple[LaneComparison, ...] = ()
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        """All that is not as it was, whether it gates or not."""
+        return tuple(drift for lane in self.lanes for drift in lane.drifts)
+
+    def of(self, *verdicts: Verdict) -> tuple[LaneComparison, ...]:
+        """The lanes with one of these verdicts."""
+        return tuple(lane for lane in self.lanes if lane.verdict in verdicts)
+
+
+def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) -> Comparison:
+    """Every contract and lane of the two receipts, paired by name.
+
+    Raises:
+        ReceiptError: a receipt has a lane of a contract twice, as one of several environments has.
+    """
+    old, new = _by_lane(before), _by_lane(after)
+    environments = _Environments(before.environments, after.environments)
+    lanes = [
+        _compare_lane(key, old.get(key), new.get(key), environments, policy)
+        for key in sorted({*old, *new})
+        if any(entry is not None and entry.verdict != "reference" for entry in (old.get(key), new.get(key)))
+    ]
+    return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes))
+
+
+def torch_of(receipt: Receipt) -> str:
+    """The torch that a receipt was measured with, as text; several where its environments differ."""
+    names = sorted({f"torch {each.torch}" if each.torch else "no torch" for each in receipt.environments.values()})
+    return ", ".join(names) or "no torch"
+
+
+def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
+    """The kind of device that a lane ran on: "cpu", or CUDA with its compute capability."""
+    named = lane_settings.get("device")
+    if not env.capability or (isinstance(named, str) and named.startswith("cpu")):
+        return "cpu"
+    return f"cuda sm{env.capability.replace('.', '')}"
+
+
+def rerun_command(entry: Entry) -> str:
+    """The command that runs this one lane of the contract."""
+    own = entry.lane_settings.get("backend") == _BODY
+    lane = "" if own else f" --contract-lanes={shlex.quote(entry.lane)}"
+    return f"pytest --compile-contracts{lane} {shlex.quote(entry.test)}"
+
+
+class _Environments:
+    """The environments of both sides, and what differs between any two of them."""
+
+    def __init__(self, before: Mapping[str, Environment], after: Mapping[str, Environment]) -> None:
+        self.before, self.after = before, after
+        self._known: dict[tuple[str, str], Attribution] = {}
+
+    def attribution(self, old: Entry, new: Entry) -> Attribution:
+        pair = (old.environment, new.environment)
+        if pair not in self._known:
+            self._known[pair] = _attribution(self.before[pair[0]], self.after[pair[1]])
+        found = self._known[pair]
+        if old.lane_settings == new.lane_settings and old.limits == new.limits:
+            return found
+        changed = (
+            *(f"lane: {each}" for each in _differing(old.lane_settings, new.lane_settings)),
+            *(f"limit: {each}" for each in _differing(old.limits, new.limits)),
+        )
+        return Attribution(
+            torch=found.torch,
+            library=found.library,
+            hardware=found.hardware,
+            settings=found.settings,
+            project=(*found.project, *changed),
+        )
+
+
+def _attribution(before: Environment, after: Environment) -> Attribution:
+    def differing(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(
+            _change(name.replace("_", " "), getattr(before, name), getattr(after, name))
+            for name in names
+            if getattr(before, name) != getattr(after, name)
+        )
+
+    project = differing(("commit",))
+    if not project and (before.dirty or after.dirty):
+        project = ("uncommitted changes",)
+    elif before.commit is None and after.commit is None:
+        project = ("commit not known",)
+    return Attribution(
+        torch=differing(_FIELDS_OF["torch"]),
+        library=(*differing(_FIELDS_OF["library"]), *_differing(before.libraries, after.libraries)),
+        hardware=differing(_FIELDS_OF["hardware"]),
+        settings=(
+            *_differing(before.settings or {}, after.settings or {}, unset="torch's default"),
+            *_differing(before.variables, after.variables, unset="not set"),
+        ),
+        project=project,
+    )
+
+
+def _differing(before: Mapping[str, object], after: Mapping[str, object], unset: str = "none") -> tuple[str, ...]:
+    names = sorted({*before, *after})
+    return tuple(
+        _change(name, before.get(name, unset), after.get(name, unset))
+        for name in names
+        if (name in before) != (name in after) or before.get(name) != after.get(name)
+    )
+
+
+def _change(name: str, before: object, after: object) -> str:
+    shown = ["none" if value is None else str(value) for value in (before, after)]
+    return f"{name} {shown[0]} -> {shown[1]}"
+
+
+def _by_lane(receipt: Receipt) -> dict[tuple[str, str], Entry]:
+    lanes: dict[tuple[str, str], Entry] = {}
+    for entry in receipt.entries:
+        key = (entry.contract, entry.lane)
+        if key in lanes:
+            where = f"environments {lanes[key].environment!r} and {entry.environment!r}"
+            raise ReceiptError(f"{entry.contract}, lane {entry.lane}: twice ({where}), compare one at a time")
+        lanes[key] = entry
+    return lanes
+
+
+# A lane
+
+
+def _compare_lane(
+    key: tuple[str, str], old: Entry | None, new: Entry | None, environments: _Environments, policy: Policy
+) -> LaneComparison:
+    contract, lane = key
+    shown = new or old
+    assert shown is not None
+    if old is None or new is None:
+        return LaneComparison(
+            contract=contract,
+            lane=lane,
+            verdict="new" if old is None else "missing",
+            before=old.verdict if old else None,
+            after=new.verdict if new else None,
+            torch=environments.after[new.environment].torch if new else None,
+            reason="nothing to compare with" if old is None else "not in the newer run",
+            rerun=rerun_command(shown),
+        )
+    attribution = environments.attribution(old, new)
+    verdict, reason = _incomparable(old, new, environments)
+    drifts: tuple[Drift, ...] = ()
+    unknown: tuple[str, ...] = ()
+    if verdict is None:
+        pair = _Pair(old, new, policy, attribution)
+        drifts, unknown = tuple(pair.drifts()), tuple(pair.unknown)
+        verdict, reason = _verdict(old, new, pair, drifts)
+    return LaneComparison(
+        contract=contract,
+        lane=lane,
+        verdict=verdict,
+        before=old.verdict,
+        after=new.verdict,
+        torch=environments.after[new.environment].torch,
+        reason=reason,
+        drifts=drifts,
+        unknown=unknown,
+        attribution=attribution,
+        rerun=rerun_command(new),
+    )
+
+
+def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[Verdict | None, str]:
+    if new.verdict == "unmeasured":
+        return "unmeasured", new.reason
+    if old.verdict == "unmeasured":
+        return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
+    if "broken" in (old.verdict, new.verdict):
+        # One that took its process with it could not say where it ran.
+        return None, ""
+    was = device_of(environments.before[old.environment], old.lane_settings)
+    now = device_of(environments.after[new.environment], new.lane_settings)
+    if was != now:
+        return "unverified", f"another kind of device, so nothing to compare: {was} -> {now}"
+    return None, ""
+
+
+def _verdict(old: Entry, new: Entry, pair: _Pair, drifts: Sequence[Drift]) -> tuple[Verdict, str]:
+    if new.verdict == "broken":
+        return "broken", new.reason if old.verdict != "broken" else f"broken before too: {new.reason}"
+    judged = [drift for drift in drifts if drift.gates]
+    if any(drift.direction == "worse" for drift in judged):
+        return "drifted", ""
+    if old.verdict == "broken" and new.verdict not in ("held", "reference"):
+        return "unverified", f"broken before and {new.verdict} now, so nothing to compare"
+    for entry, when in ((new, ""), (old, " before")):
+        if entry.verdict == "unverified":
+            return "unverified", f"unverified{when}: {entry.reason}"
+    if pair.unknown:
+        return "unverified", "; ".join(pair.unknown)
+    if judged:
+        return "improved", ""
+    if not pair.compared:
+        return "unmeasured", "nothing that the policy judges was measured on both sides"
+    if pair.captured_nothing:
+        return "unmeasured", "nothing was captured, before or after"
+    return "held", ""
+
+
+class _Pair:
+    """Two entries of the same lane: what differs, and what cannot be told."""
+
+    def __init__(self, old: Entry, new: Entry, policy: Policy, attribution: Attribution) -> None:
+        self._old, self._new = old, new
+        self._policy, self._attribution = policy, attribution
+        self.unknown: list[str] = []
+        self.compared = 0
+
+    @property
+    def captured_nothing(self) -> bool:
+        seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
+        limits = self._new.limits
+        allowed = limits.get("max_graphs") == 0 or limits.get("min_ops_captured") == 0
+        return seen == [0, 0] and not allowed
+
+    def drifts(self) -> Iterator[Drift]:
+        old, new = self._old, self._new
+        yield from self._facts("errors", _errors(old), _errors(new))
+        if "broken" in (old.verdict, new.verdict):
+            # What a run counted until it broke off is not to be held against what a whole one counted.
+            return
+        was, now = old.measurement or Measurement(), new.measurement or Measurement()
+        yield from self._facts("limits", _limits(old), _limits(new))
+        yield from self._capture(was, now)
+        yield from self._fullgraph(was, now)
+        for metric, read in _FACTS.items():
+            yield from self._facts(metric, read(was), read(now))
+        for metric in _BANDED:
+            yield from self._banded(METRICS[metric], getattr(was, metric), getattr(now, metric))
+        for metric in _COUNTED:
+            before, after = getattr(was, metric), getattr(now, metric)
+            if None not in (before, after) and before != after:
+                yield self._drift(metric, "changed", before, after)
+
+    def _facts(self, metric: str, before: _Facts | None, after: _Facts | None) -> Iterator[Drift]:
+        if not self._known(metric, before, after):
+            return
+        assert before is not None
+        assert after is not None
+        came, went = _without(after.of, before.of), _without(before.of, after.of)
+        if came or went:
+            direction: Direction = "worse" if came else "better"
+            yield self._drift(metric, direction, before.count, after.count, came=came, went=went)
+
+    def _capture(self, was: Measurement, now: Measurement) -> Iterator[Drift]:
+        lost: dict[str, list[Fact]] = {"came": [], "went": []}
+        for name in _CAPTURED:
+            before, after = getattr(was, name), getattr(now, name)
+            if self._known("capture", before, after, told=name) and (before == 0) != (after == 0):
+                where = name.replace("_", " ")
+                lost["came" if after == 0 else "went"].append(Fact(where=where, reason=f"{before} -> {after}"))
+        came, went = tuple(lost["came"]), tuple(lost["went"])
+        if came or went:
+            yield self._drift("capture", "worse" if came else "better", len(went), len(came), came=came, went=went)
+
+    def _fullgraph(self, was: Measurement, now: Measurement) -> Iterator[Drift]:
+        before, after = _is_fullgraph(was), _is_fullgraph(now)
+        # Its parts say what is unknown of it.
+        if before is not None and after is not None and before != after:
+            yield self._drift("fullgraph", "better" if after else "worse", _yes(before), _yes(after))
+
+    def _banded(self, metric: Metric, before: float | None, after: float | None) -> Iterator[Drift]:
+        band = self._policy.band.get(metric.name)
+        if band is None or not self._known(metric.name, before, after):
+            return
+        assert before is not None
+        assert after is not None
+        if not abs(after - before) > band * (max if metric.better == "higher" else min)(before, after):
+            return
+        direction: Direction = "better" if (after > before) == (metric.better == "higher") else "worse"
+        yield self._drift(metric.name, direction, before, after)
+
+    def _known(self, metric: str, before: object, after: object, told: str = "") -> bool:
+        """Whether both sides have it. Where only one has, nobody knows, if the policy asks."""
+        gates = metric in self._policy.gate
+        if before is not None and after is not None:
+            # A limit that is not exceeded may be one that nothing was measured for.
+            self.compared += gates and metric != "limits"
+            return True
+        if gates and (before is None) != (after is None):
+            side = self._new if after is None else self._old
+            when = "any more" if after is None else "before"
+            self.unknown.append(f"{told or metric}: not measured {when}{_why(side, told or metric)}")
+        return False
+
+    def _drift(
+        self,
+        metric: str,
+        direction: Direction,
+        before: Value,
+        after: Value,
+        came: tuple[Fact, ...] = (),
+        went: tuple[Fact, ...] = (),
+    ) -> Drift:
+        return Drift(
+            contract=self._new.contract,
+            lane=self._new.lane,
+            metric=metric,
+            direction=direction,
+            before=before,
+            after=after,
+            gates=metric in self._policy.gate and direction != "changed",
+            came=came,
+            went=went,
+            attribution=self._attribution,
+            rerun=rerun_command(self._new),
+        )
+
+
+def _why(entry: Entry, metric: str) -> str:
+    if entry.measurement is None:
+        return ""
+    name = _FIELD_OF.get(metric, metric)
+    reason = entry.measurement.unmeasured.get(name, "")
+    return f": {reason}" if reason else ""
+
+
+def _is_fullgraph(seen: Measurement) -> bool | None:
+    if seen.graphs is None or seen.graph_breaks is None or seen.lost_frames is None:
+        return None
+    return seen.graphs > 0 and not seen.graph_breaks and not seen.lost_frames
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+# Facts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Facts:
+    """The facts of a metric with their identities, and the number that is shown for them."""
+
+    of: tuple[tuple[Key, Callable[[], Fact]], ...]
+    count: int
+
+
+def _without(facts: Iterable[tuple[Key, Callable[[], Fact]]], others: Iterable[tuple[Key, object]]) -> tuple[Fact, ...]:
+    """The facts that have no like among the others; of several that are alike, as many as are more."""
+    left = Counter(key for key, _ in others)
+    alone = []
+    for key, fact in facts:
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            alone.append(fact())
+    return tuple(alone)
+
+
+def _facts(found: Sequence[T] | None, key: Callable[[T], Key], tell: Callable[[T], Fact]) -> _Facts | None:
+    if found is None:
+        return None
+    return _Facts(of=tuple((key(each), _telling(tell, each)) for each in found), count=len(found))
+
+
+def _telling(tell: Callable[[T], Fact], found: T) -> Callable[[], Fact]:
+    # Most facts are the same on both sides, and are never told.
+    return lambda: tell(found)
+
+
+def _breaks(seen: Measurement) -> _Facts | None:
+    if seen.graph_breaks is None:
+        return None
+    of = tuple((key, _telling(_break_fact, each)) for each in seen.graph_breaks for key in break_keys(each))
+    return _Facts(of=of, count=len(seen.graph_breaks))
+
+
+def _break_fact(found: GraphBreak) -> Fact:
+    longest = max(found.stacks, key=len, default=())
+    wording = found.reason.strip() or found.kind
+    return Fact(
+        where=str(found.location),
+        source=found.location.source.strip(),
+        reason=f"{wording} ({found.registry_id})" if found.registry_id else wording,
+        hint=next(iter(found.hints), ""),
+        stack=tuple(map(str, longest[:-1])),
+    )
+
+
+def _recompiles(seen: Measurement) -> _Facts | None:
+    return _facts(seen.recompiles, recompile_key, _recompile_fact)
+
+
+def _recompile_fact(found: Recompile) -> Fact:
+    where = f"{found.frame} after its graph break" if found.continuation else str(found.frame)
+    source = found.location.source.strip() if found.location else ""
+    return Fact(where=where, source=source, reason=found.guard or f"{found.kind} recompile, torch names no guard")
+
+
+def _eager_frames(seen: Measurement) -> _Facts | None:
+    return _facts(seen.lost_frames, eager_key, _eager_fact)
+
+
+def _eager_fact(found: EagerFrame) -> Fact:
+    place = found.location or found.frame
+    where = f"{found.frame} after its graph break" if found.continuation else str(found.frame)
+    reason = f"ran eager, {found.cause}: {found.reason}" if found.reason else f"ran eager, {found.cause}"
+    return Fact(where=where, source=place.source.strip(), reason=reason)
+
+
+def _limit_hits(seen: Measurement) -> _Facts | None:
+    return _facts(seen.limit_hits, limit_hit_key, _limit_hit_fact)
+
+
+def _limit_hit_fact(found: LimitHit) -> Fact:
+    reason = f"{found.limit}: {found.guard}" if found.guard else found.limit
+    return Fact(where=str(found.frame), source=found.frame.source.strip(), reason=reason)
+
+
+def _numerics(seen: Measurement) -> _Facts | None:
+    return _facts(seen.numerics.differences if seen.numerics else None, difference_key, _difference_fact)
+
+
+def _difference_fact(found: Difference) -> Fact:
+    return Fact(where=found.at, reason=f"{found.kind}: {found.detail}")
+
+
+def _state_dict(seen: Measurement) -> _Facts | None:
+    if seen.state_change is None:
+        return None
+    changes = [
+        *(("key added", key) for key in seen.state_change.keys_added),
+        *(("key removed", key) for key in seen.state_change.keys_removed),
+        *((("type changed", seen.state_change.type_changed),) if seen.state_change.type_changed else ()),
+    ]
+    return _facts(changes, tuple, lambda change: Fact(where=change[1], reason=change[0]))
+
+
+def _errors(entry: Entry) -> _Facts | None:
+    seen = entry.measurement
+    found: list[tuple[Key, Callable[[], Fact]]] = []
+    if seen is not None and seen.raised is not None:
+        raised = seen.raised
+        fact = _at(raised.location, f"{raised.type}: {raised.message}")
+        found.append((("raised", _last_name(raised.type)), _telling(lambda told: told, fact)))
+    elif entry.verdict == "broken":
+        # The test failed by itself: "the test failed in call: AssertionError: ..."
+        key = ("failed", *entry.reason.split(": ")[:2])
+        found.append((key, _telling(lambda reason: Fact(where=reason), entry.reason)))
+    for kind, failures in (
+        ("backend", seen.backend_failures if seen else None),
+        ("suppressed", seen.errors_suppressed if seen else None),
+    ):
+        for failure in failures or ():
+            found.append(((kind, *failure_key(failure)), _telling(_failure_fact, failure)))
+    if (
+        not found
+        and entry.verdict != "broken"
+        and (seen is None or None in (seen.backend_failures, seen.errors_suppressed))
+    ):
+        return None
+    return _Facts(of=tuple(found), count=len(found))
+
+
+def _failure_fact(found: CompileFailure) -> Fact:
+    return Fact(
+        where=str(found.frame), source=found.frame.source.strip(), reason=f"{_last_name(found.type)}: {found.message}"
+    )
+
+
+def _at(place: Location | None, reason: str) -> Fact:
+    if place is None:
+        return Fact(where=reason)
+    return Fact(where=str(place), source=place.source.strip(), reason=reason)
+
+
+def _last_name(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _limits(entry: Entry) -> _Facts:
+    exceeded = [each for each in entry.violations if not each.limit.startswith(_NO_EXCEPTION)]
+    found = _facts(
+        exceeded,
+        # "max_recompiles=0" and "max_recompiles=1" are the same promise.
+        lambda each: (each.limit.partition("=")[0].partition(" (default)")[0],),
+        lambda each: Fact(where=each.limit, reason=f"measured {each.measured}"),
+    )
+    assert found is not None
+    return found
+
+
+_FACTS: dict[str, Callable[[Measurement], _Facts | None]] = {
+    "graph_breaks": _breaks,
+    "recompiles": _recompiles,
+    "eager_frames": _eager_frames,
+    "limit_hits": _limit_hits,
+    "numerics": _numerics,
+    "state_dict": _state_dict,
+}
+# Under which name a measurement says why it has no such metric.
+_FIELD_OF = {"state_dict": "state_change", "errors": "backend_failures"}

@@ -1,0 +1,123 @@
+"""Identity: when two facts, measured on two torches, are the same fact. Torch's wording and numbering do not count.
+
+A fact is known by the user's code that caused it. What torch calls it, the number torch gives it, the line it has moved
+to and the sizes that it met are shown, and not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from pytest_compilecontract.measurement import (
+    CompileFailure,
+    Difference,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Recompile,
+)
+
+Key = tuple[object, ...]
+
+_RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+?)_at_\d+$")
+_RESUME_INSIDE = re.compile(r"(?:torch_dynamo_resume_in_)+(\w+?)(?:_at_\d+)+\b")
+# In this order: what is taken away first must not be read as a size.
+_REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^\s*\d+/\d+:\s*"), ""),  # the compile id that torch puts ahead
+    (re.compile(r"\s{2,}#.*$"), ""),  # the source and line that torch puts behind
+    (re.compile(r"\s+"), " "),
+    (_RESUME_INSIDE, r"\1"),
+    (re.compile(r"\b0x(?:[0-9a-fA-F]+|\.\.\.)"), "ADDRESS"),
+    (re.compile(r"(___check_\w+_id\(.*?, ?)(?:\d+|\.\.\.)"), r"\1ID"),
+    (re.compile(r"(\bid\([^()]*\) == )(?:\d+|\.\.\.)"), r"\1ID"),
+    (re.compile(r"\bL\['(\w+)'\]"), r"\1"),
+    (re.compile(r"\bG\['(\w+)'\]"), r"\1"),
+    (re.compile(r"\b(___stack)\d+"), r"\1"),
+    (re.compile(r"\b([su])\d+\b"), r"\1N"),
+    (re.compile(r"\bexpected (?:\[[^\]]*\]|\S+?), actual (?:\[[^\]]*\]|\S+)"), "expected N, actual N"),
+    # A number that stands for itself; not one inside a name, nor one that says which item or dimension.
+    (re.compile(r"(?<![\w\['\".])(?<!index )-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w'\"\]])"), "N"),
+)
+_TENSOR = re.compile(
+    r"^tensor '(?P<tensor>[^']*(?:'\w*'[^']*)*)' (?P<property>[\w ]+?) mismatch\b(?P<index> at index \d+)?"
+)
+_LIBRARIES_OF_TORCH = ("torch/", "torch\\", "<")
+
+
+def break_keys(found: GraphBreak) -> tuple[Key, ...]:
+    """The break under each of its inlined stacks.
+
+    A break in an inlined callee is met by its caller too, on some torches and not on others: a stack that is the end of
+    a longer one is no fact of its own.
+    """
+    stacks = dict.fromkeys(_stack_key(stack) for stack in found.stacks)
+    own = _location_key(found.location)
+    longest = [stack for stack in stacks if not any(_is_end_of(stack, other) for other in stacks)]
+    return tuple((own, stack) for stack in longest) or ((own, (own,)),)
+
+
+def recompile_key(found: Recompile) -> Key:
+    """The frame, and the expression that torch guards."""
+    return (*_frame_key(found.frame), found.continuation, normalised_guard(found.guard))
+
+
+def eager_key(found: EagerFrame) -> Key:
+    """The frame, and why it is eager."""
+    return (*_frame_key(found.frame), found.continuation, found.cause)
+
+
+def limit_hit_key(found: LimitHit) -> Key:
+    """The frame, and the limit."""
+    return (*_frame_key(found.frame), found.continuation, found.limit)
+
+
+def failure_key(found: CompileFailure) -> Key:
+    """The frame, and the exception's type, wherever torch defines it."""
+    return (*_frame_key(found.frame), found.type.rpartition(".")[2])
+
+
+def difference_key(found: Difference) -> Key:
+    """The tensor, and the kind of difference; its size is not the same on any two torches."""
+    return (found.at, found.kind)
+
+
+@lru_cache(maxsize=4096)
+def normalised_guard(guard: str) -> str:
+    """The guarded expression without sizes, addresses, ids, symbols, and what torch writes around it."""
+    text = next(iter(guard.strip().splitlines()), "")
+    for pattern, replacement in _REWORDED:
+        text = pattern.sub(replacement, text)
+    tensor = _TENSOR.match(text)
+    if tensor:
+        return f"{tensor['tensor']} {tensor['property']}{tensor['index'] or ''}"
+    return text.strip()
+
+
+def normalised_function(name: str) -> str:
+    """The user's function, for a name that Dynamo made for what resumes after a break in it."""
+    while (made := _RESUME.match(name)) is not None:
+        name = made["function"]
+    return name
+
+
+def _frame_key(frame: Location) -> Key:
+    return (frame.file, normalised_function(frame.function))
+
+
+def _location_key(place: Location) -> Key:
+    source = " ".join(place.source.split())
+    # Without its text, a line has nothing but its number to be known by.
+    return (*_frame_key(place), source or place.line)
+
+
+def _stack_key(stack: Sequence[Location]) -> Key:
+    """The stack without torch's own frames, which are torch's to change; whole where there are no others."""
+    users = [frame for frame in stack if not frame.file.startswith(_LIBRARIES_OF_TORCH)]
+    return tuple(_location_key(frame) for frame in users or stack)
+
+
+def _is_end_of(stack: Key, other: Key) -> bool:
+    return len(stack) < len(other) and other[len(other) - len(stack) :] == stack

@@ -1,0 +1,256 @@
+"""The text of a comparison and of the gate's answer, for a terminal. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_compilecontract.drift import (
+    Attribution,
+    Comparison,
+    Drift,
+    Fact,
+    LaneComparison,
+    Value,
+    Verdict,
+)
+from pytest_compilecontract.gate import Answer, why_open
+from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Policy
+from pytest_compilecontract.report.terminal import plain
+
+WIDTH = 160
+MOST_FACTS = 6
+MOST_GROUPS = 40
+MOST_SETTINGS = 8
+
+# The worst first.
+_ORDER: tuple[Verdict, ...] = (
+    "broken",
+    "drifted",
+    "unverified",
+    "missing",
+    "unmeasured",
+    "new",
+    "waived",
+    "improved",
+    "held",
+)
+_MARGIN = "  "
+_STACK_SHOWN = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """The lanes of one contract of which the same is to be said."""
+
+    verdict: str
+    contract: str
+    lanes: tuple[str, ...]
+    rerun: str
+    lines: tuple[str, ...]
+
+
+def comparison_lines(comparison: Comparison, *, everything: bool = False) -> list[str]:
+    """Every lane that is not as it was, the worst first, and the totals.
+
+    `everything` also shows what no policy judges, and each lane that held.
+    """
+    shared = _shared(comparison)
+    lines = [title(comparison), *_attribution_lines(shared)]
+    shown = [lane for lane in comparison.lanes if everything or _is_news(lane)]
+    groups = _grouped(shown, shared, everything)
+    for group in groups if everything else groups[:MOST_GROUPS]:
+        lines += ["", *_group_lines(group)]
+    if not everything and len(groups) > MOST_GROUPS:
+        lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by -v)"]
+    return [*lines, "", totals(comparison)]
+
+
+def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAULT_POLICY) -> list[str]:
+    """What says no or leaves it open, and the answer on the last line."""
+    shared = _shared(comparison)
+    lines = [title(comparison), *_attribution_lines(shared)]
+    groups = _grouped(answer.against, shared, False)
+    for group in groups[:MOST_GROUPS]:
+        lines += ["", *_group_lines(group)]
+    if len(groups) > MOST_GROUPS:
+        lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by compilecontract compare -v)"]
+    if answer.open:
+        lines += ["", "not known:", *_open_lines(answer.open, policy)]
+    lines += ["", *rotten_lines(answer)] if answer.rotten else []
+    return [*lines, "", totals(comparison), _verdict_line(comparison, answer)]
+
+
+def rotten_lines(answer: Answer) -> list[str]:
+    """The waivers to delete, whole: a line to act on."""
+    return [plain(line) for line in answer.rotten]
+
+
+def title(comparison: Comparison) -> str:
+    """What was compared with what, and how much of it."""
+    contracts = {lane.contract for lane in comparison.lanes}
+    compared = sum(lane.compared for lane in comparison.lanes)
+    where = f"{plain(comparison.before)} -> {plain(comparison.after)}"
+    return f"{where}: compared {compared} of {_counted(len(comparison.lanes), 'lane')} of " + _counted(
+        len(contracts), "contract"
+    )
+
+
+def totals(comparison: Comparison) -> str:
+    """How many lanes have which verdict."""
+    found = Counter(lane.verdict for lane in comparison.lanes)
+    named = ", ".join(f"{found[verdict]} {verdict}" for verdict in reversed(_ORDER) if found[verdict])
+    exceeding = sum(lane.verdict in ("held", "improved") and lane.after == "violated" for lane in comparison.lanes)
+    note = f" ({exceeding} of them over the limits of the contract, as before)" if exceeding else ""
+    return f"lanes: {named or 'none'}{note}"
+
+
+def drift_headline(drift: Drift) -> str:
+    """The metric and its two values, as "graph breaks 0 -> 1"."""
+    label = METRICS[drift.metric].label
+    if drift.metric == "capture":
+        return label if drift.direction == "worse" else "captured again"
+    return f"{label} {_value(drift.before)} -> {_value(drift.after)}"
+
+
+def lane_lines(lane: LaneComparison) -> Iterator[str]:
+    """What is to be said of one lane alone: its drifts with their facts, and what differs between the two runs."""
+    yield from _lane_lines(lane, lane.attribution, False)
+    yield from _attribution_lines(lane.attribution)
+
+
+def _value(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else plain(str(value))
+
+
+def _is_news(lane: LaneComparison) -> bool:
+    return lane.verdict != "held" or bool(why_open(lane))
+
+
+def _shared(comparison: Comparison) -> Attribution:
+    """What differs for most lanes; a lane of which more is to be said says it itself."""
+    found = Counter(lane.attribution for lane in comparison.lanes if lane.before and lane.after)
+    return found.most_common(1)[0][0] if found else Attribution()
+
+
+def _attribution_lines(attribution: Attribution) -> list[str]:
+    lines = []
+    for kind in attribution.suspects():
+        changes = getattr(attribution, kind)
+        shown = ", ".join(plain(change) for change in changes[:MOST_SETTINGS])
+        more = f", and {len(changes) - MOST_SETTINGS} more" if len(changes) > MOST_SETTINGS else ""
+        lines.append(cut(f"{_MARGIN}{kind}: {shown}{more}"))
+    return lines
+
+
+def _grouped(lanes: Sequence[LaneComparison], shared: Attribution, everything: bool) -> list[_Group]:
+    groups: dict[tuple[str, str, tuple[str, ...]], list[LaneComparison]] = {}
+    ordered = sorted(lanes, key=lambda lane: (_ORDER.index(lane.verdict), lane.contract))
+    for lane in ordered:
+        lines = tuple(_lane_lines(lane, shared, everything))
+        groups.setdefault((lane.contract, lane.verdict, lines), []).append(lane)
+    return [
+        _Group(
+            verdict=verdict,
+            contract=contract,
+            lanes=tuple(lane.lane for lane in members),
+            rerun=members[0].rerun,
+            lines=lines,
+        )
+        for (contract, verdict, lines), members in groups.items()
+    ]
+
+
+def _group_lines(group: _Group) -> list[str]:
+    lanes = ", ".join(plain(lane) for lane in group.lanes)
+    lines = [cut(f"{group.verdict} {plain(group.contract)} [{lanes}]"), *group.lines]
+    if group.verdict in ("broken", "drifted", "unverified"):
+        # To be copied, so whole.
+        lines.append(f"{_MARGIN}rerun: {plain(group.rerun)}")
+    return lines
+
+
+def _lane_lines(lane: LaneComparison, shared: Attribution, everything: bool) -> Iterator[str]:
+    if lane.reason:
+        yield cut(f"{_MARGIN}{plain(lane.reason)}")
+    elif open_ := why_open(lane):
+        yield f"{_MARGIN}{plain(open_)}"
+    for drift in lane.drifts:
+        if drift.gates or everything:
+            yield from _drift_lines(drift)
+    if lane.verdict in ("drifted", "broken", "improved") and lane.attribution != shared:
+        yield from (f"{_MARGIN}{line}" for line in _attribution_lines(lane.attribution))
+
+
+def _drift_lines(drift: Drift) -> Iterator[str]:
+    note = "" if drift.direction == "worse" else f" ({drift.direction})"
+    if drift.waived:
+        note = f" (waived: {plain(drift.waived)})"
+    yield f"{_MARGIN}{drift_headline(drift)}{note}"
+    for mark, facts in (("+", drift.came), ("-", drift.went)):
+        for fact in facts[:MOST_FACTS]:
+            yield from _fact_lines(mark, fact)
+        if len(facts) > MOST_FACTS:
+            yield f"{_MARGIN * 2}{mark} ... and {len(facts) - MOST_FACTS} more"
+
+
+def _fact_lines(mark: str, fact: Fact) -> Iterator[str]:
+    reason = plain(_first_line(fact.reason))
+    inner = _MARGIN * 4
+    # Where there is no line of the user's to show, the reason takes its place.
+    said = plain(fact.source) or reason
+    yield cut(f"{_MARGIN * 2}{mark} {plain(fact.where)}" + (f": {said}" if said else ""))
+    if fact.source and reason:
+        yield cut(inner + reason)
+    if fact.hint and mark == "+":
+        yield cut(f"{inner}hint: {plain(_first_line(fact.hint))}")
+    if fact.stack:
+        calls = [plain(frame) for frame in fact.stack[-_STACK_SHOWN:]]
+        yield cut(f"{inner}called from {', '.join(reversed(calls))}")
+
+
+def _open_lines(lanes: Sequence[LaneComparison], policy: Policy) -> Iterator[str]:
+    reasons: dict[tuple[str, str], list[LaneComparison]] = {}
+    for lane in lanes:
+        reasons.setdefault((lane.verdict, why_open(lane, policy)), []).append(lane)
+    for (verdict, reason), group in list(reasons.items())[:MOST_GROUPS]:
+        names = [f"{plain(lane.contract)} [{plain(lane.lane)}]" for lane in group]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        said = "" if verdict in ("held", "improved") else f"{verdict}: "
+        yield cut(f"{_MARGIN}{names[0]}{more}: {said}{plain(reason)}")
+    if len(reasons) > MOST_GROUPS:
+        yield f"{_MARGIN}... and {len(reasons) - MOST_GROUPS} more reasons"
+
+
+def _verdict_line(comparison: Comparison, answer: Answer) -> str:
+    question = f"may we upgrade from {plain(comparison.before)} to {plain(comparison.after)}?"
+    if answer.outcome == "yes":
+        return f"{question} yes"
+    said = []
+    broken = sum(lane.verdict == "broken" for lane in answer.against)
+    if drifted := len(answer.against) - broken:
+        said.append(f"{_counted(drifted, 'lane')} drifted")
+    if broken:
+        said.append(f"{_counted(broken, 'lane')} broke")
+    if answer.rotten:
+        said.append(f"{_counted(len(answer.rotten), 'waiver')} to delete")
+    if answer.outcome == "not known":
+        if answer.note:
+            said.append(answer.note)
+        elif answer.open:
+            said.append(f"{_counted(len(answer.open), 'lane')} left open")
+    return f"{question} {answer.outcome}: {', '.join(said)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def cut(text: str) -> str:
+    """A line no wider than a terminal's."""
+    return text if len(text) <= WIDTH else text[: WIDTH - 3].rstrip() + "..."

@@ -1,0 +1,185 @@
+"""The matrix as text: for a terminal, and in Markdown for a pull request or a job's summary. Nothing here writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow, checked
+from pytest_compilecontract.report.terminal import plain
+
+# GitHub takes 65,536 characters in a comment.
+MOST_CHARACTERS = 60_000
+MOST_ROWS = 60
+NAME_WIDTH = 60
+CELL_WIDTH = 42
+_MARGIN = "  "
+_SETUP = ("installed", "imported")
+_ESCAPED = re.compile(r"[\\`*_\[\]|~#@<>&]")
+_OPEN = ("broken", "drifted", "unverified", "missing", "unmeasured", "new", "violated")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """Lanes of one contract that say the same in every environment: their cells, and their three lists."""
+
+    name: str
+    lanes: int
+    cells: tuple[str, ...]
+    lists: tuple[tuple[str, str], ...]
+
+
+def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
+    """The matrix, rows that held everywhere folded into their number unless `everything` is asked for."""
+    shown = _shown([row for row in found.rows if everything or not row.fine], found.columns)
+    kept = shown if everything else shown[:MOST_ROWS]
+    table = [["", *(plain(column.name) for column in found.columns)]]
+    table += [[name, *(_short(getattr(column, name)) for column in found.columns)] for name in _SETUP]
+    table += [[row.name, *row.cells] for row in kept]
+    lines = [*_aligned(table), *_folded(found, shown, kept, everything)]
+    for row in kept:
+        if row.lists:
+            lines += ["", row.name, *(f"{_MARGIN}{kind}: {said}" for kind, said in row.lists)]
+    return lines
+
+
+def markdown(found: Matrix) -> str:
+    """The matrix in GitHub's Markdown, short enough for a comment: what is too long is cut, and says so."""
+    shown = _shown([row for row in found.rows if not row.fine], found.columns)
+    head = [
+        "| lane | " + " | ".join(_md(column.name) for column in found.columns) + " |",
+        "| --- |" + " --- |" * len(found.columns),
+        *(
+            f"| {name} | " + " | ".join(_md(_short(getattr(column, name))) for column in found.columns) + " |"
+            for name in _SETUP
+        ),
+    ]
+    rows = [f"| {_md(row.name)} | " + " | ".join(map(_md, row.cells)) + " |" for row in shown]
+    kept = _within(rows, MOST_CHARACTERS // 2)
+    parts = [*head, *kept]
+    if folded := _folded(found, shown, shown[: len(kept)], False):
+        parts += ["", *map(_md, folded)]
+    details = [
+        "\n".join([f"- **{_md(row.name)}**", *(f"  - {kind}: {_md(said)}" for kind, said in row.lists)])
+        for row in shown[: len(kept)]
+        if row.lists
+    ]
+    listed = _within(details, MOST_CHARACTERS - sum(len(part) + 1 for part in parts) - 1000)
+    if listed:
+        parts += ["", "<details><summary>What was checked, and what is open</summary>", "", *listed]
+        if len(listed) < len(details):
+            parts.append(f"- and {len(details) - len(listed)} more, in the receipts")
+        parts += ["", "</details>"]
+    return "\n".join(parts) + "\n"
+
+
+def _shown(rows: Sequence[MatrixRow], columns: Sequence[Column]) -> list[_Shown]:
+    groups: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
+    for row in rows:
+        key = (row.contract, tuple(map(_cell, row.cells)), tuple(_lists(row, columns)))
+        groups.setdefault(key, []).append(plain(row.lane))
+    return [
+        _Shown(name=f"{plain(contract)} [{', '.join(lanes)}]", lanes=len(lanes), cells=cells, lists=lists)
+        for (contract, cells, lists), lanes in groups.items()
+    ]
+
+
+def _within(lines: Sequence[str], room: int) -> list[str]:
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return kept
+
+
+def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], everything: bool) -> list[str]:
+    if not found.rows:
+        return ["no lane was measured"]
+    lines = []
+    if cut := sum(row.lanes for row in shown[len(kept) :]):
+        lines.append(f"... and {_counted(cut, 'lane')} more that did not hold everywhere")
+    fine = sum(row.fine for row in found.rows)
+    if fine and not everything:
+        lines.append(f"{fine} of {_counted(len(found.rows), 'lane')} held everywhere, and {_are(fine)} folded")
+    return lines
+
+
+def _lists(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
+    """The lane's three lists: where it is validated, where it needs a workaround, where a risk is open."""
+    lists = list(_by_list(row, columns))
+    if any(kind != "validated" for kind, _ in lists):
+        yield from ((kind, "; ".join(lines)) for kind, lines in lists)
+
+
+def _by_list(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, list[str]]]:
+    validated, workaround, open_ = [], [], []
+    for cell, column in zip(row.cells, columns, strict=True):
+        where = _where(cell, column)
+        if cell.verdict in ("held", "improved") and cell.entry is not None and cell.entry.verdict == "held":
+            if cell.entry.measurement is not None:
+                validated.append(f"this lane {checked(cell.entry.measurement)} on {where}")
+        elif cell.verdict == "waived" and cell.lane is not None and cell.lane.reason.startswith("workaround"):
+            workaround.append(f"{where}: {plain(cell.lane.reason)}")
+        elif cell.verdict == "waived" and cell.lane is not None:
+            open_.append(f"{where}: {plain(cell.lane.reason)}")
+        elif cell.verdict in _OPEN or cell.over_its_limits:
+            open_.append(f"{where}: {_cell(cell)}")
+    for kind, lines in (("validated", validated), ("workaround", workaround), ("open risk", open_)):
+        if lines:
+            yield kind, lines
+
+
+def _where(cell: Cell, column: Column) -> str:
+    device = plain(cell.environment.device or "") if cell.environment is not None else ""
+    return f"{plain(column.name)}, {device}" if device else plain(column.name)
+
+
+def _cell(cell: Cell) -> str:
+    if cell.verdict is None:
+        return "-"
+    if cell.over_its_limits:
+        return f"over its limits, as before: {_short(cell.entry.reason if cell.entry else '')}"
+    return f"{cell.verdict}: {_short(cell.fact)}" if cell.fact else cell.verdict
+
+
+def _short(text: str) -> str:
+    line = plain(next((line for line in text.splitlines() if line.strip()), "")).strip()
+    return line if len(line) <= 160 else line[:157].rstrip() + "..."
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    limits = [NAME_WIDTH, *[CELL_WIDTH] * (len(table[0]) - 1)]
+    widths = [min(limit, max(len(row[at]) for row in table)) for at, limit in enumerate(limits)]
+    lines = []
+    for row in table:
+        name, *cells = zip(row, widths, strict=True)
+        texts = [_middle(*name), *(_cut(*cell) for cell in cells)]
+        lines.append(_MARGIN.join(f"{text:{width}}" for text, width in zip(texts, widths, strict=True)).rstrip())
+    return lines
+
+
+def _middle(text: str, width: int) -> str:
+    # Both ends of a test's name tell it from its neighbours.
+    ahead = (width - 3) // 3
+    return text if len(text) <= width else f"{text[:ahead]}...{text[len(text) - (width - 3 - ahead) :]}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
+def _md(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, no link, no mention of anybody."""
+    entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
+    return _ESCAPED.sub(lambda found: entities.get(found[0], "\\" + found[0]), plain(text))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

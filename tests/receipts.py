@@ -1,0 +1,113 @@
+"""Receipts to compare: a lane that holds, and what may be wrong with one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_compilecontract.contract import Violation
+from pytest_compilecontract.measurement import (
+    Call,
+    CompileFailure,
+    Difference,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Measurement,
+    Numerics,
+    Raised,
+    Recompile,
+    StateChange,
+)
+from pytest_compilecontract.receipt import Entry, Environment, Receipt
+
+OLD = Environment(torch="2.11.0", triton="3.6.0", device="A processor", python="3.11.7", commit="a" * 40, dirty=False)
+NEW = replace(OLD, torch="2.15.0", triton="3.9.0")
+CONTRACT = "tests/test_block.py::test_block"
+
+FORWARD = Location(file="model.py", line=40, function="forward", source="def forward(self, x):")
+COPY = Location(file="model.py", line=41, function="forward", source="mask = copy.deepcopy(self.mask)")
+ITEM = Location(file="model.py", line=45, function="forward", source="n = mask.sum().item()")
+CALLER = Location(file="train.py", line=9, function="step", source="loss = model(x)")
+
+BREAK = GraphBreak(
+    location=COPY,
+    kind="copy.deepcopy()",
+    reason="copy.deepcopy() is not supported",
+    hints=("Avoid calling copy.deepcopy()",),
+    registry_id="GB0179",
+    stacks=((COPY,), (CALLER, COPY)),
+)
+OTHER_BREAK = replace(BREAK, location=ITEM, stacks=((ITEM,),))
+RECOMPILE = Recompile(
+    frame=FORWARD, kind="dynamic", guard="tensor 'x' size mismatch at index 0. expected 3, actual 4", continuation=True
+)
+EAGER = EagerFrame(frame=FORWARD, cause="graph break", reason="a loop", location=ITEM)
+LIMIT_HIT = LimitHit(frame=FORWARD, limit="recompile_limit", reason="recompile_limit reached (8)")
+FAILURE = CompileFailure(frame=FORWARD, type="torch._inductor.exc.LoweringException", message="no lowering")
+DIFFERENCE = Difference(at="output[0]", kind="value", detail="worst error 3e-2 > 4e-4")
+RAISED = Raised(type="torch._dynamo.exc.InternalTorchDynamoError", message="oh no", location=ITEM)
+
+HOLDING = Measurement(
+    backend="aot_eager",
+    graphs=1,
+    backend_calls=1,
+    ops_captured=100,
+    recompiles=(),
+    graph_breaks=(),
+    break_events=0,
+    eager_frames=(),
+    limit_hits=(),
+    backend_failures=(),
+    errors_suppressed=(),
+    backward_graphs=1,
+    graphs_executed=3,
+    calls=(Call(phase="cold", seconds=1.0, graphs_executed=1),),
+    numerics=Numerics(method="fp64", compared=1, worst_error=1e-7),
+    state_change=StateChange(),
+    cold_seconds=1.0,
+    warmup_seconds=0.1,
+    steady_seconds=0.001,
+    overhead_seconds=0.0001,
+)
+# Each metric of the default policy worsened in turn, and nothing else that a policy judges.
+WORSENED: dict[str, Measurement] = {
+    "graph_breaks": replace(HOLDING, graph_breaks=(BREAK,)),
+    "recompiles": replace(HOLDING, recompiles=(RECOMPILE,)),
+    "eager_frames": replace(HOLDING, eager_frames=(EAGER,)),
+    "limit_hits": replace(HOLDING, limit_hits=(LIMIT_HIT,)),
+    "ops_captured": replace(HOLDING, ops_captured=94),
+    "capture": replace(HOLDING, graphs_executed=0),
+    "numerics": replace(HOLDING, numerics=replace(HOLDING.numerics, differences=(DIFFERENCE,))),  # type: ignore[type-var]
+    "state_dict": replace(HOLDING, state_change=StateChange(keys_added=("_orig_mod.weight",))),
+    "errors": replace(HOLDING, backend_failures=(FAILURE,)),
+}
+VIOLATION = Violation(limit="max_graphs=1", measured=2)
+
+
+def an_entry(measurement: Measurement | None = HOLDING, **changes: Any) -> Entry:
+    entry = Entry(
+        contract=CONTRACT,
+        lane="aot",
+        test=f"{CONTRACT}[aot]",
+        verdict="held",
+        environment="here",
+        lane_settings={"backend": "aot_eager"},
+        measurement=measurement,
+    )
+    return replace(entry, **changes)
+
+
+def a_receipt(*entries: Entry, environment: Environment = OLD) -> Receipt:
+    return Receipt(
+        plugin="0.1.0", created="2026-01-31T12:00:00Z", environments={"here": environment}, entries=tuple(entries)
+    )
+
+
+def before(*entries: Entry) -> Receipt:
+    return a_receipt(*entries)
+
+
+def after(*entries: Entry) -> Receipt:
+    return a_receipt(*entries, environment=NEW)

@@ -1,0 +1,402 @@
+"""Baselines: readable in a diff, written for what ran and nothing else, and never from what is garbage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from receipts import (
+    BREAK,
+    CONTRACT,
+    EAGER,
+    HOLDING,
+    LIMIT_HIT,
+    NEW,
+    OLD,
+    RAISED,
+    RECOMPILE,
+    VIOLATION,
+    WORSENED,
+    an_entry,
+    before,
+)
+
+from pytest_compilecontract.baseline import (
+    Baseline,
+    BaselineLane,
+    Baselines,
+    Found,
+    Mode,
+    compare_lane,
+    from_json,
+    kept_measurement,
+    read_baseline,
+    read_folder,
+    refusal,
+    schema,
+    schema_json,
+    to_json,
+)
+from pytest_compilecontract.drift import compare
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.receipt import Entry, Environment, fingerprint
+
+MIDDLE = replace(OLD, torch="2.13.0")
+FILE = "contracts/baselines/torch2.11-cpu/tests/test_block.json"
+
+
+@pytest.fixture
+def baselines(tmp_path: Path) -> Baselines:
+    return Baselines(tmp_path / "contracts/baselines", tmp_path)
+
+
+def record(
+    baselines: Baselines, *entries: Entry, environment: Environment = OLD, mode: Mode = "all", accepted: str = ""
+) -> list[str]:
+    """The lanes written, then those refused with why."""
+    done = baselines.record(entries, {"here": environment}, mode, accepted)
+    return [lane for _, lane in done.lanes] + [f"{lane}: {why}" for _, lane, why in done.refused]
+
+
+# The file
+
+
+def test_a_file_is_read_in_a_diff(baselines: Baselines, tmp_path: Path) -> None:
+    measured = Measurement(
+        backend="aot_eager", graphs=2, recompiles=(), graph_breaks=(BREAK,), steady_seconds=0.1, caches={"hits": 1}
+    )
+
+    record(baselines, an_entry(measured, limits={"min_ops_captured": 0}))
+
+    text = (tmp_path / FILE).read_text()
+    assert text.partition('"environments"')[0] == (
+        """{
+  "contracts": {
+    "tests/test_block.py::test_block": {
+      "aot": {
+        "environment": "HERE",
+        "lane_settings": {
+          "backend": "aot_eager"
+        },
+        "limits": {
+          "min_ops_captured": 0
+        },
+        "measurement": {
+          "backend": "aot_eager",
+          "graph_breaks": [
+            {"kind": "copy.deepcopy()", "location": {"file": "model.py", "function": "forward", "line": 41, \
+"source": "mask = copy.deepcopy(self.mask)"}, "reason": "copy.deepcopy() is not supported", "registry_id": "GB0179", \
+"stacks": [[{"file": "train.py", "function": "step", "line": 9, "source": "loss = model(x)"}, \
+{"file": "model.py", "function": "forward", "line": 41, "source": "mask = copy.deepcopy(self.mask)"}]]}
+          ],
+          "graphs": 2,
+          "recompiles": []
+        },
+        "test": "tests/test_block.py::test_block[aot]",
+        "verdict": "held"
+      }
+    }
+  },
+  """.replace("HERE", fingerprint(OLD))
+    )
+
+
+def test_the_shipped_schema_is_the_one_made_from_the_dataclasses() -> None:
+    shipped = files("pytest_compilecontract").joinpath("schemas/baseline.schema.json").read_bytes()
+
+    assert shipped == schema_json()
+
+
+def test_a_file_matches_its_schema(baselines: Baselines, tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    record(baselines, an_entry(), an_entry(replace(HOLDING, recompiles=(RECOMPILE,)), lane="capture"))
+
+    errors = jsonschema.Draft202012Validator(schema()).iter_errors(json.loads((tmp_path / FILE).read_text()))
+
+    assert list(errors) == []
+
+
+@given(
+    st.dictionaries(st.sampled_from(["aot", "capture"]), st.sampled_from([HOLDING, *WORSENED.values()]), max_size=3),
+    st.text(max_size=8).map(lambda text: text.encode(errors="replace").decode()),
+)
+def test_what_was_written_is_read_back(lanes: dict[str, Measurement], text: str) -> None:
+    entries = {name: an_entry(measurement, reason=text) for name, measurement in lanes.items()}
+    baseline = Baseline(
+        environments={"e": replace(OLD, variables={text: text})},
+        contracts={
+            text: {
+                name: BaselineLane(
+                    test=text,
+                    verdict="held",
+                    environment="e",
+                    measurement=entry.measurement or HOLDING,
+                    limits={"rtol": 1e-3, "lanes": [text]},
+                )
+                for name, entry in entries.items()
+            }
+        },
+    )
+
+    assert from_json(to_json(baseline), name="x.json") == baseline
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("{", "x.json: not JSON (input data was truncated)", id="cut"),
+        pytest.param("{}", "x.json: format: missing", id="no-format"),
+        pytest.param('{"format": 1, "lanes": 1}', "x.json: unknown key 'lanes' ", id="unknown-key"),
+        pytest.param('{"format": 1, "contracts": {"a": {"b": {}}}}', "x.json: ", id="a-lane-without-its-facts"),
+        pytest.param('{"format": 1, "contracts": {"a": 1}}', "x.json: ", id="no-lanes"),
+    ],
+)
+def test_what_is_no_baseline_is_one_error(text: str, message: str) -> None:
+    with pytest.raises(ReceiptError) as caught:
+        from_json(text.encode(), name="x.json")
+
+    assert str(caught.value).startswith(message)
+
+
+def test_an_environment_that_is_not_in_the_file_is_refused(baselines: Baselines, tmp_path: Path) -> None:
+    record(baselines, an_entry())
+    document = json.loads((tmp_path / FILE).read_text())
+    document["contracts"][CONTRACT]["aot"]["environment"] = "gone"
+
+    with pytest.raises(ReceiptError) as caught:
+        from_json(json.dumps(document).encode(), name="x.json")
+
+    assert str(caught.value) == (f"x.json: contracts[{CONTRACT!r}]['aot'].environment: 'gone' is not in environments")
+
+
+@pytest.mark.parametrize(
+    ("contract", "file"),
+    [
+        pytest.param("contracts/test_block.py::test_a[1-b/c]", "torch2.11-cpu/test_block.json", id="beside-them"),
+        pytest.param("contracts/gpu/test_b.py::test_a", "torch2.11-cpu/gpu/test_b.json", id="below"),
+        pytest.param("tests/test_b.py::T::test_a", "torch2.11-cpu/tests/test_b.json", id="elsewhere"),
+        pytest.param("../../etc/test_b.py::test_a", "torch2.11-cpu/etc/test_b.json", id="never-outside"),
+        pytest.param("/etc/test_b.py::test_a", "torch2.11-cpu/etc/test_b.json", id="never-absolute"),
+        pytest.param("", "torch2.11-cpu/contracts.json", id="no-name"),
+    ],
+)
+def test_a_contract_s_file_is_named_by_its_module(baselines: Baselines, contract: str, file: str) -> None:
+    assert baselines.path(contract, "torch2.11-cpu") == baselines.folder / file
+
+
+# Recording
+
+
+def test_a_recording_that_changes_nothing_writes_nothing(baselines: Baselines, tmp_path: Path) -> None:
+    record(baselines, an_entry())
+    written = (tmp_path / FILE).read_bytes()
+
+    slower = replace(HOLDING, steady_seconds=9.0, numerics=replace(HOLDING.numerics, worst_error=3e-7))  # type: ignore[type-var]
+    done = record(baselines, an_entry(slower), environment=replace(OLD, commit="b" * 40))
+
+    assert (done, (tmp_path / FILE).read_bytes()) == ([], written)
+
+
+def test_recording_touches_only_what_ran(baselines: Baselines) -> None:
+    record(baselines, an_entry(), an_entry(lane="capture"), an_entry(contract="tests/test_block.py::test_other"))
+
+    done = record(baselines, an_entry(replace(HOLDING, graphs=3)))
+
+    kept = Baselines(baselines.folder, baselines.folder.parent.parent)
+    graphs = {
+        (contract.partition("::")[2], lane): found.entry.measurement and found.entry.measurement.graphs
+        for contract in (CONTRACT, "tests/test_block.py::test_other")
+        for lane in ("aot", "capture")
+        if (found := kept.find(contract, lane, OLD))
+    }
+    assert done == ["aot"]
+    assert graphs == {("test_block", "aot"): 3, ("test_block", "capture"): 1, ("test_other", "aot"): 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "written"),
+    [("new", ["inductor"]), ("changed", ["aot", "capture"]), ("all", ["aot", "capture", "inductor"])],
+)
+def test_a_mode_says_what_is_written(baselines: Baselines, mode: Mode, written: list[str]) -> None:
+    record(
+        baselines,
+        an_entry(replace(HOLDING, graph_breaks=(BREAK,))),
+        an_entry(lane="capture"),
+        an_entry(lane="dynamic"),
+    )
+    ran = [
+        an_entry(),
+        an_entry(lane="capture", limits={"max_graphs": 1}),
+        an_entry(lane="dynamic"),
+        an_entry(lane="inductor"),
+    ]
+
+    assert record(baselines, *ran, mode=mode) == written
+
+
+def test_an_environment_that_no_lane_has_any_more_goes(baselines: Baselines, tmp_path: Path) -> None:
+    record(baselines, an_entry())
+    record(baselines, an_entry(replace(HOLDING, graphs=3)), environment=replace(OLD, commit="b" * 40))
+
+    baseline = read_baseline(tmp_path / FILE)
+
+    assert [each.commit for each in baseline.environments.values()] == ["b" * 40]
+
+
+REFUSED: dict[str, tuple[Entry, str]] = {
+    "over-a-limit": (
+        an_entry(verdict="violated", violations=(VIOLATION,), reason="max_graphs=1: 2"),
+        "violated: max_graphs=1: 2",
+    ),
+    "it-raised": (an_entry(Measurement(raised=RAISED), verdict="broken", reason="raised E"), "broken: raised E"),
+    "counts-that-disagree": (
+        an_entry(verdict="unverified", reason="two ways of counting disagree"),
+        "unverified: two ways of counting disagree",
+    ),
+    "limit-hit": (an_entry(replace(HOLDING, limit_hits=(LIMIT_HIT,))), "the recompile limit was reached"),
+    "lost-frames": (an_entry(replace(HOLDING, eager_frames=(EAGER,))), "frames were left eager"),
+    "nothing-captured": (an_entry(replace(HOLDING, graphs=0)), "nothing was captured"),
+    "not-known-whether-captured": (an_entry(replace(HOLDING, graphs=None)), "nothing was captured"),
+}
+
+
+@pytest.mark.parametrize(("entry", "why"), REFUSED.values(), ids=REFUSED)
+def test_garbage_is_not_recorded_without_a_reason(baselines: Baselines, entry: Entry, why: str) -> None:
+    assert record(baselines, entry) == [f"aot: {why}"]
+    assert not baselines.folder.exists()
+
+    assert record(baselines, entry, accepted="known, see issue 7") == ["aot"]
+
+    found = baselines.find(CONTRACT, "aot", OLD)
+    assert found is not None
+    assert found.entry.reason == "accepted: known, see issue 7"
+
+
+def test_a_reason_is_not_kept_where_none_was_needed(baselines: Baselines, tmp_path: Path) -> None:
+    record(baselines, an_entry(), accepted="because")
+
+    assert "because" not in (tmp_path / FILE).read_text()
+
+
+def test_a_test_that_failed_before_it_measured_is_never_recorded(baselines: Baselines) -> None:
+    entry = an_entry(None, verdict="broken", reason="the test failed in call: E: x")
+
+    assert record(baselines, entry, accepted="because") == ["aot: nothing was measured (the test failed in call: E: x)"]
+
+
+@pytest.mark.parametrize("verdict", ["unmeasured", "reference"])
+def test_what_did_not_run_and_what_is_no_contract_is_passed_over(baselines: Baselines, verdict: Any) -> None:
+    assert record(baselines, an_entry(None if verdict == "unmeasured" else HOLDING, verdict=verdict)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits"),
+    [
+        pytest.param({"limit_hits": (LIMIT_HIT,)}, {"allow_recompile_limit": True}, id="limit-hit"),
+        pytest.param({"eager_frames": (EAGER,)}, {"max_eager_frames": 1}, id="lost-frames"),
+        pytest.param({"graphs": 0}, {"max_graphs": 0}, id="nothing-captured"),
+    ],
+)
+def test_what_the_contract_allows_is_recorded(changes: dict[str, Any], limits: dict[str, Any]) -> None:
+    assert refusal(an_entry(replace(HOLDING, **changes), limits=limits)) == ""
+
+
+# Finding and comparing
+
+
+def test_a_lane_is_held_to_its_own_environment_first(baselines: Baselines) -> None:
+    for environment in (OLD, MIDDLE, NEW):
+        record(baselines, an_entry(), environment=environment)
+
+    found = baselines.find(CONTRACT, "aot", MIDDLE)
+
+    assert found is not None
+    assert found.key == "torch2.13-cpu"
+
+
+@pytest.mark.parametrize(
+    ("environment", "key"),
+    [
+        pytest.param(NEW, "torch2.9-cpu", id="the-newest-older-one"),
+        pytest.param(replace(NEW, torch="2.10.1"), "torch2.9-cpu", id="by-number-not-by-text"),
+        pytest.param(replace(NEW, torch="2.8.0"), None, id="never-a-newer-one"),
+        pytest.param(replace(NEW, capability="9.0"), "torch2.8-cuda-sm90", id="the-same-kind-of-device"),
+        pytest.param(replace(NEW, capability="8.0"), None, id="never-another-kind-of-device"),
+        pytest.param(replace(NEW, torch=None), None, id="no-torch"),
+    ],
+)
+def test_without_its_own_it_is_held_to_an_older_torch(
+    baselines: Baselines, environment: Environment, key: str | None
+) -> None:
+    for torch, capability in (("2.8.1", "9.0"), ("2.8.1", "7.5"), ("2.9.0", None), ("2.16.0", None)):
+        record(baselines, an_entry(), environment=replace(OLD, torch=torch, capability=capability))
+    (baselines.folder / "notes").mkdir()
+
+    found = baselines.find(CONTRACT, "aot", environment)
+
+    assert (found and found.key) == key
+
+
+def test_an_older_torch_is_asked_lane_by_lane(baselines: Baselines) -> None:
+    record(baselines, an_entry(), an_entry(lane="capture"))
+    record(baselines, an_entry(), environment=MIDDLE)
+
+    keys = [found and found.key for lane in ("aot", "capture") if (found := baselines.find(CONTRACT, lane, NEW))]
+
+    assert keys == ["torch2.13-cpu", "torch2.11-cpu"]
+
+
+@pytest.mark.parametrize("metric", WORSENED)
+def test_a_lane_that_got_worse_drifts_from_its_baseline(baselines: Baselines, metric: str) -> None:
+    record(baselines, an_entry())
+    found = baselines.find(CONTRACT, "aot", NEW)
+    assert found is not None
+
+    held = compare_lane(an_entry(), NEW, found)
+    drifted = compare_lane(an_entry(WORSENED[metric]), NEW, found)
+
+    assert (held.verdict, drifted.verdict) == ("held", "drifted")
+    assert drifted.attribution.suspects() == ("torch",)
+
+
+@given(st.sampled_from([HOLDING, *WORSENED.values()]))
+def test_a_run_is_held_to_the_baseline_recorded_from_it(measured: Measurement) -> None:
+    entry = an_entry(measured)
+    lane = BaselineLane(test="t", verdict="held", environment="e", measurement=kept_measurement(measured))
+    baseline = Baseline(environments={"e": OLD}, contracts={"c": {"aot": lane}})
+    read = from_json(to_json(baseline), name="x").contracts["c"]["aot"]
+
+    found = Found(key="k", entry=replace(entry, measurement=read.measurement), environment=OLD)
+
+    assert compare_lane(entry, OLD, found).drifts == ()
+
+
+def test_a_folder_of_baselines_is_compared_like_a_receipt(baselines: Baselines) -> None:
+    record(baselines, an_entry(), an_entry(contract="tests/test_z.py::test_z"))
+
+    receipt = read_folder(baselines.folder)
+
+    assert [(lane.contract, lane.verdict) for lane in compare(before(an_entry()), receipt).lanes] == [
+        (CONTRACT, "held"),
+        ("tests/test_z.py::test_z", "new"),
+    ]
+
+
+def test_baselines_of_several_environments_are_not_one_receipt(baselines: Baselines) -> None:
+    record(baselines, an_entry())
+    record(baselines, an_entry(), environment=NEW)
+
+    with pytest.raises(ReceiptError) as caught:
+        read_folder(baselines.folder)
+
+    assert str(caught.value) == (
+        f"{baselines.folder}: baselines of several environments (torch2.11-cpu, torch2.15-cpu), name one of them"
+    )
+    assert len(read_folder(baselines.folder / "torch2.15-cpu").entries) == 1

@@ -1,0 +1,148 @@
+"""The text of a comparison: what matters, whole enough to act on, and nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+
+from receipts import (
+    BREAK,
+    DIFFERENCE,
+    HOLDING,
+    OTHER_BREAK,
+    RECOMPILE,
+    WORSENED,
+    a_receipt,
+    after,
+    an_entry,
+    before,
+)
+
+from pytest_compilecontract.drift import compare
+from pytest_compilecontract.gate import answer
+from pytest_compilecontract.measurement import Location
+from pytest_compilecontract.receipt import Environment
+from pytest_compilecontract.report.comparison import MOST_GROUPS, WIDTH, answer_lines, comparison_lines
+
+HOSTILE = "\x1b]0;title\x07\x1b[31mred\x1b[0m\u202eleft\r\n\x00end"
+
+
+def test_what_changed_comes_first_with_its_fact_cause_and_command() -> None:
+    worse = replace(HOLDING, graph_breaks=(OTHER_BREAK,), recompiles=(RECOMPILE,))
+    old = before(an_entry(replace(HOLDING, graph_breaks=(BREAK,))), an_entry(lane="capture"), an_entry(lane="dynamic"))
+    new = after(an_entry(worse), an_entry(lane="capture"), an_entry(None, lane="dynamic", verdict="unmeasured"))
+
+    lines = comparison_lines(compare(old, new))
+
+    assert lines == [
+        "torch 2.11.0 -> torch 2.15.0: compared 2 of 3 lanes of 1 contract",
+        "  torch: torch 2.11.0 -> 2.15.0, triton 3.6.0 -> 3.9.0",
+        "",
+        "drifted tests/test_block.py::test_block [aot]",
+        "  graph breaks 1 -> 1",
+        "    + model.py:45 in forward: n = mask.sum().item()",
+        "        copy.deepcopy() is not supported (GB0179)",
+        "        hint: Avoid calling copy.deepcopy()",
+        "    - model.py:41 in forward: mask = copy.deepcopy(self.mask)",
+        "        copy.deepcopy() is not supported (GB0179)",
+        "        called from train.py:9 in step",
+        "  recompiles 0 -> 1",
+        "    + model.py:40 in forward after its graph break: tensor 'x' size mismatch at index 0. expected 3, actual 4",
+        "  rerun: pytest --compile-contracts --contract-lanes=aot 'tests/test_block.py::test_block[aot]'",
+        "",
+        "unmeasured tests/test_block.py::test_block [dynamic]",
+        "  no reason was given",
+        "",
+        "lanes: 1 held, 1 unmeasured, 1 drifted",
+    ]
+
+
+def test_lanes_that_drifted_alike_are_told_once() -> None:
+    old = [an_entry(lane=lane) for lane in ("aot", "capture")]
+    new = [an_entry(WORSENED["numerics"], lane=lane) for lane in ("aot", "capture")]
+
+    lines = comparison_lines(compare(before(*old), after(*new)))
+
+    assert lines[3:6] == [
+        "drifted tests/test_block.py::test_block [aot, capture]",
+        "  numeric differences 0 -> 1",
+        "    + output[0]: value: worst error 3e-2 > 4e-4",
+    ]
+
+
+def test_what_no_policy_judges_is_shown_on_asking() -> None:
+    comparison = compare(before(an_entry()), after(an_entry(replace(HOLDING, graphs=2))))
+
+    assert comparison_lines(comparison)[-2:] == ["", "lanes: 1 held"]
+    assert comparison_lines(comparison, everything=True)[2:5] == [
+        "",
+        "held tests/test_block.py::test_block [aot]",
+        "  graphs 1 -> 2 (changed)",
+    ]
+
+
+def test_a_lane_whose_limits_changed_says_so_beside_its_drift() -> None:
+    old = [an_entry(), an_entry(lane="capture"), an_entry(lane="dynamic")]
+    new = [an_entry(WORSENED["numerics"], limits={"rtol": 0.1}), *old[1:]]
+
+    lines = comparison_lines(compare(before(*old), after(*new)))
+
+    assert "    project: limit: rtol none -> 0.1" in lines
+
+
+def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:
+    old = [an_entry(), an_entry(lane="capture"), an_entry(lane="dynamic")]
+    comparison = compare(before(*old), after(an_entry(WORSENED["capture"])))
+
+    lines = answer_lines(comparison, answer(comparison))
+
+    assert lines[2:] == [
+        "",
+        "drifted tests/test_block.py::test_block [aot]",
+        "  capture lost",
+        "    + graphs executed: 3 -> 0",
+        "  rerun: pytest --compile-contracts --contract-lanes=aot 'tests/test_block.py::test_block[aot]'",
+        "",
+        "not known:",
+        "  tests/test_block.py::test_block [capture] and 1 more: missing: not in the newer run",
+        "",
+        "lanes: 2 missing, 1 drifted",
+        "may we upgrade from torch 2.11.0 to torch 2.15.0? no: 1 lane drifted",
+    ]
+
+
+def test_many_are_cut_and_counted() -> None:
+    names = [f"tests/test_a.py::test_{number:03}" for number in range(MOST_GROUPS + 5)]
+    old = [an_entry(contract=name) for name in names]
+    new = [an_entry(WORSENED["recompiles"], contract=name) for name in names]
+    comparison = compare(before(*old), after(*new))
+
+    assert comparison_lines(comparison)[-3] == "... and 5 more (shown by -v)"
+    assert comparison_lines(comparison, everything=True)[-3] != "... and 5 more (shown by -v)"
+
+
+def test_text_from_a_receipt_is_shown_and_not_obeyed() -> None:
+    place = Location(file=HOSTILE, line=1, function=HOSTILE, source=HOSTILE)
+    found = replace(
+        BREAK, location=place, reason=HOSTILE, hints=(HOSTILE,), registry_id=HOSTILE, stacks=((place,) * 3,)
+    )
+    worse = replace(
+        HOLDING,
+        graph_breaks=(found,),
+        numerics=replace(HOLDING.numerics, differences=(replace(DIFFERENCE, at=HOSTILE, detail=HOSTILE * 90),)),  # type: ignore[type-var]
+    )
+    names = {"contract": HOSTILE, "lane": HOSTILE, "test": HOSTILE}
+    others = {"contract": HOSTILE * 90, "lane": "other", "reason": HOSTILE}
+    comparison = compare(
+        a_receipt(an_entry(**names), an_entry(**others), environment=Environment(torch=HOSTILE)),
+        a_receipt(
+            an_entry(worse, **names),
+            an_entry(**others, verdict="unverified"),
+            environment=Environment(torch="2.15", libraries={HOSTILE: HOSTILE}),
+        ),
+    )
+
+    lines = [*comparison_lines(comparison, everything=True), *answer_lines(comparison, answer(comparison))]
+
+    assert [line for line in lines if {unicodedata.category(char) for char in line} & {"Cc", "Cf", "Cs"}] == []
+    assert [line for line in lines if len(line) > WIDTH and not line.startswith("  rerun: ")] == []

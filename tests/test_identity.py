@@ -1,0 +1,114 @@
+"""Identity: what torch renames is the same fact, what the user wrote differently is another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from receipts import BREAK, CALLER, COPY, ITEM, RECOMPILE
+
+from pytest_compilecontract.identity import break_keys, normalised_function, normalised_guard, recompile_key
+from pytest_compilecontract.measurement import Location
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(
+            "tensor 'x' size mismatch at index 0. expected 3, actual 4",
+            "0/1: tensor 'L['x']' size mismatch at index 0. expected 16, actual 32",
+            id="sizes-compile-id-and-the-local's-spelling",
+        ),
+        pytest.param("L['x'].size()[0] == 4", "L['x'].size()[0] == 1024", id="a-size-in-an-expression"),
+        pytest.param(
+            "___check_obj_id(L['self'], 140234567890123)", "___check_obj_id(L['self'], ...)", id="the-id-of-an-object"
+        ),
+        pytest.param("fn is 0x7f0012345678", "fn is 0x...", id="an-address"),
+        pytest.param(
+            "len(xs) == 3  # for x in xs:  # model.py:30 in forward",
+            "len(xs) == 4  # for x in xs:  # model.py:31 in forward",
+            id="torch's-comment",
+        ),
+        pytest.param("Ne(s77, 4)", "Ne(s0, 8)", id="symbols"),
+        pytest.param(
+            "G['torch_dynamo_resume_in_f_at_12'].x == 1",
+            "G['torch_dynamo_resume_in_f_at_14'].x == 1",
+            id="a-resume-function",
+        ),
+        pytest.param("tensor '___stack0' rank mismatch", "tensor '___stack1' rank mismatch", id="a-stack-slot"),
+        pytest.param(
+            "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CPU), actual DispatchKeySet(CPU, Python)",
+            "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CUDA), actual DispatchKeySet(CPU)",
+            id="a-property-of-several-words",
+        ),
+    ],
+)
+def test_these_guards_are_the_same(one: str, other: str) -> None:
+    assert normalised_guard(one) == normalised_guard(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("tensor 'x' size mismatch at index 0", "tensor 'y' size mismatch at index 0", id="tensors"),
+        pytest.param("tensor 'x' size mismatch at index 0", "tensor 'x' size mismatch at index 1", id="dimensions"),
+        pytest.param("tensor 'x' size mismatch at index 0", "tensor 'x' stride mismatch at index 0", id="properties"),
+        pytest.param("self.layers[3].scale == 1", "self.layers[4].scale == 1", id="items-of-a-list"),
+        pytest.param("k == 'a'", "k == 'b'", id="texts"),
+        pytest.param("kwargs['size_4'] == 1", "kwargs['size_8'] == 1", id="keys"),
+    ],
+)
+def test_these_guards_are_not_the_same(one: str, other: str) -> None:
+    assert normalised_guard(one) != normalised_guard(other)
+
+
+def test_a_guard_keeps_the_words_that_tell_it() -> None:
+    guard = "2/1: tensor 'kwargs['input_ids']' size mismatch at index 1. expected 3, actual 4"
+
+    assert normalised_guard(guard) == "kwargs['input_ids'] size at index 1"
+
+
+def test_a_continuation_of_a_continuation_is_the_user_s_function() -> None:
+    name = "torch_dynamo_resume_in_torch_dynamo_resume_in_forward_at_3_at_12"
+
+    assert normalised_function(name) == "forward"
+
+
+def test_a_stack_that_ends_a_longer_one_is_no_fact_of_its_own() -> None:
+    alone = replace(BREAK, stacks=((CALLER, COPY),))
+
+    assert break_keys(BREAK) == break_keys(alone)
+    assert len(break_keys(BREAK)) == 1
+
+
+def test_a_break_met_from_two_callers_is_two_facts() -> None:
+    elsewhere = replace(CALLER, function="evaluate")
+
+    assert len(break_keys(replace(BREAK, stacks=((CALLER, COPY), (elsewhere, COPY))))) == 2
+
+
+def test_torch_s_own_frames_are_torch_s_to_change() -> None:
+    inner = Location(
+        file="torch/nn/modules/module.py", line=1784, function="_call_impl", source="return forward_call()"
+    )
+
+    assert break_keys(replace(BREAK, stacks=((CALLER, inner, COPY),))) == break_keys(BREAK)
+
+
+def test_a_line_without_its_text_is_known_by_its_number() -> None:
+    unseen = replace(BREAK, location=replace(COPY, source=""), stacks=())
+
+    assert break_keys(unseen) != break_keys(replace(unseen, location=replace(COPY, source="", line=99)))
+
+
+def test_a_line_that_moved_and_was_indented_is_the_same() -> None:
+    moved = replace(COPY, line=99, source="mask  = copy.deepcopy(self.mask)")
+
+    assert break_keys(replace(BREAK, location=moved, stacks=())) == break_keys(replace(BREAK, stacks=()))
+    assert break_keys(replace(BREAK, location=ITEM, stacks=())) != break_keys(replace(BREAK, stacks=()))
+
+
+def test_a_recompile_of_a_resume_function_is_one_of_the_user_s_function() -> None:
+    renamed = replace(RECOMPILE.frame, function="torch_dynamo_resume_in_forward_at_41", line=41)
+
+    assert recompile_key(replace(RECOMPILE, frame=renamed, kind="guard")) == recompile_key(RECOMPILE)

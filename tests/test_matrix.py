@@ -1,0 +1,207 @@
+"""The matrix: a cell has the one fact that matters, and nothing is claimed wider than it was checked."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from receipts import (
+    BREAK,
+    CONTRACT,
+    HOLDING,
+    NEW,
+    OLD,
+    RECOMPILE,
+    VIOLATION,
+    WORSENED,
+    a_receipt,
+    after,
+    an_entry,
+    before,
+)
+
+from pytest_compilecontract.cli import main
+from pytest_compilecontract.matrix import matrix
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.receipt import Entry, Environment, Receipt, write_receipt
+from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
+from pytest_compilecontract.versions import version_range
+from pytest_compilecontract.waivers import Waiver
+
+MIDDLE = replace(OLD, torch="2.13.0")
+HOSTILE = "\x1b[31m| a `b` <script>x</script> @someone #7 [x](http://y) *z*\n\n# head"
+
+
+def a_waiver(kind: str) -> Waiver:
+    return Waiver(
+        contract="*",
+        lane="*",
+        metric="numerics",
+        torch=version_range(">=2.13", where=""),
+        issue="https://example.org/7",
+        owner="someone",
+        expires=datetime.date(2026, 6, 15),
+        kind=kind,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("worse", "cell"),
+    [
+        pytest.param(replace(HOLDING, graph_breaks=(BREAK, BREAK)), "drifted: breaks 0→2", id="breaks"),
+        pytest.param(
+            replace(HOLDING, recompiles=(replace(RECOMPILE, guard="tensor 'kwargs['input_ids']' size mismatch"),)),
+            "drifted: recompiles 0→1: kwargs['input_ids'] size",
+            id="a-recompile-by-its-guard",
+        ),
+        pytest.param(
+            replace(WORSENED["numerics"], graph_breaks=(BREAK,)),
+            "drifted: numerics: output[0] value: worst error 3e-2 > 4e-4",
+            id="a-wrong-result-before-a-slow-one",
+        ),
+        pytest.param(WORSENED["capture"], "drifted: capture lost: graphs executed 3 -> 0", id="capture"),
+        pytest.param(WORSENED["errors"], "drifted: LoweringException: no lowering", id="an-error"),
+        pytest.param(WORSENED["ops_captured"], "drifted: ops captured 100→94", id="ops"),
+    ],
+)
+def test_a_cell_has_the_fact_that_matters_most(worse: Measurement, cell: str) -> None:
+    text = markdown(matrix([before(an_entry()), after(an_entry(worse))]))
+
+    row = text.splitlines()[4].replace("\\", "").replace("&gt;", ">")
+    assert row == f"| {CONTRACT} [aot] | held | {cell} |"
+
+
+def test_lanes_that_held_everywhere_are_folded_and_alike_ones_share_a_row() -> None:
+    lanes = ("aot", "capture", "dynamic", "inductor")
+    old = [an_entry(lane=lane) for lane in lanes]
+    new = [an_entry(WORSENED["recompiles"] if lane in ("aot", "capture") else HOLDING, lane=lane) for lane in lanes]
+
+    lines = terminal_lines(matrix([before(*old), a_receipt(*old, environment=MIDDLE), after(*new)]))
+
+    assert lines == [
+        f"{'':46}  torch 2.11.0  torch 2.13.0  torch 2.15.0",
+        f"{'installed':46}  yes           yes           yes",
+        f"{'imported':46}  yes           yes           yes",
+        "tests/test_block.py::test_block [aot, capture]  held          held          "
+        "drifted: recompiles 0→1: x size at index 0",
+        "2 of 4 lanes held everywhere, and are folded",
+        "",
+        "tests/test_block.py::test_block [aot, capture]",
+        "  validated: this lane held 0 breaks, 0 recompiles, 0 eager frames over the 1 call checked on torch 2.11.0, "
+        "A processor; this lane held 0 breaks, 0 recompiles, 0 eager frames over the 1 call checked on torch 2.13.0, "
+        "A processor",
+        "  open risk: torch 2.15.0, A processor: drifted: recompiles 0→1: x size at index 0",
+    ]
+
+
+@pytest.mark.parametrize(("kind", "list_"), [("workaround", "workaround"), ("open-risk", "open risk")])
+def test_a_waived_drift_is_in_the_list_of_its_kind(kind: str, list_: str) -> None:
+    found = matrix(
+        [before(an_entry()), after(an_entry(WORSENED["numerics"]))],
+        waivers=[a_waiver(kind)],
+        today=datetime.date(2026, 6, 1),
+    )
+
+    assert found.rows[0].cells[1].verdict == "waived"
+    assert f"  {list_}: torch 2.15.0, A processor: {kind}, https://example.org/7 (someone, until 2026-06-15)" in (
+        terminal_lines(found)
+    )
+
+
+def test_a_lane_over_its_limits_is_an_open_risk_even_where_nothing_drifted() -> None:
+    entry = an_entry(verdict="violated", violations=(VIOLATION,), reason="max_graphs=1: 2")
+
+    lines = terminal_lines(matrix([before(entry), after(entry)]))
+
+    assert lines[-1] == (
+        "  open risk: torch 2.11.0, A processor: violated: max_graphs=1: 2; torch 2.15.0, A processor: "
+        "over its limits, as before: max_graphs=1: 2"
+    )
+
+
+def test_a_torch_that_does_not_import_is_another_cell_than_a_lane_that_fails() -> None:
+    reason = "torch cannot be imported (libcudart.so: no such file)"
+    broken = a_receipt(an_entry(None, verdict="unmeasured", reason=reason), environment=Environment())
+
+    found = matrix([before(an_entry()), broken])
+
+    assert [column.imported for column in found.columns] == ["yes", f"no: {reason}"]
+    assert found.rows[0].cells[1].verdict == "unmeasured"
+
+
+def test_a_lane_that_one_run_does_not_have_is_said_to_be_missing_or_new() -> None:
+    found = matrix([before(an_entry()), after(an_entry(lane="capture"))])
+
+    assert [[cell.verdict for cell in row.cells] for row in found.rows] == [["held", "missing"], [None, "new"]]
+
+
+def test_text_from_a_receipt_is_no_markdown() -> None:
+    entry = an_entry(contract=HOSTILE, lane=HOSTILE, verdict="unmeasured", reason=HOSTILE)
+    hostile = Environment(torch=HOSTILE, device=HOSTILE)
+
+    text = markdown(matrix([a_receipt(entry, environment=hostile), a_receipt(entry, environment=hostile)]))
+
+    body = text.replace("<details><summary>", "").replace("</summary>", "").replace("</details>", "")
+    assert re.findall(r"(?<!\\)[`\[\]]|[<>@#\x1b]", re.sub(r"&#?\w+;", "", body)) == []
+    assert {len(re.findall(r"\|", line)) for line in text.splitlines() if line.startswith("|")} == {4}
+
+
+def test_a_long_matrix_fits_a_comment_and_says_what_it_leaves_out() -> None:
+    names = [f"tests/test_a.py::test_{'x' * 80}_{number}" for number in range(1000)]
+    old = [an_entry(contract=name) for name in names]
+    new = [an_entry(WORSENED["recompiles"], contract=name) for name in names]
+    found = matrix([before(*old), after(*new)])
+
+    text, lines = markdown(found), terminal_lines(found)
+
+    assert MOST_CHARACTERS // 2 < len(text) <= MOST_CHARACTERS
+    assert re.search(r"^\.\.\. and \d+ lanes more|^\.\.\. and \d+ lanes", text, re.MULTILINE)
+    assert f"... and {1000 - MOST_ROWS} lanes more that did not hold everywhere" in lines
+
+
+@pytest.mark.parametrize(
+    ("runs", "code"),
+    [
+        pytest.param([before(an_entry()), after(an_entry())], 0, id="held"),
+        pytest.param([before(an_entry()), after(an_entry(WORSENED["errors"]))], 1, id="drifted"),
+        pytest.param(
+            [before(an_entry()), a_receipt(an_entry(WORSENED["errors"]), environment=MIDDLE), after(an_entry())],
+            0,
+            id="mended-since",
+        ),
+        pytest.param([before(an_entry()), after()], 3, id="nothing-measured"),
+        pytest.param([before(an_entry())], 3, id="one-run-alone"),
+        pytest.param([before(), after()], 3, id="empty"),
+    ],
+)
+@pytest.mark.parametrize("format_", ["terminal", "markdown"])
+def test_the_exit_code_is_the_gate_s_from_the_first_to_the_last(
+    tmp_path: Path, runs: list[Receipt], code: int, format_: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / f"{number}.json") for number in range(len(runs))]
+    for file, receipt in zip(files, runs, strict=True):
+        write_receipt(Path(file), receipt)
+
+    found = main(["matrix", *files, f"--format={format_}"])
+
+    assert (found, capsys.readouterr().err) == (code, "")
+
+
+def test_unusable_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["matrix", str(tmp_path / "gone.json")])
+
+    message = f"compilecontract: {tmp_path / 'gone.json'}: cannot be read (No such file or directory)\n"
+    assert (code, capsys.readouterr()) == (2, ("", message))
+
+
+def test_entries_are_those_of_their_column() -> None:
+    entries: list[Entry] = [an_entry(replace(HOLDING, graphs=number)) for number in (1, 2)]
+
+    found = matrix([before(entries[0]), after(entries[1])])
+
+    graphs = [cell.entry.measurement.graphs for cell in found.rows[0].cells if cell.entry and cell.entry.measurement]
+    assert graphs == [1, 2]
+    assert [cell.environment for cell in found.rows[0].cells] == [OLD, NEW]

@@ -1,0 +1,210 @@
+"""Waivers: a known drift is tolerated, named and dated, and a waiver that rots fails."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from receipts import BREAK, HOLDING, NEW, RAISED, WORSENED, a_receipt, after, an_entry, before
+
+from pytest_compilecontract.cli import main
+from pytest_compilecontract.drift import Comparison, compare
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.gate import answer
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.receipt import write_receipt
+from pytest_compilecontract.waivers import Waiver, read_waivers, rotten, waived
+
+TODAY = datetime.date(2026, 6, 15)
+WAIVER = """
+[[waiver]]
+contract = "tests/test_block.py::*"
+lane = "aot"
+metric = "numerics"
+torch = ">=2.12"
+issue = "https://github.com/pytorch/pytorch/issues/1"
+owner = "someone"
+expires = 2026-06-15
+kind = "open-risk"
+note = "the last bit"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "waivers.toml"
+
+
+def waivers(file: Path, *changes: tuple[str, str]) -> tuple[Waiver, ...]:
+    text = WAIVER
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return read_waivers(file)
+
+
+def compared(*new: Measurement, lanes: tuple[str, ...] = ("aot", "capture")) -> Comparison:
+    old = [an_entry(lane=lane) for lane in lanes]
+    return compare(before(*old), after(*(an_entry(each, lane=lane) for each, lane in zip(new, lanes, strict=True))))
+
+
+def test_what_is_waived_is_shown_as_waived_and_does_not_block(file: Path) -> None:
+    comparison = waived(compared(WORSENED["numerics"], HOLDING), waivers(file), TODAY)
+
+    assert [lane.verdict for lane in comparison.lanes] == ["waived", "held"]
+    assert comparison.lanes[0].reason == (
+        "open-risk, https://github.com/pytorch/pytorch/issues/1 (someone, until 2026-06-15): the last bit"
+    )
+    assert answer(comparison).outcome == "yes"
+    assert rotten(comparison, waivers(file), TODAY, whole=True) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(("tests/test_block.py::*", "tests/test_other.py::*"), id="another-contract"),
+        pytest.param(('lane = "aot"', 'lane = "capture"'), id="another-lane"),
+        pytest.param(('"numerics"', '"recompiles"'), id="another-metric"),
+        pytest.param((">=2.12", "<2.12"), id="another-torch"),
+        pytest.param((">=2.12", ">2.15"), id="a-later-torch"),
+        pytest.param(("2026-06-15", "2026-06-14"), id="expired"),
+    ],
+)
+def test_what_it_does_not_speak_of_is_drift(file: Path, change: tuple[str, str]) -> None:
+    comparison = waived(compared(WORSENED["numerics"], HOLDING), waivers(file, change), TODAY)
+
+    assert comparison.lanes[0].verdict == "drifted"
+
+
+def test_one_drift_of_two_that_is_waived_is_marked_and_the_lane_drifted(file: Path) -> None:
+    both = replace(WORSENED["numerics"], recompiles=WORSENED["recompiles"].recompiles)
+
+    lane = waived(compared(both, HOLDING), waivers(file), TODAY).lanes[0]
+
+    assert lane.verdict == "drifted"
+    assert {drift.metric: bool(drift.waived) for drift in lane.drifts} == {"recompiles": False, "numerics": True}
+
+
+def test_a_lane_that_broke_can_be_waived(file: Path) -> None:
+    broken = after(an_entry(Measurement(raised=RAISED), verdict="broken", reason="raised"))
+
+    comparison = waived(compare(before(an_entry()), broken), waivers(file, ("numerics", "errors")), TODAY)
+
+    assert comparison.lanes[0].verdict == "waived"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(("2026-06-15", "2026-06-14"), "expired on 2026-06-14", id="expired"),
+        pytest.param(("test_block.py::*", "test_gone.py::*"), "matches no lane any more", id="no-lane"),
+        pytest.param(('"numerics"', '"recompiles"'), "is not needed any more", id="not-needed"),
+    ],
+)
+def test_a_waiver_that_rots_is_named_with_its_line_and_says_no(file: Path, change: tuple[str, str], why: str) -> None:
+    found = waivers(file, change)
+    comparison = waived(compared(HOLDING, HOLDING), found, TODAY)
+
+    lines = rotten(comparison, found, TODAY, whole=True)
+
+    assert lines == (f"{file}:2: the waiver of {found[0]} {why}: delete it",)
+    assert answer(comparison, rotten=lines).outcome == "no"
+
+
+@pytest.mark.parametrize(
+    ("measured", "change"),
+    [
+        pytest.param(HOLDING, ("test_block.py::*", "test_gone.py::*"), id="it-may-match-what-did-not-run"),
+        pytest.param(HOLDING, ("someone", "someone"), id="a-glob-may-be-needed-elsewhere"),
+    ],
+)
+def test_a_part_of_the_tests_cannot_tell(file: Path, measured: Measurement, change: tuple[str, str]) -> None:
+    assert rotten(compared(measured, HOLDING), waivers(file, change), TODAY, whole=False) == ()
+
+
+def test_a_part_of_the_tests_can_tell_of_one_lane(file: Path) -> None:
+    found = waivers(file, ("test_block.py::*", "test_block.py::test_block"))
+
+    assert len(rotten(compared(HOLDING, HOLDING), found, TODAY, whole=False)) == 1
+
+
+def test_on_another_torch_a_waiver_does_not_rot(file: Path) -> None:
+    assert rotten(compared(HOLDING, HOLDING), waivers(file, (">=2.12", "<2.12")), TODAY, whole=True) == ()
+
+
+def test_a_lane_that_was_not_measured_cannot_tell(file: Path) -> None:
+    skipped = a_receipt(an_entry(None, verdict="unmeasured"), environment=NEW)
+
+    assert rotten(compare(before(an_entry()), skipped), waivers(file), TODAY, whole=True) == ()
+
+
+def test_a_lane_that_broke_off_cannot_tell(file: Path) -> None:
+    broken = after(an_entry(None, verdict="broken", reason="the test failed in call: E: x"))
+
+    assert rotten(compare(before(an_entry()), broken), waivers(file), TODAY, whole=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(("owner =", "own ="), "unknown key 'own' (known keys: contract, lane, ", id="unknown-key"),
+        pytest.param(('owner = "someone"\n', ""), "owner: missing", id="no-owner"),
+        pytest.param(('"someone"', '" "'), "owner: expected a text, got ' '", id="an-empty-owner"),
+        pytest.param(('"numerics"', '"graphs"'), "metric: unknown metric 'graphs' (known ", id="no-metric-that-gates"),
+        pytest.param(('"open-risk"', '"fine"'), "kind: expected 'workaround' or 'open-risk', got 'fine'", id="kind"),
+        pytest.param(("https://", "see "), "issue: expected a URL, got 'see github", id="no-url"),
+        pytest.param(
+            ("2026-06-15", '"2026-06-15"'),
+            "expires: expected a date, as 2027-01-31 without quotes, got '2026-06-15'",
+            id="a-date-in-quotes",
+        ),
+        pytest.param((">=2.12", "2.12"), "torch: no version range: '2.12'", id="no-range"),
+    ],
+)
+def test_a_waiver_that_cannot_mean_anything_is_refused(file: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        waivers(file, change)
+
+    assert str(caught.value).startswith(f"{file}:2: {message}")
+
+
+@pytest.mark.parametrize("text", ["waiver = 1", "[[waivers]]", "x", "[waiver]", "\x00"])
+def test_a_file_that_is_no_waivers_is_one_error(file: Path, text: str) -> None:
+    file.write_text(text)
+
+    with pytest.raises(UsageError) as caught:
+        read_waivers(file)
+
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_gate_takes_waivers_and_names_those_to_delete(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waivers(file, ("2026-06-15", "2999-01-01"))
+    old, worse, same = (str(tmp_path / name) for name in ("old.json", "worse.json", "same.json"))
+    write_receipt(Path(old), before(an_entry()))
+    write_receipt(Path(worse), after(an_entry(WORSENED["numerics"])))
+    write_receipt(Path(same), after(an_entry()))
+
+    codes = [main(["gate", old, new, f"--waivers={file}"]) for new in (worse, same)]
+
+    out = capsys.readouterr().out
+    assert codes == [0, 1]
+    assert f"{file}:2: the waiver of tests/test_block.py::* [aot] numerics is not needed any more: delete it" in out
+    assert out.endswith("? no: 1 waiver to delete\n")
+
+
+def test_a_break_that_is_waived_still_shows(file: Path) -> None:
+    worse = replace(HOLDING, graph_breaks=(BREAK,))
+    text = "".join(WAIVER.replace('"numerics"', f'"{metric}"') for metric in ("graph_breaks", "fullgraph"))
+    file.write_text(text)
+
+    lane = waived(compared(worse, HOLDING), read_waivers(file), TODAY).lanes[0]
+
+    assert lane.verdict == "waived"
+    assert next(drift.came for drift in lane.drifts if drift.metric == "graph_breaks")
