@@ -198,6 +198,7 @@ class Hooks:
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True  # of what a fixture raises, pytest shows the fixture's lines
         contract = item.stash.get(CONTRACT, None)
         if contract is None:
             return (yield)
@@ -215,6 +216,7 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
         with _said_in_one_line():
             return (yield)
 
@@ -238,13 +240,13 @@ class Hooks:
         except BrokenLane:
             result = None
         except UsageError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         except pytest.skip.Exception:
             self._judge_what_there_is(contract)
             if contract.judged is None or not contract.judged.failed:
                 contract.judged = None
                 raise
-            pytest.fail(_failure(contract), pytrace=False)
+            raise pytest.fail.Exception(_failure(contract), pytrace=False) from None
         except (Exception, pytest.fail.Exception):
             self._judge_what_there_is(contract)
             raise
@@ -461,10 +463,11 @@ def _names(lanes: tuple[Lane, ...]) -> str:
 @contextlib.contextmanager
 def _said_in_one_line() -> Iterator[None]:
     """What a fixture asks of the lane in vain fails it without a traceback."""
+    __tracebackhide__ = True
     try:
         yield
     except UsageError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:

@@ -120,6 +120,9 @@ class CompileLane:
         made = as_calls(tuple(batches), where="compile_lane.train")
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
+        if loss is not None and (not callable(loss) or isinstance(loss, type)):
+            got = f"the class {loss.__name__}" if isinstance(loss, type) else repr(type(loss).__name__)
+            raise UsageError(f"compile_lane.train: loss= is a function or module, got {got}")
         if isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__
             raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")

@@ -104,7 +104,7 @@ class Measuring:
         if calls is None:
             unmeasured["calls"] = "the test makes its own calls"
         if self.backwards is None:
-            unmeasured["backward_graphs"] = "nothing was trained"
+            unmeasured["backward_graphs"] = "no loss was followed into its backward, as compile_lane.train does"
         counters = {
             group: {self._paths.text(str(key)): int(value) for key, value in values.items()}
             for group, values in self._counters.items()

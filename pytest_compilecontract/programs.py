@@ -117,6 +117,8 @@ class Training:
         if not callable(getattr(optimizer, "step", None)) or not callable(getattr(optimizer, "zero_grad", None)):
             made = type(optimizer).__name__
             raise UsageError(f"compile_lane.train: optimizer= made a {made}, which has no step and zero_grad")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise UsageError("compile_lane.train: optimizer= made an LBFGS, which runs more than one forward a step")
         return optimizer
 
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
@@ -138,10 +140,9 @@ class Training:
             if self.gradients:
                 trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad")
             optimizer.step()
-            if self.gradients:
-                # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
-                trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
-                trail.note("parameter", named, f"{at} parameter")
+            # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
+            trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
+            trail.note("parameter", named, f"{at} parameter")
             trail.note("buffer", dict(self.module.named_buffers()), f"{at} buffer")
             optimizer.zero_grad()
             return output

@@ -109,7 +109,7 @@ class State:
         if isinstance(value, FunctionType):
             return self._save_function
         if isinstance(value, dict):
-            return self._save_mapping
+            return functools.partial(self._save_mapping, new_counts=True)
         if isinstance(value, (list, set)):
             return self._save_container
         if isinstance(value, torch.Generator):
@@ -160,7 +160,13 @@ class State:
         self._save_mapping(vars(value), name, depth=depth)
 
     def _save_mapping(
-        self, mapping: dict[Any, Any], name: str, *, depth: int, without: frozenset[str] = frozenset()
+        self,
+        mapping: dict[Any, Any],
+        name: str,
+        *,
+        depth: int,
+        without: frozenset[str] = frozenset(),
+        new_counts: bool = False,
     ) -> None:
         saved = {key: value for key, value in mapping.items() if key not in without}
 
@@ -168,7 +174,10 @@ class State:
             for key in [key for key in mapping if key not in saved and key not in without]:
                 del mapping[key]
 
-        self._keep(name, lambda: None, lambda now: True, put_away_new)
+        def new() -> dict[Any, Any]:
+            return {key: value for key, value in mapping.items() if key not in saved} if new_counts else {}
+
+        self._keep(f"{name}, new keys", new, lambda now: not now, put_away_new)
         for key, value in saved.items():
             self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key))
         for key, value in saved.items():

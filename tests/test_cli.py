@@ -226,6 +226,13 @@ def test_a_reader_that_has_gone_is_no_traceback() -> None:
     assert ran.returncode == 2
 
 
+def test_an_output_that_is_closed_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+    monkeypatch.setattr(sys, "stdout", None)
+
+    assert main(["show", "receipt.json"]) == 2
+
+
 def test_a_terminal_that_is_not_utf_8_is_no_traceback() -> None:
     write_receipt(Path("caf\u00e9.json"), RECEIPT)
 

@@ -289,6 +289,26 @@ MARKER_ERRORS = [
         f"fullgraph=True contradicts max_graph_breaks=1 {KNOWN_LIMITS}",
         id="contradiction",
     ),
+    pytest.param(
+        "max_recompiles=10**5000",
+        f"max_recompiles: expected a whole number from 0 to 1000000000, got a int {KNOWN_LIMITS}",
+        id="no-end",
+    ),
+    pytest.param(
+        "max_recompiles=-10**5000",
+        f"max_recompiles: expected a whole number from 0 to 1000000000, got a int {KNOWN_LIMITS}",
+        id="no-beginning",
+    ),
+    pytest.param(
+        "rtol=10**400",
+        f"rtol: expected a finite number of at least 0, got 1{'0' * 79}... {KNOWN_LIMITS}",
+        id="no-float",
+    ),
+    pytest.param(
+        "rtol=type('Odd', (), {'__repr__': lambda self: 1 / 0})()",
+        f"rtol: expected a finite number of at least 0, got a Odd {KNOWN_LIMITS}",
+        id="no-repr",
+    ),
     pytest.param("lanes=['aott']", f"unknown lane 'aott' {KNOWN_LANES}", id="unknown-lane"),
     pytest.param("0", "compile_contract takes keywords only, got 0", id="positional"),
 ]
@@ -367,6 +387,42 @@ def test_a_bare_test_has_nothing_to_compare(pytester: pytest.Pytester, limit: st
     assert refused(pytester) == f"ERROR: test_block.py::test_block: {message}"
 
 
+@pytest.mark.parametrize(
+    "fixture",
+    ["@pytest.mark.usefixtures('compile_lane')", "@pytest.mark.usefixtures('asks')"],
+    ids=["directly", "through-another"],
+)
+def test_a_unittest_cannot_have_the_fixture(pytester: pytest.Pytester, fixture: str) -> None:
+    pytester.makepyfile(
+        test_block=f"""
+        import unittest
+        import pytest
+
+        @pytest.fixture
+        def asks(compile_lane):
+            yield
+
+        {fixture}
+        class Block(unittest.TestCase):
+            def test_block(self):
+                pass
+        """
+    )
+
+    message = "compile_lane needs a test function that pytest can run once a lane"
+    assert refused(pytester) == f"ERROR: test_block.py::Block::test_block: {message}"
+
+
+def test_the_fixture_is_not_to_be_had_later(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_late(request): request.getfixturevalue('compile_lane')")
+
+    result = pytester.runpytest("--compile-contracts")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["compile_lane runs a test once a lane: ask for it as an argument of the test"])
+    result.stdout.no_fnmatch_line("*Error*")
+
+
 def test_all_that_is_wrong_is_said_at_once(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_block="""
@@ -437,6 +493,28 @@ def test_the_report_folder_is_below_where_pytest_was_called(pytester: pytest.Pyt
     assert result.ret == pytest.ExitCode.OK
     assert (inner / "out" / "new" / "receipt.json").is_file()
     result.stdout.fnmatch_lines([f"receipt: {inner}/out/new/receipt.json*"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--collect-only",), ("-k", "nothing"), ("none.py",), ("--contract-lanes=fast",)],
+    ids=["collect-only", "nothing-selected", "no-such-file", "usage-error"],
+)
+def test_a_session_that_measures_nothing_leaves_an_earlier_receipt(
+    pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits=""))
+    pytester.mkdir("out")
+    Path("out/receipt.json").write_text("an earlier one")
+
+    result = pytester.runpytest("--compile-contracts", "--contract-report=out", *options)
+
+    assert result.ret != pytest.ExitCode.INTERNAL_ERROR
+    assert Path("out/receipt.json").read_text() == "an earlier one"
+
+
+def test_a_report_without_a_folder_is_refused(pytester: pytest.Pytester) -> None:
+    assert refused(pytester, "--contract-report=") == "ERROR: --contract-report names no folder"
 
 
 def test_a_report_folder_that_cannot_be_written_fails_the_session(pytester: pytest.Pytester) -> None:

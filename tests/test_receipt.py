@@ -62,7 +62,7 @@ def a_measurement() -> Measurement:
             method="fp64", worst_error=0.25, differences=(Difference(at="[0]", kind="value", detail="d"),)
         ),
         counters={"stats": {"unique_graphs": 2}},
-        unmeasured={"backward_graphs": "nothing was trained"},
+        unmeasured={"backward_graphs": "no loss was followed into its backward, as compile_lane.train does"},
     )
 
 
@@ -157,7 +157,7 @@ ENTRIES = st.builds(
     measurement=st.none() | MEASUREMENTS,
     worker=WORDS,
     seconds=FLOATS,
-)
+).filter(lambda entry: entry.verdict != "held" or (entry.measurement is not None and not entry.violations))
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -328,6 +328,7 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
         (["entries"], {}, "entries: expected array, got object"),
         (["entries", 0], 7, "entries[0]: expected object, got int"),
         (["entries", 0, "verdict"], "fine", "entries[0].verdict: unknown value 'fine'"),
+        (["entries", 0, "verdict"], "held", "entries[0].verdict: 'held' with violations"),
         (["entries", 0, "seconds"], "1", "entries[0].seconds: expected float, got str"),
         (["entries", 0, "seconds"], True, "entries[0].seconds: expected float, got bool"),
         (["entries", 0, "measurement", "graphs"], 1.0, "entries[0].measurement.graphs: expected int | null, got float"),
@@ -486,6 +487,22 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, cause: str) -> No
         read_receipt(path)
 
     assert str(caught.value) == f"{one_line(str(path))}: cannot be read ({cause})"
+
+
+def test_held_without_a_measurement_is_no_receipt() -> None:
+    entry = an_entry(verdict="held", violations=(), measurement=None)
+
+    assert refusal(to_json(a_receipt(entry))) == "receipt.json: entries[0].verdict: 'held' without a measurement"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    os.mkfifo(path)
+
+    with pytest.raises(ReceiptError) as caught:
+        read_receipt(path)
+
+    assert str(caught.value) == f"{path}: cannot be read (not a regular file)"
 
 
 def test_a_file_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,11 +210,9 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
     for top in _tops(nodes):
         below = [at for at, node in nodes.items() if at.startswith(top) and not isinstance(node, Branch)]
         found = [known[at] for at in below if at in known]
-        if not below or any(each.differences or (each.compared and not each.unstable) for each in found):
-            continue
-        if any(each.unstable for each in found):
-            yield f"{top}: eager differs from itself there"
-        else:
+        if unstable := [each.at for each in found if each.unstable]:
+            yield f"{unstable[0]}: eager differs from itself there"
+        elif below and not any(each.differences or each.compared for each in found):
             yield f"{top}: a {nodes[top].type} cannot be compared"
 
 

@@ -40,7 +40,7 @@ class Paths:
         for folder in self._roots:
             text = text.replace(folder + os.sep, "")
         text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
-        return re.sub(r"\b\d{12,}\b", "...", text)
+        return re.sub(r"(?<![\d.])\d{12,}(?![\d.])", "...", text)
 
     def location(self, file: str, line: int, function: str, source: str = "") -> Location:
         text = source or linecache.getline(file, line)

@@ -21,6 +21,7 @@ LOGGER = "torch.__trace"
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Only torch's own handlers on the trace logger: pytest would show its records in a failure, by thousands."""
+    __tracebackhide__ = True
     logger = logging.getLogger(LOGGER)
     foreign = [handler for handler in logger.handlers if not type(handler).__module__.startswith("torch.")]
     for handler in foreign:

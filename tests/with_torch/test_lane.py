@@ -75,7 +75,7 @@ def test_the_measurement_of_one_graph() -> None:
     assert (found.backend, found.disagreements, found.raised) == ("aot_eager", (), None)
     assert found.counters is not None
     assert found.counters["stats"]["unique_graphs"] == 1
-    assert found.unmeasured == {"backward_graphs": "nothing was trained"}
+    assert found.unmeasured == {"backward_graphs": "no loss was followed into its backward, as compile_lane.train does"}
 
 
 def test_the_phases_of_the_calls() -> None:
@@ -269,12 +269,12 @@ def test_an_optimizer_is_made_for_each_pass() -> None:
     assert len({id(each) for each in made}) == len(made) == 4
 
 
-def test_gradients_and_parameters_are_not_compared_when_not_asked_for() -> None:
+def test_gradients_are_not_compared_when_not_asked_for() -> None:
     with lane_of("capture", check_grads=False) as lane:
         found = lane.train(Model(), [(X,)])
 
     assert found.numerics is not None
-    assert found.numerics.compared == 3
+    assert found.numerics.compared == 5
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -326,6 +326,64 @@ REFUSED: list[Any] = [
         "(the model's come first, the loss's last)",
         id="no-target",
     ),
+    pytest.param(
+        lambda lane: lane.run(Model, (X,)),
+        "compile_lane.run takes a function or module, got the class Model",
+        id="class",
+    ),
+    pytest.param(
+        lambda lane: lane.run(nn.LazyLinear(4), (X,)),
+        "the module has parameters without a shape yet (lazy ones): call it once before",
+        id="lazy",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), 5), "compile_lane.train takes a list of batches, got 'int'", id="batches"
+    ),
+    pytest.param(
+        lambda lane: lane.train(nn.ReLU(), [(X,)]),
+        "compile_lane.train: the module has no parameter that requires a gradient",
+        id="no-parameter",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], optimizer="adam"),
+        "compile_lane.train: optimizer= makes an optimizer, got 'str'",
+        id="optimizer-name",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], optimizer=lambda _: None),
+        "compile_lane.train: optimizer= made a NoneType, which has no step and zero_grad",
+        id="no-optimizer-made",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], optimizer=torch.optim.LBFGS),
+        "compile_lane.train: optimizer= made an LBFGS, which runs more than one forward a step",
+        id="closure",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], loss="mse"),
+        "compile_lane.train: loss= is a function or module, got 'str'",
+        id="loss-name",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X, X)], loss=nn.MSELoss),
+        "compile_lane.train: loss= is a function or module, got the class MSELoss",
+        id="loss-class",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], loss=lambda output: (output,)),
+        "compile_lane.train: the loss is a tuple, not a tensor",
+        id="loss-no-tensor",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], loss=lambda output: output),
+        "compile_lane.train: the loss has shape [4, 8], not one number",
+        id="loss-shape",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), [(X,)], loss=lambda output: output.detach().sum()),
+        "compile_lane.train: the loss does not depend on a parameter that requires a gradient",
+        id="loss-detached",
+    ),
 ]
 
 
@@ -343,6 +401,45 @@ def test_a_module_compiled_in_place_is_refused() -> None:
 
     with lane_of("capture") as lane, pytest.raises(UsageError, match="compiled already"):
         lane.run(model, (X,))
+
+
+def test_a_lane_is_closed_outside_the_body_of_the_test() -> None:
+    with lane_of("capture") as lane:
+        lane.open = False
+        with pytest.raises(UsageError) as from_run:
+            lane.run(scaled, (X,))
+        with pytest.raises(UsageError) as from_observe, lane.observe():
+            pass
+
+    message = "compile_lane measures in the body of the test, not in a fixture: nothing else is judged"
+    assert str(from_run.value) == str(from_observe.value) == message
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [lambda lane: lane.run(scaled, (X,)), lambda lane: lane.observe().__enter__()],
+    ids=["run", "observe"],
+)
+def test_measurements_do_not_go_into_one_another(inner: Callable[[CompileLane], Any]) -> None:
+    with lane_of("capture") as lane:
+        with lane.observe() as seen:
+            lane.compile(scaled)(X)
+            with pytest.raises(UsageError) as caught:
+                inner(lane)
+        after = lane.run(scaled, (X,))
+
+    assert str(caught.value) == "a measurement is going on: observe and run do not go into one another"
+    assert (seen.measurement.graphs, after.graphs, after.disagreements) == (1, 1, ())
+
+
+def test_a_tensor_without_values_is_not_moved() -> None:
+    shape = torch.ones(8, device="meta")
+
+    found = run("capture", lambda x, like: x + like.shape[0], (X, shape))
+
+    assert found.graphs == 1
+    assert found.numerics is not None
+    assert found.numerics.differences == ()
 
 
 def test_eagers_own_exception_is_the_tests() -> None:
@@ -503,6 +600,40 @@ def test_the_module_is_put_back() -> None:
     assert model[1].bias.grad is None
 
 
+def test_the_targets_own_generator_is_put_back() -> None:
+    generator = torch.Generator().manual_seed(3)
+    before = generator.get_state()
+
+    def draws(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + torch.rand(4, 8, generator=generator)
+
+    entry = hold(lambda lane: lane.run(draws, (X,), (X,)), lane="capture", max_eager_frames=9)
+
+    assert entry.verdict == "held"
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_a_loss_with_state_is_put_back() -> None:
+    class Grows(nn.Module):
+        scale: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(()))
+
+        def forward(self, output: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.scale.mul_(1.5)
+            return output.square().mean() * self.scale
+
+    loss = Grows()
+
+    entry = hold(lambda lane: lane.train(Model(), [(X,), (X,)], loss=loss))
+
+    assert entry.verdict == "held"
+    assert loss.scale.item() == 1
+
+
 def test_the_mode_and_frozen_parameters_are_put_back() -> None:
     class Freezes(Model):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -539,6 +670,12 @@ def state_of_the_process() -> dict[str, Any]:
         "precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "dynamo": torch._dynamo.config.get_config_copy(),
+        "compiler": torch.compiler.config.get_config_copy(),
+        "fx": importlib.import_module("torch.fx.experimental._config").get_config_copy(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "anomaly": torch.is_anomaly_enabled(),
+        "threads": torch.get_num_threads(),
+        "stance": importlib.import_module("torch._dynamo.eval_frame")._stance.stance,
         "counters": {group: dict(values) for group, values in counters.items() if values},
         "random": (random.getstate(), torch.get_rng_state().tolist()),
     }
@@ -551,6 +688,12 @@ def changes_everything(lane: CompileLane) -> None:
     torch.set_float32_matmul_precision("medium")
     torch.use_deterministic_algorithms(True)
     torch._dynamo.config.recompile_limit = 1
+    torch.compiler.config.job_id = "mine"
+    importlib.import_module("torch.fx.experimental._config").translation_validation = True
+    torch.set_autocast_enabled("cpu", True)
+    torch.autograd.set_detect_anomaly(True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.compiler.set_stance("force_eager")
     random.seed(99)
     torch.manual_seed(99)
     lane.compile(scaled)(X)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +17,7 @@ from torch import nn
 from torch._dynamo.backends.registry import register_backend
 
 from pytest_compilecontract import call
+from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.lane import CompileLane
 from pytest_compilecontract.lanes import Lane
 
@@ -286,6 +290,24 @@ def test_silent_eager_behind_the_recompile_limit() -> None:
     assert [each.graphs_executed for each in measured(planted).calls or ()] == [1, 1, 0, 0]
 
 
+def test_steady_calls_that_run_eager_after_an_eager_call() -> None:
+    @torch._dynamo.disable
+    def next_call(eager: bool) -> None:
+        torch.compiler.set_stance("force_eager" if eager else "default")
+
+    def flips(x: torch.Tensor, eager: bool) -> torch.Tensor:
+        x = x.sin()
+        next_call(eager)
+        return x.cos()
+
+    healthy = hold(lambda lane: lane.run(flips, (X, False), (X, False), (X, False)), lane="capture")
+    planted = hold(lambda lane: lane.run(flips, (X, False), (X, True), (X, True), (X, True)), lane="capture")
+
+    assert kept_limits(healthy) == HELD
+    assert planted.verdict == "violated"
+    assert STEADY in kept_limits(planted)[1]
+
+
 def test_the_recompile_limit_allowed() -> None:
     lane = Lane(name="planted", backend="aot_eager", dynamo={"recompile_limit": 2})
 
@@ -374,8 +396,314 @@ def test_a_branch_taken_only_when_compiled() -> None:
     assert kept_limits(entry) == ("violated", {NUMERICS: "1 difference"})
 
 
+def compiled_only(wrong: float) -> float:
+    """1 in eager, `wrong` where Dynamo compiles the caller: the planted twin of a healthy 1."""
+    return wrong if torch.compiler.is_compiling() else 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# State that compiled code leaves wrong, with outputs that are right. `wrong` is 1 in the healthy twin.
+
+
+class Keeps(nn.Module):
+    """Keeps something of each call."""
+
+    average: torch.Tensor
+
+    def __init__(self, wrong: float) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.register_buffer("average", torch.zeros(8))
+        self.attribute = torch.zeros(8)
+        self.kept: list[torch.Tensor] = []
+        self.calls = 0
+
+
+class ReassignsABuffer(Keeps):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = self.average * 0.9 + x.mean(0) * compiled_only(self.wrong)
+        return x * 2
+
+
+class ReassignsAnAttribute(Keeps):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.attribute = self.attribute + x.mean(0) * compiled_only(self.wrong)
+        return x * 2
+
+
+class FillsAList(Keeps):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.append(x * compiled_only(self.wrong))
+        return x * 2
+
+
+class CountsCalls(Keeps):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += int(compiled_only(self.wrong))
+        return x * 2
+
+
+class ChangesItsMode(Keeps):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.train(compiled_only(self.wrong) == 1)
+        return x * 2
+
+
+WRONG_STATE = [
+    pytest.param(ReassignsABuffer, "afterwards['average (reassigned)']: value", id="buffer-reassigned"),
+    pytest.param(ReassignsAnAttribute, "afterwards['attribute (reassigned)']: value", id="attribute-reassigned"),
+    pytest.param(FillsAList, "afterwards['kept'][0]: value", id="list"),
+    pytest.param(CountsCalls, "afterwards['calls']: value", id="number"),
+    pytest.param(ChangesItsMode, "afterwards: structure", id="mode"),
+]
+
+
+@pytest.mark.parametrize(("kind", "difference"), WRONG_STATE)
+@pytest.mark.parametrize("lane", ["capture", "aot"])
+def test_state_that_is_left_wrong(kind: type[Keeps], difference: str, lane: str) -> None:
+    assert numerics_of(lambda it: it.run(kind(1), (X,)), lane) == ("held", [])
+
+    verdict, differences = numerics_of(lambda it: it.run(kind(5), (X,)), lane)
+    assert verdict == "violated"
+    assert difference in differences
+
+
+def test_a_parameter_frozen_only_when_compiled() -> None:
+    class Freezes(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.compiler.is_compiling():
+                self.inner.weight.requires_grad_(False)
+            return super().forward(x)
+
+    assert numerics_of(running(Block, calls=1), "capture") == ("held", [])
+
+    verdict, _ = numerics_of(running(Freezes, calls=1), "capture")
+    assert verdict == "violated"
+
+
+COUNT = 0
+SEEN: list[int] = []
+LAST = torch.zeros(8)
+
+
+def counts_globally(x: torch.Tensor, wrong: float) -> torch.Tensor:
+    global COUNT
+    COUNT = int(compiled_only(wrong))
+    return x * 2
+
+
+def lists_globally(x: torch.Tensor, wrong: float) -> torch.Tensor:
+    SEEN.append(int(compiled_only(wrong)))
+    return x * 2
+
+
+def rebinds_a_global(x: torch.Tensor, wrong: float) -> torch.Tensor:
+    global LAST
+    LAST = x.sum(0) * compiled_only(wrong)
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [counts_globally, lists_globally, rebinds_a_global])
+def test_a_global_that_is_left_wrong(function: Callable[..., Any]) -> None:
+    assert numerics_of(lambda lane: lane.run(function, (X + 2, 1)), "capture") == ("held", [])
+
+    verdict, differences = numerics_of(lambda lane: lane.run(function, (X + 2, 7)), "capture")
+    assert (verdict, len(differences)) == ("violated", 1)
+    assert (COUNT, SEEN, LAST.tolist()) == (0, [], [0.0] * 8)
+
+
+def test_two_variables_of_one_name_are_both_compared() -> None:
+    def keeping(wrong: float) -> Callable[..., Any]:
+        last = torch.zeros(8)
+
+        def keeps(x: torch.Tensor) -> None:
+            nonlocal last
+            last = x.sum(0) * compiled_only(wrong)
+
+        return keeps
+
+    def body(wrong: float) -> Callable[[CompileLane], Any]:
+        one, other = keeping(1), keeping(wrong)
+
+        def calls_both(x: torch.Tensor) -> torch.Tensor:
+            one(x)
+            other(x)
+            return x * 2
+
+        return lambda lane: lane.run(calls_both, (X + 2,))
+
+    assert numerics_of(body(1), "capture") == ("held", [])
+    verdict, differences = numerics_of(body(7), "capture")
+    assert (verdict, differences) == ("violated", ["afterwards['last (reassigned) (2)']: value"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compiled in parts already: eager must be eager
+
+
+class Scales(nn.Module):
+    def __init__(self, wrong: float) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * compiled_only(self.wrong)
+
+
+class Decorated(Scales):
+    @torch.compile(backend="eager")
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * compiled_only(self.wrong)
+
+
+def regional(wrong: float) -> Callable[..., Any]:
+    return nn.Sequential(torch.compile(Scales(wrong), backend="eager"), nn.ReLU())
+
+
+def regional_in_place(wrong: float) -> Callable[..., Any]:
+    inner = Scales(wrong)
+    inner.compile(backend="eager")
+    return nn.Sequential(inner, nn.ReLU())
+
+
+def a_compiled_function(wrong: float) -> Callable[..., Any]:
+    compiled = torch.compile(lambda x: x.sin() * compiled_only(wrong), backend="eager")
+    return lambda x: compiled(x) + 1
+
+
+@pytest.mark.parametrize("make", [Decorated, regional, regional_in_place, a_compiled_function])
+def test_a_target_that_is_compiled_in_parts(make: Callable[[float], Callable[..., Any]]) -> None:
+    # Only wrong values are looked for: where torch compiles twice, what was captured twice is torch's affair.
+    _, healthy = numerics_of(lambda lane: lane.run(make(1), (X + 2,)), "capture")
+    verdict, planted = numerics_of(lambda lane: lane.run(make(9), (X + 2,)), "capture")
+
+    assert (healthy, planted) == ([], ["call 0 output: value"])
+    assert verdict == "violated"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gradients asked for: those of every tensor that the call reaches
+
+
+@dataclasses.dataclass
+class Output:
+    hidden: torch.Tensor
+
+
+class Weighted(nn.Module):
+    def __init__(self, wrong: Callable[..., Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.wrong = wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.wrong(self.weight)
+
+    def other(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward(x)
+
+
+def doubles_gradients(x: torch.Tensor) -> torch.Tensor:
+    return Doubled.apply(x) if torch.compiler.is_compiling() else x.view_as(x)  # type: ignore[no-any-return]
+
+
+def healthy_gradients(x: torch.Tensor) -> torch.Tensor:
+    return x.view_as(x)
+
+
+def leaf() -> torch.Tensor:
+    return X.clone().requires_grad_()
+
+
+def _calling(module: nn.Module) -> Callable[..., Any]:
+    return lambda x: module(x)
+
+
+GRADIENTS: list[Any] = [
+    pytest.param(lambda lane, f: lane.run(lambda given: f(given["a"]), ({"a": leaf()},)), id="in-a-dict"),
+    pytest.param(lambda lane, f: lane.run(lambda given: f(given[0]), ([leaf()],)), id="in-a-list"),
+    pytest.param(lambda lane, f: lane.run(Weighted(f).other, (X,)), id="bound-method"),
+    pytest.param(lambda lane, f: lane.run(_calling(Weighted(f)), (X,)), id="module-in-a-function"),
+    pytest.param(lambda lane, f: lane.run(lambda m, x: m(x), (Weighted(f), X)), id="module-as-an-argument"),
+    pytest.param(lambda lane, f: lane.run(lambda x: Output(f(x)), (leaf(),)), id="dataclass-output"),
+]
+
+
+@pytest.mark.parametrize("body", GRADIENTS)
+def test_a_gradient_that_is_wrong_where_the_output_is_right(body: Callable[..., Any]) -> None:
+    healthy = numerics_of(lambda lane: body(lane, healthy_gradients), "capture", check_grads=True)
+    verdict, differences = numerics_of(lambda lane: body(lane, doubles_gradients), "capture", check_grads=True)
+
+    assert healthy == ("held", [])
+    assert verdict == "violated"
+    assert differences
+    assert [each for each in differences if " grad[" not in each] == []
+
+
+def test_a_gradient_check_with_nothing_to_check_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        hold(lambda lane: lane.run(lambda x: x * 2, (X,)), check_grads=True)
+
+    assert str(caught.value) == "check_grads=True, but no output requires a gradient"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Outputs of any kind are compared, or the lane is not held
+
+OUTPUTS: list[Any] = [
+    pytest.param(lambda y: collections.deque([y]), "violated", id="deque"),
+    pytest.param(lambda y: {"a": y}.values(), "violated", id="dict-values"),
+    pytest.param(lambda y: map(torch.clone, [y]), "unverified", id="map"),
+    pytest.param(lambda y: {y}, "unverified", id="set-of-tensors"),
+    pytest.param(lambda y: lambda: y, "unverified", id="closure"),
+]
+
+
+@pytest.mark.parametrize(("wrap", "verdict"), OUTPUTS)
+def test_a_wrong_output_in_a_container_is_not_held(wrap: Callable[..., Any], verdict: str) -> None:
+    def body(wrong: float) -> Callable[[CompileLane], Any]:
+        return lambda lane: lane.run(lambda x: wrap(x * compiled_only(wrong)), (X,))
+
+    healthy = hold(body(1), lane="capture", max_eager_frames=1, min_ops_captured=0)
+    planted = hold(body(3), lane="capture", max_eager_frames=1, min_ops_captured=0)
+
+    # What cannot be compared is not known to be right either.
+    assert healthy.verdict == ("held" if verdict == "violated" else "unverified")
+    assert planted.verdict == verdict
+
+
+def test_a_model_whose_state_cannot_be_put_back_is_not_held() -> None:
+    class Numbers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers = itertools.count()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * compiled_only(1000) + next(self.numbers)
+
+    entry = hold(lambda lane: lane.run(Numbers(), (X,), (X,)), lane="capture", allow_recompile_limit=True)
+
+    assert entry.verdict == "unverified"
+    assert "call 0 output: eager differs from itself there" in entry.reason
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Exceptions
+
+
+def test_a_wrong_output_before_the_exception_that_both_raise() -> None:
+    def looks_up(wrong: float) -> Callable[..., Any]:
+        return lambda weight, index: nn.functional.embedding(index, weight) * compiled_only(wrong)
+
+    def body(wrong: float) -> Callable[[CompileLane], Any]:
+        def runs(lane: CompileLane) -> None:
+            with pytest.raises(IndexError):
+                lane.run(looks_up(wrong), (X, torch.tensor([0])), (X, torch.tensor([99])))
+
+        return runs
+
+    assert numerics_of(body(1), "capture") == ("held", [])
+    assert numerics_of(body(3), "capture") == ("violated", ["call 0 output: value"])
 
 
 def test_a_backend_that_fails() -> None:

@@ -27,6 +27,12 @@ requires = ["a_package_that_is_nowhere"]
 [tool.compilecontract.lanes.far]
 device = "cuda:99"
 
+[tool.compilecontract.lanes.later]
+dynamo = { a_setting_of_a_later_torch = 1 }
+
+[tool.compilecontract.lanes.odd]
+device = "tpu"
+
 [tool.pytest.ini_options]
 addopts = ["--strict-markers", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 """
@@ -51,6 +57,17 @@ def broken():
 def breaks_down():
     yield
     raise RuntimeError("no end today")
+
+
+@pytest.fixture
+def measures(compile_lane):
+    compile_lane.run(abs, (-1,))
+
+
+@pytest.fixture
+def measures_at_the_end(compile_lane):
+    yield
+    compile_lane.run(abs, (-1,))
 """
 
 CONTRACTS = """
@@ -78,7 +95,7 @@ def test_held(compile_lane):
     assert compile_lane.run(whole, (X,), (X,)).graphs == 1
 
 
-@compile_contract(lanes=["eager", "capture", "inductor", "nope", "far"])
+@compile_contract(lanes=["eager", "capture", "inductor", "nope", "far", "later", "odd"])
 def test_all_lanes(compile_lane):
     compile_lane.run(whole, (X,))
 
@@ -107,6 +124,17 @@ def test_skips_inside(compile_lane):
     pytest.skip("not today")
 
 
+def test_skips_after_a_violation(compile_lane):
+    compile_lane.run(breaks, (X,))
+    pytest.skip("not today")
+
+
+@compile_contract(lanes=["capture", "aot"])
+@pytest.mark.parametrize("which", ["1", "-1", "capture-aot"])
+def test_ids(compile_lane, which):
+    compile_lane.run(whole, (X,))
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_sizes(compile_lane, size):
     compile_lane.run(whole, (torch.ones(size),))
@@ -121,6 +149,14 @@ def test_without_its_fixture(compile_lane, broken):
 
 
 def test_with_a_fixture_that_breaks_down(compile_lane, breaks_down):
+    compile_lane.run(whole, (X,))
+
+
+def test_measured_in_a_fixture(compile_lane, measures):
+    pass
+
+
+def test_measured_at_the_end(compile_lane, measures_at_the_end):
     compile_lane.run(whole, (X,))
 
 
@@ -252,7 +288,7 @@ def session(project: Path, name: str, *options: str, **variables: str) -> Ran:
     environment.pop("PYTEST_ADDOPTS", None)
     report = f"{name}-report"
     command = [sys.executable, "-m", "pytest", "--compile-contracts", f"--contract-report={report}", *options]
-    lanes = "--contract-lanes=eager,capture,aot,inductor,nope,far"
+    lanes = "--contract-lanes=eager,capture,aot,inductor,nope,far,later,odd"
     ran = subprocess.run(
         [*command, lanes], cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
@@ -282,16 +318,27 @@ VERDICTS = {
     "test_all_lanes[inductor]": "unmeasured",
     "test_all_lanes[nope]": "unmeasured",
     "test_all_lanes[far]": "unmeasured",
+    "test_all_lanes[later]": "unmeasured",
+    "test_all_lanes[odd]": "unmeasured",
     "test_violated[capture]": "violated",
     "test_violated_and_asserts[capture]": "violated",
     "test_violated_and_fails[capture]": "violated",
     "test_expected_to_fail[capture]": "violated",
     "test_skips_inside[capture]": "unmeasured",
+    "test_skips_after_a_violation[capture]": "violated",
+    "test_ids[capture-1]": "held",
+    "test_ids[capture--1]": "held",
+    "test_ids[capture-capture-aot]": "held",
+    "test_ids[aot-1]": "held",
+    "test_ids[aot--1]": "held",
+    "test_ids[aot-capture-aot]": "held",
     "test_sizes[capture-3]": "held",
     "test_sizes[capture-5]": "held",
     "test_uses_nothing[capture]": "violated",
     "test_without_its_fixture[capture]": "broken",
     "test_with_a_fixture_that_breaks_down[capture]": "broken",
+    "test_measured_in_a_fixture[capture]": "broken",
+    "test_measured_at_the_end[capture]": "broken",
     "test_is_wrong[capture]": "broken",
     "test_raises_in_eager_too[capture]": "violated",
     "test_trains[capture]": "held",
@@ -319,11 +366,11 @@ def test_what_pytest_counts(plain: Ran) -> None:
     last = plain.out.splitlines()[-1]
 
     assert re.findall(r"(\d+) (failed|passed|skipped|xfailed|error)", last) == [
-        ("12", "failed"),
-        ("12", "passed"),
-        ("5", "skipped"),
+        ("13", "failed"),
+        ("19", "passed"),
+        ("7", "skipped"),
         ("1", "xfailed"),
-        ("2", "error"),
+        ("4", "error"),
     ]
 
 
@@ -351,6 +398,8 @@ def test_markers_combine_and_the_nearer_wins(plain: Ran, test: str, limits: dict
     [
         ("nope", "package 'a_package_that_is_nowhere' is not installed"),
         ("far", "no CUDA device here|no device 'cuda:99' here .*"),
+        ("later", r"torch \S+ has no setting torch._dynamo.config.a_setting_of_a_later_torch"),
+        ("odd", "no device 'tpu' here .*"),
         ("inductor", r"Inductor needs a C\+\+ compiler on the CPU \(looked for /nonexistent\)"),
     ],
 )
@@ -382,6 +431,37 @@ def test_a_skip_inside_is_unmeasured(plain: Ran) -> None:
 )
 def test_a_test_that_fails_by_itself_is_broken(plain: Ran, test: str, reason: str) -> None:
     assert plain.entries[f"{test}[capture]"]["reason"] == reason
+
+
+def test_the_lane_is_named_in_no_contract_and_nothing_else_is_lost(plain: Ran) -> None:
+    found = sorted((each["contract"], each["lane"]) for test, each in plain.entries.items() if "test_ids" in test)
+
+    assert found == [
+        (f"test_contracts.py::test_ids[{which}]", lane)
+        for which in ("-1", "1", "capture-aot")
+        for lane in ("aot", "capture")
+    ]
+
+
+def test_a_skip_does_not_hide_a_violation(plain: Ran) -> None:
+    assert plain.section("test_skips_after_a_violation[capture]")[:2] == [
+        "compile contract violated: test_contracts.py::test_skips_after_a_violation, lane capture (1 violation)",
+        "  max_graph_breaks=0: measured 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "ERROR at setup of test_measured_in_a_fixture[capture]",
+        "ERROR at teardown of test_measured_at_the_end[capture]",
+        "test_is_wrong[capture]",
+    ],
+)
+def test_what_a_test_asks_in_vain_is_one_line(plain: Ran, title: str) -> None:
+    (line,) = plain.section(title)
+
+    assert line.startswith("compile_lane")
 
 
 def test_what_was_measured_before_the_fixture_broke_down_is_kept(plain: Ran) -> None:
@@ -451,9 +531,9 @@ def test_threads_of_a_bare_test_are_measured(plain: Ran) -> None:
 def test_the_summary(plain: Ran) -> None:
     summary = plain.out[plain.out.index("= compile contracts on torch ") :].splitlines()
 
-    assert re.fullmatch(r"=+ compile contracts on torch \S+: 9 of 26 held, 5 lanes unmeasured =+", "=" + summary[0])
+    assert re.fullmatch(r"=+ compile contracts on torch \S+: 12 of 32 held, 7 lanes unmeasured =+", "=" + summary[0])
     assert "unmeasured, so not held:" in summary
-    assert "lanes: 10 held, 5 unmeasured, 12 violated, 3 broken" in summary
+    assert "lanes: 16 held, 7 unmeasured, 13 violated, 5 broken" in summary
     assert any(line.startswith("receipt: ") and line.endswith("plain-report/receipt.json") for line in summary)
 
 
@@ -469,7 +549,7 @@ def test_quiet_is_shorter_and_verbose_says_more(plain: Ran, in_reverse: Ran, spr
 def test_the_receipt_matches_its_schema(plain: Ran, spread: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", str(plain.file), str(spread.file)])
 
-    assert capsys.readouterr().out.count("matches the schema (format 1, 31 entries)") == 2
+    assert capsys.readouterr().out.count("matches the schema (format 1, 42 entries)") == 2
     assert code == 0
 
 
@@ -535,6 +615,23 @@ def test_alone_nothing_differs(project: Path, plain: Ran, test: str) -> None:
 
     assert list(alone.entries) == [test.partition("::")[2]]
     assert differing(plain, alone) == {}
+
+
+def test_a_contract_that_takes_its_process_with_it_is_broken(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "test_dies.py").write_text(
+        "import os\n\n\ndef test_dies(compile_lane):\n    os._exit(3)\n", encoding="utf-8"
+    )
+
+    died = session(tmp_path, "died", "-n1", "-k", "capture", "--max-worker-restart=0")
+
+    (entry,) = died.receipt["entries"]
+    reason = "worker 'gw0' crashed while running 'test_dies.py::test_dies[capture]'"
+    assert (entry["contract"], entry["lane"]) == ("test_dies.py::test_dies", "capture")
+    assert (entry["verdict"], entry["reason"]) == ("broken", reason)
+    assert ": 0 of 1 held =" in died.out
+    assert died.code != pytest.ExitCode.OK
 
 
 def test_it_stops_at_the_first_failure_without_a_terminal(project: Path) -> None:

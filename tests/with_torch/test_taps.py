@@ -367,3 +367,11 @@ def test_the_canary_sings_under_the_modes_of_a_test() -> None:
         found = canary()
 
     assert found is None
+
+
+def test_the_canary_sings_under_a_stance_and_leaves_it() -> None:
+    with torch.compiler.set_stance("force_eager"):
+        found = canary()
+        compiled = torch.compile(lambda x: torch.compiler.is_compiling(), backend="eager")(torch.ones(3))
+
+    assert (found, compiled) == (None, False)
