@@ -47,6 +47,9 @@ RECEIPT = "receipt.json"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if sys.stdout is None:
+        # Closed by whoever called, as in `compilecontract show receipt.json >&-`: there is nobody to tell.
+        return UNREADABLE
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A receipt's text is UTF-8, and the terminal may not be.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.measurement import (
-    Call,
     EagerFrame,
     GraphBreak,
     LimitHit,
@@ -21,6 +20,8 @@ from pytest_compilecontract.measurement import (
     StateChange,
 )
 
+LARGEST_COUNT = 10**9
+LONGEST_SHOWN = 80
 Rule = Literal["fp64", "allclose", "bitwise"]
 Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "reference"]
 
@@ -88,7 +89,7 @@ def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: st
                 raise _refusal(f"{at}: unknown limit {name!r}{_meant(name)}")
             expected, accept = _LIMITS[name]
             if not accept(value):
-                raise _refusal(f"{at}: {name}: expected {expected}, got {value!r}")
+                raise _refusal(f"{at}: {name}: expected {expected}, got {_shown(value)}")
             values[name] = tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
     limits = Limits(**values)
     if found := "; ".join(_contradictions(limits)):
@@ -227,16 +228,18 @@ def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
 
 
 def _eager_calls(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """The steady calls that ran no compiled graph where the first call of their kind ran some."""
+    """The steady calls that ran no compiled graph where a call before them ran some."""
     if _eager_calls_allowed(limits):
         return ()
     late: list[str] = []
-    first: tuple[int, Call] | None = None
+    first: tuple[int, int] | None = None
     for number, call in enumerate(seen.calls or (), start=1):
-        if first is None or call.phase == "cold":
-            first = number, call
-        elif call.phase == "steady" and call.graphs_executed == 0 and first[1].graphs_executed:
-            executed = _counted(first[1].graphs_executed, "compiled graph")
+        if call.phase == "cold":
+            first = None
+        if first is None and call.graphs_executed:
+            first = number, call.graphs_executed
+        elif call.phase == "steady" and call.graphs_executed == 0 and first is not None:
+            executed = _counted(first[1], "compiled graph")
             late.append(f"call {number}: ran no compiled graph, call {first[0]} ran {executed}")
     return tuple(late)
 
@@ -261,6 +264,8 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
         return
     if limits.numerics is not None and not _numerics_given(limits) and seen.numerics is None:
         yield _unknown(seen, "numerics")
+    for each in seen.numerics.uncompared if seen.numerics is not None else ():
+        yield f"not compared with eager: {each}"
     if not _eager_calls_allowed(limits) and any(call.graphs_executed is None for call in seen.calls):
         yield _unknown(seen, "graphs_executed")
 
@@ -336,11 +341,24 @@ def _raised_lines(raised: Raised) -> tuple[str, ...]:
 
 
 def _state_lines(change: StateChange) -> tuple[str, ...]:
-    lines = [f"key added: {key}" for key in change.keys_added]
-    lines += [f"key removed: {key}" for key in change.keys_removed]
+    prefix = _common_prefix(change)
+    if prefix:
+        lines = [f"{_counted(len(change.keys_added), 'key')} with a prefix now: {prefix!r}"]
+    else:
+        lines = [f"key added: {key}" for key in change.keys_added]
+        lines += [f"key removed: {key}" for key in change.keys_removed]
     if change.type_changed:
         lines += [f"type changed: {change.type_changed}"]
     return tuple(lines)
+
+
+def _common_prefix(change: StateChange) -> str:
+    """What every removed key has before it now, as the `_orig_mod.` of torch.compile's wrapper."""
+    if not change.keys_removed or len(change.keys_added) != len(change.keys_removed):
+        return ""
+    prefix = change.keys_added[0].removesuffix(change.keys_removed[0])
+    moved = all(now == prefix + was for now, was in zip(change.keys_added, change.keys_removed, strict=True))
+    return prefix if moved else ""
 
 
 def _line(location: Location) -> str:
@@ -386,8 +404,17 @@ def _meant(name: str) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
+def _shown(value: object) -> str:
+    """A value in a message, whatever it is: its `repr` may be endless, or raise."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a class of the user's, or a number with too many digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
 
 
 def _is_flag(value: object) -> bool:
@@ -395,7 +422,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_tolerance(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _is_rule(value: object) -> bool:
@@ -406,7 +433,7 @@ def _are_lanes(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
 
 
-_COUNT = ("a whole number of at least 0", _is_count)
+_COUNT = (f"a whole number from 0 to {LARGEST_COUNT}", _is_count)
 _FLAG = ("True or False", _is_flag)
 _TOLERANCE = ("a finite number of at least 0", _is_tolerance)
 _LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {

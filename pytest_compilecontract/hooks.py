@@ -8,7 +8,7 @@ import shlex
 import time
 import unittest
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +53,14 @@ class Contract:
     seen: Observation | None = None
     judged: Judged | None = None
     drifted: str = ""
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
+    unusable: str | None = None
 
     @property
     def name(self) -> str:
         """pytest's node id without the lane."""
-        return contract_name(self.item.nodeid, None if self.bare else self.lane.name)
+        nodeid = self.item.nodeid
+        return nodeid if self.bare else contract_name(nodeid, self.item.name, self.lane.name)
 
 
 CONTRACT = pytest.StashKey[Contract]()
@@ -97,6 +99,8 @@ class Hooks:
 
     # collecting
 
+    # First, so that the lane is the first of a test's parameters.
+    @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if FIXTURE not in metafunc.fixturenames:
             return
@@ -153,7 +157,10 @@ class Hooks:
             return
         if limits.lanes is not None:
             self._check_lanes(item, limits.lanes)
-        lane = self._settings.known[item.callspec.params[FIXTURE]]  # type: ignore[attr-defined]
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if FIXTURE not in parameters:
+            raise UsageError(f"{_test(item)}: {FIXTURE} needs a test function that pytest can run once a lane")
+        lane = self._settings.known[parameters[FIXTURE]]
         item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=lane, bare=False)
 
     def _check_lanes(self, item: pytest.Item, names: tuple[str, ...]) -> None:
@@ -176,30 +183,48 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        usable = contract is not None and _no_torch() is None
-        with _surroundings(contract) if contract is not None and usable else contextlib.nullcontext():
+        if contract is None:
+            return (yield)
+        contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
+        with contextlib.ExitStack() as stack:
+            if contract.unusable is None:
+                try:
+                    stack.enter_context(_surroundings(contract))
+                except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
+                    contract.unusable = f"{type(error).__name__}: {error}"
+            contract.started = time.perf_counter()
             return (yield)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
         if contract is None:
-            return
-        if (reason := _no_torch() or (None if contract.bare else _unavailable(contract.lane))) is not None:
-            pytest.skip(_CANNOT_RUN.format(contract.lane.name) + reason)
-        if contract.bare:
-            return
-        from .lane import CompileLane
+            return (yield)
+        if contract.unusable is not None:
+            pytest.skip(_CANNOT_RUN.format(contract.lane.name) + contract.unusable)
+        if not contract.bare:
+            from .lane import CompileLane
 
-        contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
+            contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
+            contract.compile_lane.open = False  # until the body of the test
+        from .probes.trace import quiet
+
+        with quiet(), _said_in_one_line():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        with _said_in_one_line():
+            return (yield)
 
     def lane_of(self, item: pytest.Item) -> CompileLane:
         """The lane that the fixture gives to a test."""
-        lane = item.stash[CONTRACT].compile_lane
-        assert lane is not None
-        return lane
+        contract = item.stash.get(CONTRACT, None)
+        if contract is None or contract.compile_lane is None:
+            pytest.fail(f"{FIXTURE} runs a test once a lane: ask for it as an argument of the test", pytrace=False)
+        return contract.compile_lane
 
-    # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
@@ -214,14 +239,18 @@ class Hooks:
             result = None
         except UsageError as error:
             pytest.fail(str(error), pytrace=False)
+        except pytest.skip.Exception:
+            self._judge_what_there_is(contract)
+            if contract.judged is None or not contract.judged.failed:
+                contract.judged = None
+                raise
+            pytest.fail(_failure(contract), pytrace=False)
         except (Exception, pytest.fail.Exception):
-            self._judge(contract)
-            self._add_section(contract)
+            self._judge_what_there_is(contract)
             raise
         if (outcome := _unittest_outcome(item)) is not None:
             if not isinstance(outcome, pytest.skip.Exception):
-                self._judge(contract)
-                self._add_section(contract)
+                self._judge_what_there_is(contract)
             return result
         self._judge(contract)
         contract.drifted = self._drift(contract)
@@ -239,8 +268,12 @@ class Hooks:
         from .probes.trace import quiet
 
         with quiet():
-            if not contract.bare:
-                yield
+            if contract.compile_lane is not None:
+                contract.compile_lane.open = True
+                try:
+                    yield
+                finally:
+                    contract.compile_lane.open = False
                 return
             with observing(Paths(self._settings.root), "") as contract.seen:
                 yield
@@ -283,7 +316,11 @@ class Hooks:
             torch_version=torch.__version__,
         )
 
-    def _add_section(self, contract: Contract) -> None:
+    def _judge_what_there_is(self, contract: Contract) -> None:
+        """Judge what a test measured before it failed by itself, beside its own failure."""
+        if not contract.bare and not (contract.compile_lane and contract.compile_lane.measurements):
+            return
+        self._judge(contract)
         if contract.judged is not None and contract.judged.failed:
             contract.item.add_report_section("call", "compile contract", _failure(contract))
 
@@ -323,6 +360,17 @@ class Hooks:
         kept = getattr(report, "compile_contract", None)
         if kept is not None:
             self.session.receive(kept)
+        elif str(report.when) == "???":  # pytest-xdist's word for a test whose worker died
+            self._lose(report)
+
+    def _lose(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.rpartition("::")[2]
+        parameters = name.partition("[")[2].removesuffix("]")
+        for lane in self._settings.lanes:
+            if parameters == lane.name or parameters.startswith(f"{lane.name}-"):
+                contract = contract_name(report.nodeid, name, lane.name)
+                self.session.lose(contract, lane, report.nodeid, next(iter(str(report.longrepr).splitlines()), ""))
+                return
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._worker:
@@ -357,7 +405,11 @@ class Hooks:
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
         elif self._settings.report is not None:
-            terminalreporter.write_line(f"receipt: {self._settings.report / 'receipt.json'}")
+            file = self._settings.report / "receipt.json"
+            kept = (
+                "" if self.session.entries else " (nothing was measured: one that was there before is left as it was)"
+            )
+            terminalreporter.write_line(f"receipt: {file}{kept}")
 
     def _history_lines(self) -> list[Line]:
         if self._recorded is not None:
@@ -375,15 +427,12 @@ def _test(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def contract_name(nodeid: str, lane: str | None) -> str:
-    """pytest's node id without the lane in its brackets: `test_x[64-inductor]` becomes `test_x[64]`."""
-    test, bracket, parameters = nodeid.partition("[")
-    if lane is None or not bracket:
-        return nodeid
-    inner = f"-{parameters.removesuffix(']')}-"
-    before, _, after = inner.rpartition(f"-{lane}-")
-    kept = "-".join(each for each in (before.strip("-"), after.strip("-")) if each)
-    return f"{test}[{kept}]" if kept else test
+def contract_name(nodeid: str, name: str, lane: str) -> str:
+    """pytest's node id without the lane, the first in the brackets: `test_x[inductor-64]` becomes `test_x[64]`."""
+    test, _, parameters = name.partition("[")
+    others = parameters.removesuffix("]").removeprefix(lane)
+    path = nodeid.removesuffix(name)
+    return f"{path}{test}[{others.removeprefix('-')}]" if others else f"{path}{test}"
 
 
 def _failure(contract: Contract) -> str:
@@ -407,6 +456,15 @@ def _unittest_outcome(item: pytest.Item) -> BaseException | None:
 
 def _names(lanes: tuple[Lane, ...]) -> str:
     return ", ".join(lane.name for lane in lanes)
+
+
+@contextlib.contextmanager
+def _said_in_one_line() -> Iterator[None]:
+    """What a fixture asks of the lane in vain fails it without a traceback."""
+    try:
+        yield
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:

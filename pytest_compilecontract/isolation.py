@@ -14,7 +14,13 @@ from .probes import randomness
 from .probes.caches import own_caches
 
 SEED = 0
-CONFIGS = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
+CONFIGS = (
+    "torch._dynamo.config",
+    "torch._inductor.config",
+    "torch._functorch.config",
+    "torch.compiler.config",
+    "torch.fx.experimental._config",
+)
 # Settings that would make a count depend on what ran before, in another test or another process.
 EXACT: dict[str, dict[str, object]] = {
     # A warm precompile cache loads code without any attempt to compile it.
@@ -32,14 +38,17 @@ EXACT: dict[str, dict[str, object]] = {
 def isolated(lane: Lane | None) -> Iterator[None]:
     """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
 
-    Saved and put back: random generators, grad mode, default dtype and device, determinism, matmul precision, Dynamo's
-    counters, and every Dynamo, Inductor and functorch setting. Dynamo's compiled code is dropped before and after.
+    Saved and put back: random generators, grad mode, default dtype and device, determinism, matmul precision, autocast,
+    anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch setting. Dynamo's
+    compiled code is dropped before and after.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state())
         stack.enter_context(_settings(lane))
         if lane is None or lane.cache == "lane":
             stack.enter_context(own_caches())
+        # Left again, it puts back the stance from before, whatever the test has set.
+        stack.enter_context(torch.compiler.set_stance("default"))
         torch.compiler.reset()
         stack.callback(torch.compiler.reset)
         if lane is not None and lane.dtype is not None:
@@ -59,6 +68,9 @@ def _process_state() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     counters = importlib.import_module("torch._dynamo.utils").counters
     saved = {group: dict(values) for group, values in counters.items()}
+    threads = torch.get_num_threads()
+    anomaly = torch.is_anomaly_enabled()
+    autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
     counters.clear()
@@ -70,6 +82,12 @@ def _process_state() -> Iterator[None]:
             counters[group].update(values)
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
+        for name, enabled in autocast.items():
+            torch.set_autocast_enabled(name, enabled)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if torch.is_anomaly_enabled() != anomaly:
+            torch.set_anomaly_enabled(anomaly)
         if device is not None and torch.get_default_device() != device:
             # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
             torch.set_default_device(None if device == torch.device("cpu") else device)

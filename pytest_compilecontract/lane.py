@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from .calls import as_calls, call
 from .contract import Limits
@@ -55,6 +56,7 @@ class CompileLane:
         self.device = device_of(lane)
         self.dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
         self.measurements: list[Measurement] = []
+        self.open = True
         self._lane = lane
         self._limits = limits
         self._paths = Paths(root)
@@ -82,9 +84,10 @@ class CompileLane:
         """
         __tracebackhide__ = True
         made = as_calls(calls, where="compile_lane.run")
-        if not callable(target):
-            raise UsageError(f"compile_lane.run takes a function or module, got {type(target).__name__!r}")
-        return self._hold(target, Forward(target=target, gradients=bool(self._limits.check_grads)), made)
+        if not callable(target) or isinstance(target, type):
+            got = f"the class {target.__name__}" if isinstance(target, type) else repr(type(target).__name__)
+            raise UsageError(f"compile_lane.run takes a function or module, got {got}")
+        return self._hold(target, Forward(gradients=bool(self._limits.check_grads)), made)
 
     def train(
         self,
@@ -103,7 +106,8 @@ class CompileLane:
             batches: one a step: tuples of arguments, or `call(*args, **kwargs)`.
             loss: makes a scalar tensor of the output. One that requires more gets it from the end of the batch:
                 `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if it has
-                one, else the sum over its floating tensors of the mean of their squares.
+                one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the mean of
+                their squares.
             optimizer: makes an optimizer of a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
                 a learning rate of 0.01.
 
@@ -111,12 +115,16 @@ class CompileLane:
             As `run`.
         """
         __tracebackhide__ = True
+        if not isinstance(batches, Iterable):
+            raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
         made = as_calls(tuple(batches), where="compile_lane.train")
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
         if isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__
             raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
+        if optimizer is not None and not callable(optimizer):
+            raise UsageError(f"compile_lane.train: optimizer= makes an optimizer, got {type(optimizer).__name__!r}")
         program = Training(
             module=module,
             loss=loss,
@@ -141,14 +149,22 @@ class CompileLane:
     @contextlib.contextmanager
     def observe(self) -> Iterator[Observation]:
         """Measure whatever is compiled inside the block, in any thread. Starts from no compiled code."""
+        self._refuse_when_over()
         with observing(self._paths, self._lane.backend) as seen:
             try:
                 yield seen
             finally:
                 self.measurements.append(seen.measurement)
 
+    def _refuse_when_over(self) -> None:
+        if not self.open:
+            raise UsageError("compile_lane measures in the body of the test, not in a fixture: nothing else is judged")
+
     def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Measurement:
         __tracebackhide__ = True
+        self._refuse_when_over()
+        if isinstance(target, torch.nn.Module) and any(is_lazy(each) for each in target.parameters()):
+            raise UsageError("the module has parameters without a shape yet (lazy ones): call it once before")
         if is_compiled(target):
             raise UsageError("the target is compiled already; give compile_lane the eager function or module")
         runner = Runner(

@@ -119,6 +119,7 @@ class Numerics:
 
     `method` is the rule that judged ("fp64", "allclose", "bitwise"); `note` says why another than the one asked for.
     `worst_error` and `eager_error` are the largest absolute errors against the reference, over all tensors.
+    `uncompared` are outputs of which nothing could be compared, each with the reason.
     """
 
     method: str
@@ -127,6 +128,7 @@ class Numerics:
     worst_at: str = ""
     worst_error: float | None = None
     eager_error: float | None = None
+    uncompared: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
 
 
@@ -253,6 +255,7 @@ def _joined_optional(name: str, values: list[Any]) -> Any:
         worst,
         compared=sum(each.compared for each in values),
         note="; ".join(dict.fromkeys(each.note for each in values if each.note)),
+        uncompared=tuple(item for each in values for item in each.uncompared),
         differences=tuple(item for each in values for item in each.differences),
     )
 

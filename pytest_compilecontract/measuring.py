@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .errors import UsageError
 from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
@@ -41,7 +42,11 @@ class Measuring:
         self.backwards: set[int] | None = None
         self._done: Measurement | None = None
 
+    _active = False
+
     def __enter__(self) -> Measuring:
+        if Measuring._active:
+            raise UsageError("a measurement is going on: observe and run do not go into one another")
         # A process in which the canary is wrong is not measured with more trust later.
         self._doubt = canary()
         torch.compiler.reset()
@@ -51,9 +56,11 @@ class Measuring:
         self._counters[SENTINEL]["present"] = 1
         self.ledger.__enter__()
         self._trace.__enter__()
+        Measuring._active = True
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        Measuring._active = False
         self._trace.__exit__()
         self.ledger.__exit__()
         if self._done is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from . import numerics
 from .calls import call
 from .state import State
 
@@ -18,7 +19,7 @@ def placed(target: Any, calls: Sequence[call], *, device: torch.device, dtype: t
     the same with the dtype.
     """
     state = State(target)
-    tensors = [*state.tensors, *(tensor for each in calls for tensor in _tensors((each.args, each.kwargs)))]
+    tensors = [*state.tensors.values(), *(t for each in calls for t in numerics.tensors_in((each.args, each.kwargs)))]
     device_to = None if any(each.device.type == device.type for each in tensors) else device
     dtype_to = None if any(each.dtype == dtype for each in tensors) else dtype
     if device_to is None and dtype_to is None:
@@ -30,18 +31,9 @@ def placed(target: Any, calls: Sequence[call], *, device: torch.device, dtype: t
     )
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-
-
 def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
+    if isinstance(value, torch.Tensor) and value.device.type == "meta":
+        return value
     if isinstance(value, torch.Tensor):
         moved = value.detach().to(device=device, dtype=dtype if value.is_floating_point() else None)
         return moved.requires_grad_(value.requires_grad)

@@ -44,10 +44,11 @@ class Trail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What is around each forward and before each backward of a run."""
+    """What is around each forward and before each backward of a run, and the tensors that the target reaches."""
 
     autocast: Callable[[], AbstractContextManager[Any]]
     before_backward: Callable[[torch.Tensor], None]
+    leaves: Mapping[str, torch.Tensor]
 
 
 Step = Callable[[call, Trail, str], Any]
@@ -59,6 +60,11 @@ class Program(Protocol):
     @property
     def unit(self) -> str: ...
 
+    @property
+    def reaches(self) -> tuple[Any, ...]:
+        """What has state beside the target."""
+        ...
+
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step: ...
 
 
@@ -66,31 +72,27 @@ class Program(Protocol):
 class Forward:
     """Forward calls; with `gradients`, a backward through the outputs after each, and its gradients."""
 
-    target: Any
     gradients: bool
     unit: str = "call"
+    reaches: tuple[Any, ...] = ()
 
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         def step(arguments: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
-            if self.gradients and (root := _weighted_sum(output)) is not None:
+            if self.gradients:
+                root = _weighted_sum(output)
                 around.before_backward(root)
                 root.backward()  # type: ignore[no-untyped-call]
-                trail.note("grad", self._gradients(arguments), f"{at} grad")
+                leaves = dict(around.leaves)
+                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
+                    leaves.setdefault(f"input tensor {index}", tensor)
+                grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
+                trail.note("grad", grads, f"{at} grad")
             return output
 
         return step
-
-    def _gradients(self, arguments: call) -> dict[str, torch.Tensor | None]:
-        found = {}
-        if isinstance(self.target, torch.nn.Module):
-            found = {name: each.grad for name, each in self.target.named_parameters() if each.requires_grad}
-        for name, value in (*enumerate(arguments.args), *arguments.kwargs.items()):
-            if isinstance(value, torch.Tensor) and value.requires_grad:
-                found[f"input {name}"] = value.grad
-        return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +105,22 @@ class Training:
     gradients: bool
     unit: str = "step"
 
+    @property
+    def reaches(self) -> tuple[Any, ...]:
+        return (self.loss,) if isinstance(self.loss, torch.nn.Module) else ()
+
+    def _made_optimizer(self) -> Any:
+        parameters = [each for each in self.module.parameters() if each.requires_grad]
+        if not parameters:
+            raise UsageError("compile_lane.train: the module has no parameter that requires a gradient")
+        optimizer = self.optimizer(parameters)
+        if not callable(getattr(optimizer, "step", None)) or not callable(getattr(optimizer, "zero_grad", None)):
+            made = type(optimizer).__name__
+            raise UsageError(f"compile_lane.train: optimizer= made a {made}, which has no step and zero_grad")
+        return optimizer
+
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
-        optimizer = self.optimizer([each for each in self.module.parameters() if each.requires_grad])
+        optimizer = self._made_optimizer()
         extra = extra_arguments(self.loss)
         initial = numerics.snapshot(dict(self.module.named_parameters()), at="start")
 
@@ -114,6 +130,7 @@ class Training:
             with around.autocast():
                 output = run(*inputs, **batch.kwargs)
                 loss = _own_loss(output) if self.loss is None else self.loss(output, *targets)
+            _refuse_what_is_no_loss(loss)
             around.before_backward(loss)
             loss.backward()  # type: ignore[no-untyped-call]
             trail.note("loss", loss, f"{at} loss")
@@ -132,6 +149,15 @@ class Training:
         return step
 
 
+def _refuse_what_is_no_loss(loss: object) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(f"compile_lane.train: the loss is a {type(loss).__name__}, not a tensor")
+    if loss.numel() != 1:
+        raise UsageError(f"compile_lane.train: the loss has shape {list(loss.shape)}, not one number")
+    if not loss.requires_grad:
+        raise UsageError("compile_lane.train: the loss does not depend on a parameter that requires a gradient")
+
+
 def extra_arguments(loss: Callable[..., Any] | None) -> int:
     """How many arguments a loss requires beside the output: the last ones of each batch."""
     if loss is None:
@@ -139,8 +165,8 @@ def extra_arguments(loss: Callable[..., Any] | None) -> int:
     target = loss.forward if isinstance(loss, torch.nn.Module) else loss
     try:
         parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return 1
+    except (TypeError, ValueError):  # a function of torch's own, written in C: torch.mean
+        return 0
     required = [
         each
         for each in parameters
@@ -162,18 +188,22 @@ def _own_loss(output: Any) -> torch.Tensor:
     loss = getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
+    if isinstance(output, torch.Tensor) and output.dim() == 0:
+        return output
     squares = [each.float().square().mean() for each in _floating(output)]
     if not squares:
         raise UsageError("compile_lane.train: the output has no floating tensor to make a loss of; give loss=")
     return torch.stack(squares).sum()
 
 
-def _weighted_sum(output: Any) -> torch.Tensor | None:
+def _weighted_sum(output: Any) -> torch.Tensor:
     """A scalar through which every element gets a gradient of its own: a plain sum is constant after a softmax."""
     weighted = [
         (each.double() * _weights(each)).sum().to(each.device) for each in _floating(output) if each.requires_grad
     ]
-    return torch.stack(weighted).sum() if weighted else None
+    if not weighted:
+        raise UsageError("check_grads=True, but no output requires a gradient")
+    return torch.stack(weighted).sum()
 
 
 def _weights(tensor: torch.Tensor) -> torch.Tensor:
@@ -182,10 +212,4 @@ def _weights(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _floating(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value] if value.is_floating_point() else []
-    if isinstance(value, Mapping):
-        return [tensor for each in value.values() for tensor in _floating(each)]
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in _floating(each)]
-    return []
+    return [each for each in numerics.tensors_in(value) if each.is_floating_point()]

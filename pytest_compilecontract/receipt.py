@@ -234,6 +234,9 @@ def read_bytes(path: Path) -> bytes:
         ReceiptError: the file cannot be read, or is larger.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # Reading a pipe would wait for its writer.
+            raise ValueError("not a regular file")
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -249,7 +252,11 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
     Raises:
         ReceiptError: the file cannot be written.
     """
-    write_bytes(path, to_json(receipt))
+    try:
+        data = to_json(receipt)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ReceiptError(f"{path}: cannot be written ({one_line(str(error))})") from error
+    write_bytes(path, data)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -429,6 +436,14 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
     for index, entry in enumerate(document.get("entries", ())):
         if entry["environment"] not in receipt.environments:
             raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
+        if entry["verdict"] == "held" and (reason := _contradiction(entry)):
+            raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
+
+
+def _contradiction(held: dict[str, Any]) -> str:
+    if held.get("violations"):
+        return "with violations"
+    return "" if held.get("measurement") else "without a measurement"
 
 
 def _is_time(text: str) -> bool:

@@ -15,6 +15,7 @@ import torch
 from . import numerics
 from .calls import call
 from .contract import Limits
+from .errors import UsageError
 from .isolation import SEED
 from .lanes import Lane
 from .measurement import Location, Measurement, Numerics, Raised, StateChange
@@ -70,7 +71,7 @@ class Runner:
 
     def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and put the target back as it was."""
-        state = State(target, *_modules_in(calls))
+        state = State(target, *_modules_in(calls), *program.reaches)
         try:
             if self._lane.reference:
                 return self._reference(target, program, calls, state)
@@ -79,30 +80,29 @@ class Runner:
             state.restore()
 
     def _reference(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
-        trail = self._fresh_pass(target, program, calls, state)
+        trail = self._eager_pass(target, program, calls, state)
         reason = "the eager lane is the reference and compiles nothing"
         return Held(measurement=Measurement(backend="", unmeasured={"numerics": reason}), error=trail.error)
 
     def _held(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
-        eager = self._fresh_pass(target, program, calls, state)
-        comparing = self._limits.numerics is not None and eager.error is None
-        again = self._fresh_pass(target, program, calls, state, names=eager.changed) if comparing else None
+        eager = self._eager_pass(target, program, calls, state)
+        comparing = self._limits.numerics is not None
+        again = self._eager_pass(target, program, calls, state, names=eager.changed) if comparing else None
         gold, gold_absent = None, ""
         if comparing and self._limits.numerics == "fp64":
             gold, gold_absent = self._gold(target, program, calls, state, eager)
         measured, compiled = self._measured(target, program, calls, state, eager)
         raised = self._raised(eager, compiled, program.unit)
         measured = replace(measured, raised=raised)
-        if self._limits.numerics is None:
+        if again is None:
             measured = _without(measured, "numerics", "the contract asks for no comparison")
         elif raised is not None:
             measured = _without(measured, "numerics", "the run raised")
-        elif again is None:
-            note = f"eager and compiled both raise {type(eager.error).__name__} in {program.unit} {eager.error_at}"
-            measured = replace(measured, numerics=Numerics(method=self._limits.numerics, note=note))
         else:
             compared, note = compiled, ""
-            if eager.random and self._draws_otherwise():
+            if eager.error is not None:
+                note = f"eager and compiled both raise {type(eager.error).__name__} in {program.unit} {eager.error_at}"
+            elif eager.random and self._draws_otherwise():
                 compared, note = self._fallback_random(target, program, calls, state, eager)
             judged = self._judged(compared, eager=eager, again=again, gold=gold, gold_absent=gold_absent, note=note)
             measured = replace(measured, numerics=judged)
@@ -112,6 +112,11 @@ class Runner:
         return Held(measurement=measured, error=error)
 
     # passes
+
+    def _eager_pass(self, target: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
+        """A pass that nothing is compiled in, also where parts of the target are compiled already."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._fresh_pass(target, program, calls, state, **how)
 
     def _fresh_pass(self, run: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
         state.restore()
@@ -134,7 +139,9 @@ class Runner:
         randomness.put_back(self._start)
         trail = Trail()
         around = Surroundings(
-            autocast=self._autocast if autocast else contextlib.nullcontext, before_backward=self._before_backward
+            autocast=self._autocast if autocast else contextlib.nullcontext,
+            before_backward=self._before_backward,
+            leaves=state.tensors,
         )
         step = program.start(run, around)
         for index, each in enumerate(calls):
@@ -145,6 +152,8 @@ class Runner:
             stepped = functools.partial(step, call(*args, **kwargs), trail, at)
             try:
                 output = make(stepped) if make else stepped()
+            except UsageError:
+                raise
             except Exception as error:  # noqa: BLE001 - whatever the target raises is an outcome to compare
                 trail.error, trail.error_at = error, index
                 break
@@ -152,10 +161,11 @@ class Runner:
             inputs = trail.note("input", arguments, f"{at} input")
             trail.aliases |= numerics.aliases(outputs, inputs)
         trail.random = randomness.drew(self._start)
-        if isinstance(program, Forward):
+        # After an exception, how much of a call's effect on the state is left is not promised.
+        if isinstance(program, Forward) and trail.error is None:
             changed = state.changed(names)
             trail.changed = frozenset(changed)
-            trail.note("buffer", changed, "after the calls:")
+            trail.note("state", changed, "afterwards")
         return trail
 
     def _gold(
@@ -167,7 +177,7 @@ class Runner:
         state.restore()
         default = torch.get_default_dtype()
         try:
-            with state.in_float64():
+            with state.in_float64(), torch.compiler.set_stance("force_eager"):
                 torch.set_default_dtype(torch.float64)
                 trail = self._pass(
                     target,
@@ -180,7 +190,7 @@ class Runner:
                 )
         finally:
             torch.set_default_dtype(default)
-        if trail.error is not None:
+        if trail.error is not None and (eager.error is None or trail.error_at != eager.error_at):
             message = next(iter(str(trail.error).strip().splitlines()), "")
             return None, f"in float64 eager raises {type(trail.error).__name__}: {message}"
         return trail, ""

@@ -22,6 +22,9 @@ from .receipt import (
 from .report.terminal import Row, counts_of
 from .settings import Settings
 
+# The environment of a test whose process died before it could say.
+UNKNOWN = "unknown"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
@@ -61,9 +64,16 @@ class Session:
         self.entries[entry.test] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
 
+    def lose(self, contract: str, lane: Lane, test: str, reason: str) -> None:
+        """Keep that a lane took its process with it, and all that was known of it."""
+        self.environments.setdefault(UNKNOWN, Environment())
+        subject = Subject(contract=contract, lane=lane, test=test, limits=Limits(), environment=UNKNOWN, worker="")
+        self.entries[test] = failed(subject, reason, None)
+
     def torch_versions(self) -> str:
         """The torch that was measured; several where workers differ."""
-        return ", ".join(sorted({each.torch or "unknown" for each in self.environments.values()}))
+        known = {each.torch or "unknown" for key, each in self.environments.items() if key != UNKNOWN}
+        return ", ".join(sorted(known))
 
     def rows(self) -> list[Row]:
         """The entries as the terminal shows them."""
@@ -88,13 +98,16 @@ class Session:
         )
 
     def write_report(self) -> None:
-        """Write `receipt.json`, where the session was asked for one.
+        """Write `receipt.json`, where the session was asked for one; nothing measured replaces no earlier receipt.
 
         Raises:
             ReceiptError: the folder or file cannot be written.
         """
-        if self.settings.report is not None:
-            write_receipt(self.settings.report / "receipt.json", self.receipt())
+        if self.settings.report is None:
+            return
+        path = self.settings.report / "receipt.json"
+        if self.entries or not path.is_file():
+            write_receipt(path, self.receipt())
 
 
 def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: float, torch_version: str) -> Judged:

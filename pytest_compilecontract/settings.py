@@ -55,6 +55,8 @@ def settings_from(
             mean anything.
     """
     known = {**BUILT_IN, **project_lanes(root)}
+    if report == "":
+        raise UsageError("--contract-report names no folder")
     if baselines == "":
         raise UsageError("--contract-baselines names no folder")
     if accepted is not None and record is None:

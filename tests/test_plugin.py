@@ -281,7 +281,7 @@ MARKER_ERRORS = [
     ),
     pytest.param(
         "max_recompiles=True",
-        f"max_recompiles: expected a whole number of at least 0, got True {KNOWN_LIMITS}",
+        f"max_recompiles: expected a whole number from 0 to 1000000000, got True {KNOWN_LIMITS}",
         id="wrong-type",
     ),
     pytest.param(
@@ -436,7 +436,7 @@ def test_the_report_folder_is_below_where_pytest_was_called(pytester: pytest.Pyt
 
     assert result.ret == pytest.ExitCode.OK
     assert (inner / "out" / "new" / "receipt.json").is_file()
-    result.stdout.fnmatch_lines([f"receipt: {inner}/out/new/receipt.json"])
+    result.stdout.fnmatch_lines([f"receipt: {inner}/out/new/receipt.json*"])
 
 
 def test_a_report_folder_that_cannot_be_written_fails_the_session(pytester: pytest.Pytester) -> None:

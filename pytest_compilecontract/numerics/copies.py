@@ -98,6 +98,11 @@ def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
         return value
 
 
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in containers and objects, in order, each once."""
+    yield from _tensors_in(value, set(), 0)
+
+
 def _tensors_in(value: Any, seen: set[int], depth: int) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         # A wrapper subclass copies itself: only it knows what its parts mean.

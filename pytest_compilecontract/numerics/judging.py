@@ -81,8 +81,9 @@ def judge(
         steps = _Steps(places, tolerance)
         verdicts += [_judge_place(place, steps, tolerance) for place in places if place.at not in alike]
     verdicts += _missing(eager, compiled)
+    uncompared = tuple(_uncompared(eager, verdicts))
     verdicts += _judge_aliases(eager, compiled, again or eager)
-    return _numerics(method, notes, verdicts)
+    return replace(_numerics(method, notes, verdicts), uncompared=uncompared)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,6 +201,21 @@ def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
         for at in _tops(theirs):
             if at not in ours:
                 yield difference(at, "structure", "compiled has it, eager has not")
+
+
+def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
+    """The outputs of which nothing was compared, each with the reason."""
+    known = {each.at: each for each in findings}
+    nodes = _group(eager, "output")
+    for top in _tops(nodes):
+        below = [at for at, node in nodes.items() if at.startswith(top) and not isinstance(node, Branch)]
+        found = [known[at] for at in below if at in known]
+        if not below or any(each.differences or (each.compared and not each.unstable) for each in found):
+            continue
+        if any(each.unstable for each in found):
+            yield f"{top}: eager differs from itself there"
+        else:
+            yield f"{top}: a {nodes[top].type} cannot be compared"
 
 
 def _tops(nodes: Mapping[str, Node]) -> list[str]:

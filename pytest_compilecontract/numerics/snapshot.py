@@ -6,7 +6,8 @@ import dataclasses
 import enum
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -198,7 +199,7 @@ def parts_of(value: Any) -> tuple[list[tuple[str, Any]] | None, bool]:
     """The parts of a container with the text that leads to each, and whether it is an object of unknown kind."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [(f".{name}", part) for name, part in zip(value._fields, value, strict=True)], False
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, deque, ValuesView)):
         return [(f"[{index}]", part) for index, part in enumerate(value)], False
     if isinstance(value, Mapping):
         return [(f"[{_key(key, index)}]", part) for index, (key, part) in enumerate(value.items())], False

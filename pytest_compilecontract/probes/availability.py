@@ -28,9 +28,8 @@ def unavailable(lane: Lane) -> str | None:
             return f"package {package!r} is not installed"
     if lane.needs_cuda and not torch.cuda.is_available():
         return "no CUDA device here"
-    device = device_of(lane)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        return f"no device {str(device)!r} here ({torch.cuda.device_count()} CUDA devices)"
+    if (reason := _no_device(lane)) is not None:
+        return reason
     if lane.reference:
         return None
     known = inspect.signature(torch.compile).parameters
@@ -41,8 +40,27 @@ def unavailable(lane: Lane) -> str | None:
         return reason
     if lane.backend not in torch._dynamo.list_backends(exclude_tags=()):
         return f"torch {torch.__version__} has no backend {lane.backend!r}"
-    if lane.backend == "inductor":
-        return _no_inductor(device.type)
+    try:
+        # Nothing is compiled yet; torch only looks at its options.
+        torch.compile(_nothing, **lane.compile_options())  # type: ignore[call-overload]
+    except Exception as error:  # noqa: BLE001 - whatever torch has against them is the reason
+        return f"torch.compile refuses the lane's options: {' '.join(str(error).split())}"
+    return _no_inductor(device_of(lane).type) if lane.backend == "inductor" else None
+
+
+def _nothing() -> None: ...
+
+
+def _no_device(lane: Lane) -> str | None:
+    try:
+        device = device_of(lane)
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            return f"no device {str(device)!r} here ({torch.cuda.device_count()} CUDA devices)"
+        if device.type == "meta":
+            return "tensors on device 'meta' have no values to compare"
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        return f"no device {lane.device!r} here ({next(iter(str(error).splitlines()), type(error).__name__)})"
     return None
 
 

@@ -38,7 +38,12 @@ def canary() -> str | None:
     }
     known = {name: value for name, value in settings.items() if hasattr(torch._dynamo.config, name)}
     try:
-        with torch._dynamo.config.patch(known), Ledger(Paths(Path())) as ledger, Trace():
+        with (
+            torch._dynamo.config.patch(known),
+            torch.compiler.set_stance("default"),
+            Ledger(Paths(Path())) as ledger,
+            Trace(),
+        ):
             compiled = torch.compile(sings, backend="eager")
             for size in (3, 4, 5):
                 compiled(torch.ones(size))

@@ -337,7 +337,7 @@ def test_a_buffer_that_is_not_updated() -> None:
     assert numerics_of(running(CountsInABuffer), "capture") == ("held", [])
 
     verdict, differences = numerics_of(running(CountsInABuffer), lane_with(_updates_lost))
-    assert (verdict, differences) == ("violated", ["after the calls:['steps']: value"])
+    assert (verdict, differences) == ("violated", ["afterwards['steps']: value"])
 
 
 def test_a_buffer_that_is_not_updated_in_training() -> None:
@@ -475,9 +475,11 @@ def _(x: torch.Tensor) -> torch.Tensor:
 def test_a_model_that_is_not_deterministic_is_told_from_one_that_is_compiled_wrong() -> None:
     entry = hold(lambda lane: lane.run(lambda x: torch.ops.planted.noise(x.sin()), (X,)))
 
-    assert kept_limits(entry) == HELD
+    assert entry.verdict == "unverified"
+    assert entry.reason == "not compared with eager: call 0 output: eager differs from itself there"
     found = measured(entry).numerics
     assert found is not None
+    assert found.differences == ()
     assert "this model is not deterministic: eager differs from eager at call 0 output" in found.note
 
 
