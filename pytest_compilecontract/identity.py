@@ -37,7 +37,6 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bG\['(\w+)'\]"), r"\1"),
     (re.compile(r"\b(___stack)\d+"), r"\1"),
     (re.compile(r"\b([su])\d+\b"), r"\1N"),
-    (re.compile(r"\bexpected (?:\[[^\]]*\]|\S+?), actual (?:\[[^\]]*\]|\S+)"), "expected N, actual N"),
     # A number that stands for itself; not one inside a name, nor one that says which item or dimension.
     (re.compile(r"(?<![\w\['\".])(?<!index )-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w'\"\]])"), "N"),
 )

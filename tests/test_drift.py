@@ -242,6 +242,20 @@ def test_all_that_drifted_is_told() -> None:
     assert set(metrics(lane)) == {"fullgraph", "graph_breaks", "recompiles", "limit_hits", "ops_captured", "numerics"}
 
 
+def test_what_got_better_does_not_hide_what_got_worse() -> None:
+    lane = compared(replace(HOLDING, recompiles=(RECOMPILE,)), WORSENED["numerics"])
+
+    assert (lane.verdict, metrics(lane)) == ("drifted", {"recompiles": "better", "numerics": "worse"})
+
+
+def test_a_frame_that_is_eager_for_another_cause_is_another_fact() -> None:
+    other = replace(EAGER, cause="suppressed error")
+
+    lane = compared(replace(HOLDING, eager_frames=(EAGER,)), replace(HOLDING, eager_frames=(other,)))
+
+    assert [(len(drift.came), len(drift.went)) for drift in lane.drifts] == [(1, 1)]
+
+
 def test_times_are_compared_within_the_band_that_the_project_gives() -> None:
     policy = Policy(gate=frozenset({"steady_seconds"}), band={"steady_seconds": 0.25})
 
@@ -511,6 +525,10 @@ def lanes(comparison: Comparison, verdict: str) -> set[str]:
     return {lane.lane for lane in comparison.lanes if lane.verdict == verdict}
 
 
+def wheres(*sides: tuple[Fact, ...]) -> list[list[str]]:
+    return [[fact.where for fact in side] for side in sides]
+
+
 @given(receipts())
 def test_a_receipt_compared_with_itself_shows_nothing(receipt: Receipt) -> None:
     comparison = compare(receipt, receipt)
@@ -527,7 +545,7 @@ def test_swapping_the_sides_swaps_the_verdicts(one: Receipt, other: Receipt) -> 
     swapped = {"worse": "better", "better": "worse", "changed": "changed"}
     for ahead, behind in zip(there.drifts, back.drifts, strict=True):
         assert (ahead.metric, ahead.before, ahead.after) == (behind.metric, behind.after, behind.before)
-        assert (ahead.came, ahead.went) == (behind.went, behind.came)
+        assert wheres(ahead.came, ahead.went) == wheres(behind.went, behind.came)
         both = ahead.came and ahead.went
         assert behind.direction == (ahead.direction if both else swapped[ahead.direction])
     only_there = {lane.lane for lane in there.lanes if lane.before is None}
