@@ -12,7 +12,9 @@ from pytest_compilecontract.measurement import Difference, Numerics
 from .rule import (
     DOUBT,
     FLIPPED,
+    MASK_LEAST,
     NOTHING,
+    RMS_SHARE,
     Finding,
     Method,
     Tolerance,
@@ -20,6 +22,7 @@ from .rule import (
     allowed_by,
     chunks,
     difference,
+    floor_of,
     is_float,
     judge_values,
     lowest_of,
@@ -75,7 +78,7 @@ def judge(
         method = "allclose"
         notes.append("no float64 reference" + (f": {gold_absent}" if gold_absent else ""))
     tolerance = Tolerance(method=method, rtol=rtol, atol=atol, precision=precision)
-    alike, verdicts = _alike(eager, compiled, again or eager, gold if method == "fp64" else None)
+    alike, verdicts = _alike(eager, compiled, again or eager, gold if method == "fp64" else None, tolerance)
     if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
         places = list(_places(eager, compiled, again, gold))
         steps = _Steps(places, tolerance)
@@ -152,10 +155,13 @@ def _places(eager: Run, compiled: Run, again: Run | None, gold: Run | None) -> I
                 )
 
 
-def _alike(eager: Run, compiled: Run, again: Run, gold: Run | None) -> tuple[set[str], list[Finding]]:
-    """The places at which all runs have the same bits and facts, which are most of them where nothing is fused.
+def _alike(
+    eager: Run, compiled: Run, again: Run, gold: Run | None, tolerance: Tolerance
+) -> tuple[set[str], list[Finding]]:
+    """The places at which no rule can find anything, so that only the errors are looked up.
 
-    No rule can find anything there, so only the errors are looked up.
+    All runs have the same facts there, and the same bits, which is most places where nothing is fused; or eager and
+    compiled are both nearer to float64 than the floor.
     """
     alike, verdicts = set(), []
     for group, reference in eager.groups.items():
@@ -167,7 +173,35 @@ def _alike(eager: Run, compiled: Run, again: Run, gold: Run | None) -> tuple[set
             elif isinstance(node, TensorLeaf) and all(_is_twin(node, each) for each in others):
                 alike.add(at)
                 verdicts.append(_known(at, node, exact.get(at)))
+            elif (finding := _near(at, node, *others, exact.get(at), tolerance)) is not None:
+                alike.add(at)
+                verdicts.append(finding)
     return alike, verdicts
+
+
+def _near(
+    at: str, eager: Node, compiled: Node | None, again: Node | None, gold: Node | None, tolerance: Tolerance
+) -> Finding | None:
+    """A finding without a difference, where both errors are below the smaller part of the floor everywhere."""
+    if tolerance.given or tolerance.method != "fp64" or not isinstance(gold, TensorLeaf) or gold.data is None:
+        return None
+    if not isinstance(eager, TensorLeaf) or not isinstance(compiled, TensorLeaf) or not _is_twin(eager, again):
+        return None
+    if eager.data is None or compiled.data is None or gold.shape != eager.shape:
+        return None
+    if eager.type != compiled.type or list(_facts(eager, compiled)):
+        return None
+    values = (gold.data, eager.data, compiled.data)
+    if not all(each.is_floating_point() and each.numel() for each in values):
+        return None
+    g, e, c = (each.to(torch.float64) for each in values)
+    size = float(g.square().mean().sqrt())
+    own, error = float((e - g).abs().max()), float((c - g).abs().max())
+    lowest = lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype)
+    # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. NaN compares as beyond.
+    if float(g.abs().max()) < MASK_LEAST and max(own, error) <= RMS_SHARE * floor_of(lowest) * size:
+        return Finding(at=at, compared=True, error=error, eager_error=own)
+    return None
 
 
 def _is_twin(leaf: TensorLeaf, other: Node | None) -> bool:

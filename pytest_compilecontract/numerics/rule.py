@@ -246,7 +246,7 @@ def _judge_floats(values: Values, allowed: _Allowed) -> Finding:
 
 
 def allowed_by(values: Values, tolerance: Tolerance) -> _Allowed:
-    has_gold, floor = values.gold is not None, _floor(values.lowest)
+    has_gold, floor = values.gold is not None, floor_of(values.lowest)
     # Below its smallest normal number a format rounds to steps of one size (float16: 6e-8, under which gradients lie).
     step = 4 * torch.finfo(values.lowest).smallest_normal * torch.finfo(values.lowest).eps
     bounds = _Allowed(
@@ -476,14 +476,14 @@ def _largest(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
 
 
-def _floor(dtype: torch.dtype) -> float:
+def floor_of(dtype: torch.dtype) -> float:
     """FLOOR, and for the narrow formats three steps."""
     return FLOOR[dtype] if dtype in FLOOR else 3 * torch.finfo(dtype).eps
 
 
 def lowest_of(*dtypes: torch.dtype) -> torch.dtype:
     floating = [each.to_real() if each.is_complex else each for each in dtypes]
-    return max((each for each in floating if each.is_floating_point), key=_floor, default=torch.float64)
+    return max((each for each in floating if each.is_floating_point), key=floor_of, default=torch.float64)
 
 
 def is_float(data: torch.Tensor) -> bool:
