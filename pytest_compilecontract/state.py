@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
+from . import numerics
+
 DEPTH = 4
 MISSING = object()
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
-DOUBLE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 # Attributes of every nn.Module that hold no state of the user's.
 MODULE_OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
 
@@ -77,7 +78,7 @@ class State:
         try:
             for tensor in self.tensors.values():
                 tensor.grad = None
-                tensor.data = wide(tensor.data)
+                tensor.data = tensor.data.to(numerics.wide(tensor.dtype))
             yield
         finally:
             for tensor, data, grad in before:
@@ -260,13 +261,6 @@ def _same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
     if tensor.shape != saved.shape or tensor.device.type == "meta":
         return tensor.shape == saved.shape
     return bool(torch.equal(tensor, saved))
-
-
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64, a complex one in complex128, any other as it is."""
-    if tensor.is_floating_point() and tensor.dtype != torch.float64:
-        return tensor.double()
-    return tensor.to(DOUBLE[tensor.dtype]) if tensor.dtype in DOUBLE else tensor
 
 
 def _is_user_object(value: Any) -> bool:

@@ -69,7 +69,7 @@ class _Tensors:
     def _dtype(self, dtype: torch.dtype) -> torch.dtype:
         if not self.double:
             return dtype
-        return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
+        return wide(dtype)
 
 
 def _deep(value: T, tensors: _Tensors) -> T:
@@ -96,6 +96,11 @@ def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
         if isinstance(value, tuple) and hasattr(value, "_make"):
             return value._make(_deepcopy(part, memo) for part in value)
         return value
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that the float64 run has in the place of one: float64, complex128, or the same."""
+    return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
