@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_compilecontract.baseline import read_folder
+from pytest_compilecontract.checking import add_commands
 from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
 from pytest_compilecontract.errors import ContractError, ReceiptError
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ContractError as error:
+        return _refused(error)
     return code
 
 
@@ -100,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
         louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
         two.set_defaults(command=command, verbosity=0)
+
+    add_commands(commands)
 
     table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
     table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")

@@ -31,6 +31,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "versions",
         "waivers",
         "matrix",
+        "proposal",
         "report",
     ),
     "torch rim": (
@@ -45,7 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runner",
         "state",
     ),
-    "top": ("__init__", "__main__", "cli", "history", "hooks", "plugin", "session", "settings"),
+    "top": ("__init__", "__main__", "checking", "cli", "history", "hooks", "plugin", "sample", "session", "settings"),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
 KNOW_PYTEST = ("__init__", "hooks", "plugin")

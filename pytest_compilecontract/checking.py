@@ -1,0 +1,288 @@
+"""`compilecontract check` and `init`: a sample run on the lanes, and the contract that it would keep today.
+
+The sample runs in a child, as a test of the plugin's own: what is said here is what pytest would say. No torch here.
+"""
+
+# ruff: noqa: T201 - what this module prints is what it is for
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_compilecontract.errors import ReceiptError, UsageError
+from pytest_compilecontract.lanes import BUILT_IN
+from pytest_compilecontract.proposal import Proposal, proposed
+from pytest_compilecontract.receipt import Entry, Receipt, one_line, read_receipt, write_bytes
+from pytest_compilecontract.report.terminal import Row, counts_of, plain, summary_lines
+from pytest_compilecontract.sample import parted
+
+YES, NO = 0, 1
+SECONDS = 600.0
+LONGEST_REASON = 300
+_MEASURING = """\
+from pytest_compilecontract import compile_contract
+from pytest_compilecontract.sample import hold
+
+
+@compile_contract()
+def test_sample(compile_lane):
+    hold({name!r}, compile_lane, train={train})
+"""
+_WRITTEN = '''\
+"""{title}
+
+Written by `compilecontract init {name}` from what {torch} showed.
+"""
+
+from {module} import {factory}
+from pytest_compilecontract import compile_contract
+
+
+{decorator}
+def test_{test}(compile_lane):
+    """{promise}"""
+    target, calls = {factory}()
+
+    compile_lane.{verb}
+'''
+_RUN, _TRAIN = "run(target, *calls)", "train(target, calls)"
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `check` and `init` to the command line."""
+    check = commands.add_parser("check", help="run a module on the lanes, and say which contract would hold today")
+    _add_arguments(check)
+    check.set_defaults(command=_check)
+    init = commands.add_parser("init", help="write that contract as a test")
+    _add_arguments(init)
+    init.add_argument("--out", metavar="FILE", type=Path, required=True, help="the test to write")
+    init.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    init.set_defaults(command=_init)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sample",
+        metavar="MODULE:FACTORY",
+        help="a function that returns (target, [call, ...]): what to compile, and tuples of arguments to call it with",
+    )
+    parser.add_argument("--train", action="store_true", help="each call is a training step, as compile_lane.train does")
+    parser.add_argument("--lanes", metavar="A,B", default="all", help="(default: all that run here)")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=SECONDS, help=f"for all lanes (default: {SECONDS:.0f})"
+    )
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    receipt = _measured(chosen)
+    found = _proposal(receipt, chosen.sample)
+    _print_measured(receipt, chosen.sample)
+    if found.lanes:
+        print(f"\nthis contract holds today in {_listed(found.lanes)}, over {_calls(found.calls)}:\n")
+        print(found.decorator())
+        print("\nto write it as a test:")
+        train = " --train" if chosen.train else ""
+        print(f"compilecontract init {chosen.sample}{train} --out contracts/test_{parted(chosen.sample)[1]}.py")
+    return _print_refused(found)
+
+
+def _init(chosen: argparse.Namespace) -> int:
+    if chosen.out.suffix != ".py" or not chosen.out.name.startswith("test_"):
+        raise UsageError(f"--out: pytest collects test_NAME.py, got {chosen.out.name!r}")
+    if chosen.out.exists() and not chosen.force:
+        raise UsageError(f"{chosen.out} exists (--force replaces it)")
+    receipt = _measured(chosen)
+    found = _proposal(receipt, chosen.sample)
+    _print_measured(receipt, chosen.sample)
+    if not found.lanes:
+        _print_refused(found)
+        print(f"\n{chosen.out}: not written, no lane would hold")
+        return NO
+    write_bytes(chosen.out, _test_text(chosen, receipt, found).encode())
+    code = _print_refused(found)
+    # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
+    print(f"\nwrote {chosen.out}, hold it with:")
+    print(f"python -m pytest --compile-contracts --contract-lanes={','.join(found.lanes)} {chosen.out}")
+    return code
+
+
+def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) -> str:
+    module, factory = parted(chosen.sample)
+    limits = found.limits
+    counts = [
+        _counted(count, noun)
+        for count, noun in (
+            (limits.max_graph_breaks, "graph break"),
+            (limits.max_recompiles, "recompile"),
+        )
+        if count is not None
+    ]
+    steps = _counted(found.calls, "step") if chosen.train else _calls(found.calls)
+    return _WRITTEN.format(
+        title=f"What compiling may do to the target that `{chosen.sample}` makes.",
+        name=f"{chosen.sample}{' --train' if chosen.train else ''}",
+        torch=_torch(receipt),
+        module=module,
+        factory=factory,
+        decorator=_folded(found.decorator()),
+        test=chosen.out.stem.removeprefix("test_"),
+        promise=f"At most {', '.join(counts)} over {steps}.",
+        verb=_TRAIN if chosen.train else _RUN,
+    )
+
+
+def _folded(decorator: str) -> str:
+    if len(decorator) <= 100:
+        return decorator
+    inside = decorator.removeprefix("@compile_contract(").removesuffix(")")
+    given = re.split(r", (?=\w+=)", inside)
+    return "\n".join(["@compile_contract(", *(f"    {each}," for each in given), ")"])
+
+
+def _proposal(receipt: Receipt, sample: str) -> Proposal:
+    """What would hold.
+
+    Raises:
+        UsageError: the sample itself is at fault, so that no lane says anything of compiling.
+    """
+    ran = [entry for entry in _in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
+    if not ran:
+        reasons = dict.fromkeys(entry.reason for entry in receipt.entries if entry.reason)
+        raise UsageError(f"{sample}: no lane can run here: {'; '.join(reasons) or 'no lane was chosen'}")
+    if all(entry.measurement is None for entry in ran):
+        reason = next((entry.reason for entry in ran if entry.reason), "it measured nothing")
+        # Where the sample is at fault, its name begins what was said of it; pytest has put words of its own before.
+        _, named, said = reason.partition(sample)
+        raise UsageError(f"{named}{said}" if named else f"{sample}: {reason}")
+    return proposed(ran, torch_version=_torch(receipt).removeprefix("torch "))
+
+
+def _in_order(receipt: Receipt) -> list[Entry]:
+    """The entries in the order of the lanes, each of which adds to the one before it."""
+    order = list(BUILT_IN)
+    return sorted(receipt.entries, key=lambda entry: order.index(entry.lane) if entry.lane in order else len(order))
+
+
+def _torch(receipt: Receipt) -> str:
+    return next((f"torch {each.torch}" for each in receipt.environments.values() if each.torch), "no torch")
+
+
+def _print_measured(receipt: Receipt, sample: str) -> None:
+    rows = [
+        Row(
+            contract=sample,
+            lane=entry.lane,
+            verdict=entry.verdict,
+            counts=counts_of(entry.measurement) if entry.measurement else {},
+            reason=entry.reason,
+        )
+        for entry in _in_order(receipt)
+    ]
+    print(f"{_torch(receipt)}")
+    for text, _ in summary_lines(rows, 1):
+        print(text)
+
+
+def _print_refused(found: Proposal) -> int:
+    if not found.refused:
+        return YES
+    print("\nno contract would hold in:")
+    for lane, reason in found.refused.items():
+        print(f"  {plain(lane)}: {one_line(reason, LONGEST_REASON)}")
+    return NO
+
+
+def _measured(chosen: argparse.Namespace) -> Receipt:
+    """The receipt of the sample, run as a test in a child.
+
+    Raises:
+        UsageError: the name or the lanes cannot mean anything, the child died, or it took too long.
+    """
+    parted(chosen.sample)
+    if not chosen.timeout > 0:
+        raise UsageError(f"--timeout: expected seconds, got {chosen.timeout:g}")
+    with tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
+        folder = Path(name)
+        test = folder / "test_sample.py"
+        test.write_text(_MEASURING.format(name=chosen.sample, train=chosen.train), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "--no-header", "--no-summary"]
+        command += ["-p", "no:cacheprovider", "-p", "pytest_compilecontract.plugin", "--compile-contracts"]
+        command += [f"--rootdir={Path.cwd()}", f"--contract-lanes={chosen.lanes}"]
+        command += [f"--contract-report={folder}", str(test)]
+        said = folder / "said"
+        code = _run(command, said, chosen)
+        try:
+            return read_receipt(folder / "receipt.json")
+        except ReceiptError as error:
+            lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+            told = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR", "ImportError"))]
+            raise UsageError(told[0] if told else f"{chosen.sample}: the run died with exit code {code}") from error
+
+
+def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
+    # No other plugin of the user has a say; the child has a group of its own, so that all of it can be ended.
+    path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": path}
+    env["PYTHONUNBUFFERED"] = "1"
+    deadline = time.monotonic() + chosen.timeout
+    with said.open("wb") as out:
+        child = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+        )
+        shown = 0
+        try:
+            while child.poll() is None:
+                if time.monotonic() > deadline:
+                    running = _running(said)
+                    where = f" (it was in lane {running})" if running else ""
+                    raise UsageError(
+                        f"{chosen.sample}: took longer than {chosen.timeout:g} s{where}; --timeout gives it more"
+                    )
+                shown = _progress(said, shown)
+                time.sleep(0.1)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    return child.returncode
+
+
+def _lines(said: Path) -> Iterator[tuple[str, str]]:
+    """The lanes that the child has begun, each with its outcome, or "" while it runs."""
+    text = said.read_text(encoding="utf-8", errors="replace")
+    for found in re.finditer(r"::test_sample\[(.+?)\] (PASSED|FAILED|SKIPPED|ERROR)?", text):
+        yield found[1], found[2] or ""
+
+
+def _running(said: Path) -> str:
+    return next((lane for lane, outcome in _lines(said) if not outcome), "")
+
+
+def _progress(said: Path, shown: int) -> int:
+    """Say which lane runs now, for whoever looks on."""
+    begun = list(_lines(said))
+    if sys.stderr is not None and sys.stderr.isatty():
+        for lane, _ in begun[shown:]:
+            print(f"lane {plain(lane)} ...", file=sys.stderr, flush=True)
+    return len(begun)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _calls(count: int) -> str:
+    return _counted(count, "call")

@@ -1,0 +1,91 @@
+"""Proposals: the contract that what was measured would keep today, as a line to paste. Data in, data out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+from pytest_compilecontract.contract import Limits, doubts, judge
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.receipt import Entry
+
+# Each limit that a proposal may name, and the count that it bounds. Not `max_graphs`: another number of graphs with no
+# other break and no other recompile is nothing to block an upgrade for.
+_COUNTS: dict[str, Callable[[Measurement], int | None]] = {
+    "max_graph_breaks": lambda seen: None if seen.graph_breaks is None else len(seen.graph_breaks),
+    "max_recompiles": lambda seen: None if seen.recompiles is None else len(seen.recompiles),
+    "max_eager_frames": lambda seen: None if seen.lost_frames is None else len(seen.lost_frames),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
+
+    `calls` is how many calls each lane checked.
+    """
+
+    limits: Limits
+    lanes: tuple[str, ...]
+    refused: dict[str, str]
+    calls: int
+
+    def decorator(self) -> str:
+        """The line to paste above a test."""
+        shown = self.limits if self.refused else replace(self.limits, lanes=None)
+        unsaid = Limits()
+        given = [
+            f"{each.name}={_written(getattr(shown, each.name))}"
+            for each in fields(shown)
+            if getattr(shown, each.name) != getattr(unsaid, each.name)
+        ]
+        return f"@compile_contract({', '.join(given)})"
+
+
+def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
+    """The contract that these lanes of one sample would keep; each was measured with no limit of its own.
+
+    A lane that no count can make hold is refused, with its reason: compiled raised, differs from eager, or is not
+    certain. Lanes that cannot run here are neither.
+    """
+    refused: dict[str, str] = {}
+    sound: dict[str, Measurement] = {}
+    for entry in entries:
+        if entry.verdict in ("unmeasured", "reference"):
+            continue
+        seen = entry.measurement
+        if seen is None or entry.verdict == "broken":
+            refused[entry.lane] = entry.reason or entry.verdict
+            continue
+        limits = _limits([seen])
+        kept_not = [f"{each.limit}: {each.measured}" for each in judge(limits, seen, torch_version=torch_version)]
+        if why := [*kept_not, *doubts(limits, seen)]:
+            refused[entry.lane] = "; ".join(why)
+        else:
+            sound[entry.lane] = seen
+    limits = replace(_limits(list(sound.values())), lanes=tuple(sound))
+    calls = max((len(seen.calls or ()) for seen in sound.values()), default=0)
+    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, calls=calls)
+
+
+def _limits(seen: Sequence[Measurement]) -> Limits:
+    """The tightest counts that all of these keep; an allowance is named only where one of them needs it."""
+    given: dict[str, int] = {}
+    for name, count in _COUNTS.items():
+        counts = [count(each) for each in seen]
+        known = [each for each in counts if each is not None]
+        if known and len(known) == len(counts):
+            given[name] = max(known)
+    if not given.get("max_eager_frames"):
+        given.pop("max_eager_frames", None)
+    hit = any(each.limit_hits for each in seen)
+    return Limits(
+        max_graph_breaks=given.get("max_graph_breaks"),
+        max_recompiles=given.get("max_recompiles"),
+        max_eager_frames=given.get("max_eager_frames"),
+        allow_recompile_limit=True if hit else None,
+    )
+
+
+def _written(value: object) -> str:
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)

@@ -1,0 +1,135 @@
+"""`compilecontract check` and `init`: from a sample to a contract that holds, and what is said of one at fault."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_compilecontract.cli import main
+
+SOURCE = """\
+import time
+
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.linear(x)
+        if x.sum() > 0:
+            x = x + 1
+        return x.relu()
+
+
+def sample():
+    return Block(), [(torch.randn(2, 8),), (torch.randn(2, 8),)]
+
+
+def misfit():
+    return Block(), [(torch.randn(2, 9),)]
+
+
+def failing():
+    raise ValueError("no weights")
+
+
+def bare():
+    return Block(), torch.randn(2, 8)
+
+
+def endless():
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("blocks.py").write_text(SOURCE)
+
+
+def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "blocks:sample", "--lanes=capture"])
+
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert re.sub(r"^torch \S+", "torch", said.out) == (
+        "torch\n"
+        "blocks:sample\n"
+        "  held  capture  2 graphs, 1 break, 0 recompiles, 4 ops, 4 executed, ? backward\n"
+        "lanes: 1 held\n"
+        "\n"
+        "this contract holds today in capture, over 2 calls:\n"
+        "\n"
+        "@compile_contract(max_recompiles=0, max_graph_breaks=1)\n"
+        "\n"
+        "to write it as a test:\n"
+        "compilecontract init blocks:sample --out contracts/test_sample.py\n"
+    )
+    assert code == 0
+
+
+def test_what_init_writes_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["init", "blocks:sample", "--train", "--lanes=aot", "--out=contracts/test_block.py"])
+
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert code == 0
+    assert command == "python -m pytest --compile-contracts --contract-lanes=aot contracts/test_block.py"
+    ran = subprocess.run([sys.executable, *command.split()[1:]], capture_output=True, text=True, check=False)
+    assert "1 of 1 held" in ran.stdout
+    assert ran.returncode == 0
+
+
+def test_init_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("test_block.py").write_text("mine")
+
+    code = main(["init", "blocks:sample", "--out=test_block.py"])
+
+    assert capsys.readouterr().err == "compilecontract: test_block.py exists (--force replaces it)\n"
+    assert Path("test_block.py").read_text() == "mine"
+    assert code == 2
+
+
+EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or call(...)"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["blocks:failing"], "blocks:failing raised ValueError: no weights (line 27 of blocks.py)"),
+        (["blocks:bare"], f"blocks:bare returned Tensor as the calls: {EXPECTED}"),
+        (
+            ["blocks:simple"],
+            "blocks:simple: 'simple' is not there (functions there: sample, misfit, failing, bare, endless)",
+        ),
+        (["block:sample"], "block:sample: cannot import 'block': ModuleNotFoundError: No module named 'block'"),
+        (["blocks"], "expected MODULE:FACTORY, as models.block:sample, got 'blocks'"),
+        (["blocks:sample", "--timeout=0"], "--timeout: expected seconds, got 0"),
+        (
+            ["blocks:endless", "--timeout=9"],
+            "blocks:endless: took longer than 9 s (it was in lane capture); --timeout gives it more",
+        ),
+    ],
+    ids=["raises", "wrong calls", "no such name", "no such module", "no colon", "no time", "endless"],
+)
+def test_a_sample_at_fault_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", *words, "--lanes=capture"])
+
+    assert capsys.readouterr() == ("", f"compilecontract: {message}\n")
+    assert code == 2
+
+
+def test_a_call_that_eager_itself_refuses_is_the_samples_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "blocks:misfit", "--lanes=capture"])
+
+    said = capsys.readouterr().err
+    assert said.startswith("compilecontract: blocks:misfit: eager itself raises RuntimeError: mat1 and mat2 shapes")
+    assert code == 2
