@@ -19,7 +19,7 @@ from .measurement import Measurement
 from .measuring import Measuring, without_comparison
 from .placement import placed
 from .probes.availability import device_of
-from .probes.inplace import compile_in_place, is_compiled
+from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.source import Paths
 from .programs import Forward, Program, Training
 from .runner import Runner
@@ -69,13 +69,15 @@ class CompileLane:
         """Undo what compiling in place changed in modules."""
         self._undo.close()
 
-    def run(self, target: Any, *calls: Any) -> Measurement:
+    def run(self, target: Any, *calls: Any, compile_with: Callable[[Any], Any] | None = None) -> Measurement:
         """Call `target` eager and compiled, compare, measure; leaves the target as it was.
 
         Args:
             target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device and
                 dtype, unless one of them is there already.
             calls: tuples of arguments, or `call(*args, **kwargs)`.
+            compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
+                be called; for regions of a module, or a wrapper of one's own. Without it the whole target is compiled.
 
         Raises:
             UsageError: what was given cannot be run.
@@ -87,7 +89,7 @@ class CompileLane:
         if not callable(target) or isinstance(target, type):
             got = f"the class {target.__name__}" if isinstance(target, type) else repr(type(target).__name__)
             raise UsageError(f"compile_lane.run takes a function or module, got {got}")
-        return self._hold(target, Forward(gradients=bool(self._limits.check_grads)), made)
+        return self._hold(target, Forward(gradients=bool(self._limits.check_grads)), made, compile_with)
 
     def train(
         self,
@@ -96,6 +98,7 @@ class CompileLane:
         *,
         loss: Callable[..., torch.Tensor] | None = None,
         optimizer: Callable[..., Any] | None = None,
+        compile_with: Callable[[Any], Any] | None = None,
     ) -> Measurement:
         """Train `module` for one step a batch, eager and compiled, compare, measure; leaves the module as it was.
 
@@ -110,6 +113,7 @@ class CompileLane:
                 their squares.
             optimizer: makes an optimizer of a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
                 a learning rate of 0.01.
+            compile_with: as in `run`.
 
         Raises:
             As `run`.
@@ -134,17 +138,19 @@ class CompileLane:
             optimizer=optimizer or functools.partial(torch.optim.SGD, lr=0.01),
             gradients=self._limits.check_grads is not False,
         )
-        return self._hold(module, program, made)
+        return self._hold(module, program, made, compile_with)
 
-    def compile(self, target: Any, **overrides: Any) -> Any:
+    def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
 
-        With `in_place = true` in the lane a module is compiled in place (`module.compile()`) and returned.
+        With `in_place` (or `in_place = true` in the lane, unless said otherwise here) a module is compiled in place, as
+        `module.compile()` does, and returned.
         """
         if self._lane.reference:
             return target
         options = {**self._lane.compile_options(), **overrides}
-        if not isinstance(target, torch.nn.Module) or not self._lane.in_place:
+        inside = self._lane.in_place if in_place is None else in_place
+        if not isinstance(target, torch.nn.Module) or not inside:
             return torch.compile(target, **options)
         self._undo.callback(compile_in_place(target, options))
         return target
@@ -163,23 +169,42 @@ class CompileLane:
         if not self.open:
             raise UsageError("compile_lane measures in the body of the test, not in a fixture: nothing else is judged")
 
-    def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Measurement:
+    def _hold(
+        self, target: Any, program: Program, calls: Sequence[call], compile_with: Callable[[Any], Any] | None
+    ) -> Measurement:
         __tracebackhide__ = True
         self._refuse_when_over()
         if isinstance(target, torch.nn.Module) and any(is_lazy(each) for each in target.parameters()):
             raise UsageError("the module has parameters without a shape yet (lazy ones): call it once before")
         if is_compiled(target):
             raise UsageError("the target is compiled already; give compile_lane the eager function or module")
+        if compile_with is not None and not callable(compile_with):
+            raise UsageError(f"compile_with= is a function of the target, got {type(compile_with).__name__!r}")
+        put_back = structure(target) if isinstance(target, torch.nn.Module) else None
         runner = Runner(
             lane=self._lane,
             limits=self._limits,
             device=self.device,
             paths=self._paths,
-            compile_target=self.compile,
+            compile_target=self.compile if compile_with is None else functools.partial(_made, compile_with, put_back),
         )
         dtype = self.dtype if self._lane.dtype else None
-        held = runner.hold(target, program, placed(target, calls, device=self.device, dtype=dtype))
+        try:
+            held = runner.hold(target, program, placed(target, calls, device=self.device, dtype=dtype))
+        finally:
+            if put_back is not None and compile_with is not None:
+                put_back()
         self.measurements.append(held.measurement)
         if held.error is not None:
             raise held.error
         return held.measurement
+
+
+def _made(compile_with: Callable[[Any], Any], put_back: Callable[[], None] | None, target: Any) -> Any:
+    """What `compile_with` makes of the target, which an earlier pass may have left compiled."""
+    if put_back is not None:
+        put_back()
+    made = compile_with(target)
+    if not callable(made):
+        raise UsageError(f"compile_with= returned {type(made).__name__!r}: it returns what is to be called")
+    return made

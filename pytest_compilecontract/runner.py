@@ -340,6 +340,8 @@ def _keys(target: Any) -> tuple[str, ...] | None:
 def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: Any) -> StateChange | None:
     if keys is None:
         return None
+    if not isinstance(compiled, torch.nn.Module):
+        return StateChange(type_changed=f"{kind.__qualname__} became a {type(compiled).__qualname__}")
     now = tuple(compiled.state_dict())
     changed = type(compiled) is not kind
     return StateChange(

@@ -26,6 +26,22 @@ def compile_in_place(module: torch.nn.Module, options: Mapping[str, Any]) -> Cal
     return undo
 
 
+def structure(module: torch.nn.Module) -> Callable[[], None]:
+    """What puts back the submodules of a module, and which of them are compiled in place, as they are now."""
+    kept = [(each, dict(each._modules), vars(each).get(COMPILED)) for each in module.modules()]
+
+    def put_back() -> None:
+        for each, children, compiled in kept:
+            each._modules.clear()
+            each._modules.update(children)
+            if compiled is not None:
+                setattr(each, COMPILED, compiled)
+            elif COMPILED in vars(each):
+                delattr(each, COMPILED)
+
+    return put_back
+
+
 def is_compiled(target: Any) -> bool:
     """Whether torch.compile has been at a function or module already."""
     if isinstance(target, torch.nn.Module):
