@@ -336,7 +336,16 @@ def from_json(data: bytes, *, name: str) -> Baseline:
     Raises:
         ReceiptError: one line, whatever the bytes are.
     """
-    baseline = value_from_data(document_from_json(data, name=name), Baseline, name=name)
+    return from_document(document_from_json(data, name=name), name=name)
+
+
+def from_document(document: dict[str, Any], *, name: str) -> Baseline:
+    """The baseline that `document` describes.
+
+    Raises:
+        ReceiptError: a key is missing or unknown, a value is not of its type, or an environment is not there.
+    """
+    baseline = value_from_data(document, Baseline, name=name)
     for contract, lanes in baseline.contracts.items():
         for lane, kept in lanes.items():
             if kept.environment not in baseline.environments:
