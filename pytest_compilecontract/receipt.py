@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import inspect
 import json
@@ -265,8 +266,10 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         ReceiptError: the file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        if not path.name:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             beside.write_bytes(data)

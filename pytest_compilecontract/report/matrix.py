@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow, checked
 from pytest_compilecontract.report.terminal import plain
 
-# GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second, however
-# long its characters are in UTF-8.
+# GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
+# however long its characters are in UTF-8.
 MOST_CHARACTERS = 60_000
 # A longer table is folded, so that a pull request stays readable.
 UNFOLDED_ROWS = 20
