@@ -177,6 +177,7 @@
     const folded = matching.open || !matching.fine ? "" : `, ${matching.fine.toLocaleString("en")} that held everywhere folded`;
     const filtered = state.text || state.lane || state.verdicts.size || state.columns.size < columns.length;
     by("status").textContent = `${counted(matching.rows.length, "lane")} of ${rows.length.toLocaleString("en")} shown${folded}`;
+    by("status").dataset.text = state.text;
     by("clear").hidden = !filtered;
     remember();
   }
