@@ -268,7 +268,7 @@
     for (const key of new Set([...(alone ? [] : before.keys()), ...after.keys()])) {
       const was = before.get(key), now = after.get(key), some = now || was;
       const change = judged.get(some.name);
-      const differs = !alone && (change !== undefined || (!some.moves && (was?.value !== now?.value)));
+      const differs = !alone && (change !== undefined || (was && now && !some.moves && was.value !== now.value));
       const kind = change ? { worse: "worse", better: "better" }[change[2]] || "" : "";
       const why = !differs ? "" : change ? [change[2], change[3] ? "judged" : "not judged", texts[change[4]] ? `waived: ${texts[change[4]]}` : ""].filter(Boolean).join(", ") : "differs, not judged";
       const side = (line, other, sign, name) => make("td", { "data-column": name },
