@@ -94,9 +94,13 @@ def _tag(cell: Cell, policy: Policy) -> str:
         return ""
     if cell.verdict in _BAD:
         return "failure"
-    if cell.lane is None or why_open(cell.lane, policy):
-        return "error"
-    return "" if cell.verdict in _GOOD else "skipped"
+    if cell.lane is not None and not why_open(cell.lane, policy):
+        if cell.verdict in _GOOD:
+            return ""
+        if cell.verdict == "waived" or cell.verdict in policy.allow:
+            return "skipped"
+    # Not known; so is a verdict that nothing above names.
+    return "error"
 
 
 def _lines(cell: Cell) -> Iterator[str]:
