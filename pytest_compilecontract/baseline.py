@@ -23,6 +23,7 @@ from pytest_compilecontract.receipt import (
     Entry,
     Environment,
     Receipt,
+    decoded,
     document_from_json,
     environment_key,
     fingerprint,
@@ -336,13 +337,32 @@ def from_json(data: bytes, *, name: str) -> Baseline:
     Raises:
         ReceiptError: one line, whatever the bytes are.
     """
-    baseline = value_from_data(document_from_json(data, name=name), Baseline, name=name)
+    baseline = decoded(data, Baseline)
+    if baseline is not None and baseline.format == FORMAT and next(_strays(baseline), None) is None:
+        return baseline
+    # Something is wrong, or may be: this way is slower, and says what and where.
+    return from_document(document_from_json(data, name=name), name=name)
+
+
+def from_document(document: dict[str, Any], *, name: str) -> Baseline:
+    """The baseline that `document` describes.
+
+    Raises:
+        ReceiptError: a key is missing or unknown, a value is not of its type, or an environment is not there.
+    """
+    baseline = value_from_data(document, Baseline, name=name)
+    for contract, lane, environment in _strays(baseline):
+        at = f"contracts[{contract!r}][{lane!r}].environment"
+        raise ReceiptError(f"{environment!r} is not in environments", at=f"{name}: {at}")
+    return baseline
+
+
+def _strays(baseline: Baseline) -> Iterator[tuple[str, str, str]]:
+    """The lanes whose environment is not in the file, with it."""
     for contract, lanes in baseline.contracts.items():
         for lane, kept in lanes.items():
             if kept.environment not in baseline.environments:
-                at = f"contracts[{contract!r}][{lane!r}].environment"
-                raise ReceiptError(f"{kept.environment!r} is not in environments", at=f"{name}: {at}")
-    return baseline
+                yield contract, lane, kept.environment
 
 
 def read_folder(folder: Path) -> Receipt:

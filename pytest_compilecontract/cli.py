@@ -18,13 +18,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pytest_compilecontract.baseline import from_document as baseline_from_document
 from pytest_compilecontract.baseline import read_folder
 from pytest_compilecontract.checking import add_commands
 from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
-from pytest_compilecontract.errors import ContractError, ReceiptError
+from pytest_compilecontract.errors import ContractError, ReceiptError, UsageError
 from pytest_compilecontract.gate import Answer, answer
-from pytest_compilecontract.matrix import matrix
+from pytest_compilecontract.matrix import Matrix, matrix
 from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.receipt import (
     Entry,
@@ -34,9 +35,13 @@ from pytest_compilecontract.receipt import (
     read_bytes,
     read_receipt,
     receipt_from_document,
+    write_bytes,
 )
+from pytest_compilecontract.report import document
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
+from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
+from pytest_compilecontract.report.page import page
 from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
 from pytest_compilecontract.waivers import read_waivers, rotten, waived
 
@@ -44,6 +49,14 @@ YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
 INTERRUPTED = 130
 MOST_ERRORS = 20
 RECEIPT = "receipt.json"
+FORMATS_TOLD = {
+    "terminal": "text",
+    "markdown": "Markdown for a pull request or a job's summary",
+    "json": "JSON (its schema is in the package)",
+    "junit": "JUnit XML, a test case a lane",
+    "html": "one HTML page that needs no network",
+}
+FORMATS = tuple(FORMATS_TOLD)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    validate = commands.add_parser("validate", help="check receipts against the JSON Schema")
-    validate.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a receipt.json")
+    validate = commands.add_parser("validate", help="check receipts, baselines and matrices against the JSON Schema")
+    validate.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a receipt.json, baseline or matrix")
     validate.set_defaults(command=_validate)
 
     show = commands.add_parser("show", help="print a receipt's contracts as pytest's summary does")
@@ -108,7 +121,10 @@ def _parser() -> argparse.ArgumentParser:
 
     table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
     table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
-    table.add_argument("--format", choices=("terminal", "markdown"), default="terminal", help="(default: terminal)")
+    table.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
+    table.add_argument("--output", metavar="FILE", type=Path, help="write it to a file instead")
+    for kind in FORMATS[1:]:
+        table.add_argument(f"--{kind}", metavar="FILE", type=Path, help=f"also write it as {FORMATS_TOLD[kind]}")
     table.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
     table.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
     table.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held everywhere")
@@ -122,8 +138,9 @@ def _validate(chosen: argparse.Namespace) -> int:
 
 def _validate_file(path: Path) -> int:
     try:
-        document = document_from_json(read_bytes(path), name=str(path))
-        errors = list(islice(_schema_errors(document), MOST_ERRORS + 1))
+        found = document_from_json(read_bytes(path), name=str(path))
+        kind = _kind_of(found)
+        errors = list(islice(_schema_errors(found, kind), MOST_ERRORS + 1))
     except ReceiptError as error:
         return _refused(error)
     for line in errors[:MOST_ERRORS]:
@@ -133,27 +150,51 @@ def _validate_file(path: Path) -> int:
     if errors:
         return NO
     try:
-        receipt = receipt_from_document(document, name=str(path))
+        size = _READERS[kind](found, str(path))
     except ReceiptError as error:
         print(error)
         return NO
-    print(f"{one_line(str(path))}: matches the schema (format {receipt.format}, {_size(receipt)})")
+    print(f"{one_line(str(path))}: matches the schema (format {found['format']}, {size})")
     return YES
 
 
-def _size(receipt: Receipt) -> str:
-    count = len(receipt.entries)
-    return f"{count} {'entry' if count == 1 else 'entries'}"
+def _kind_of(found: dict[str, Any]) -> str:
+    """Which of the documents it is meant to be, by the key that no other has."""
+    if "entries" not in found and "contracts" in found:
+        return "baseline"
+    return "matrix" if "entries" not in found and "rows" in found else "receipt"
 
 
-def _schema_errors(document: dict[str, Any]) -> Iterator[str]:
-    """What in `document` does not match the schema that this package ships, a line each."""
+def _receipt_size(found: dict[str, Any], name: str) -> str:
+    return _counted(len(receipt_from_document(found, name=name).entries), "entry", "entries")
+
+
+def _baseline_size(found: dict[str, Any], name: str) -> str:
+    contracts = baseline_from_document(found, name=name).contracts
+    return _counted(sum(map(len, contracts.values())), "lane", "lanes")
+
+
+def _matrix_size(found: dict[str, Any], name: str) -> str:
+    made = document.document_from_data(found, name=name)
+    return f"{_counted(len(made.rows), 'lane', 'lanes')}, {_counted(len(made.columns), 'environment', 'environments')}"
+
+
+# What each document must be beyond its schema; they give its size in words.
+_READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _matrix_size}
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _schema_errors(found: dict[str, Any], kind: str) -> Iterator[str]:
+    """What in the document does not match the schema that this package ships, a line each."""
     # Both take longer to import than the rest of the command, and only this asks for them.
     import msgspec
     from jsonschema import Draft202012Validator
 
-    shipped = msgspec.json.decode(files("pytest_compilecontract").joinpath("schemas/receipt.schema.json").read_bytes())
-    for mismatch in Draft202012Validator(shipped).iter_errors(document):
+    shipped = files("pytest_compilecontract").joinpath(f"schemas/{kind}.schema.json").read_bytes()
+    for mismatch in Draft202012Validator(msgspec.json.decode(shipped)).iter_errors(found):
         yield from _lines(mismatch)
 
 
@@ -243,25 +284,52 @@ def _gate(chosen: argparse.Namespace) -> int:
 
 
 def _matrix(chosen: argparse.Namespace) -> int:
-    """Print the matrix; its exit code is the gate's from the first environment to the last."""
+    """Print or write the matrix; its exit code is the gate's from the first environment to the last."""
     try:
+        wanted = _wanted(chosen)
         policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
         waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
         today = datetime.date.today()
         found = matrix([_read(path) for path in chosen.runs], policy, waivers, today)
+        said = rotten(found.comparisons[-1], waivers, today, whole=True) if found.comparisons else ()
+        answered = answer(found.comparisons[-1], policy, said) if found.comparisons else None
+        # Each is written before the next is made: of a large matrix they need not all be there at once.
+        for kind, path in wanted:
+            write_bytes(path, _rendered(kind, found, answered, policy, chosen.verbose))
+            print(f"wrote {one_line(str(path), 1000)}", file=sys.stderr)
     except ContractError as error:
         return _refused(error)
-    if chosen.format == "markdown":
-        print(markdown(found), end="")
-    else:
-        print("\n".join(terminal_lines(found, everything=chosen.verbose)))
-    if not found.comparisons:
-        return NOT_KNOWN
-    last = found.comparisons[-1]
-    said = rotten(last, waivers, today, whole=True)
+    if chosen.output is None:
+        sys.stdout.write(_rendered(chosen.format, found, answered, policy, chosen.verbose).decode())
     for line in said:
         print(one_line(line, 1000), file=sys.stderr)
-    return _code(answer(last, policy, said))
+    return _code(answered) if answered else NOT_KNOWN
+
+
+def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
+    """The files to write, each with its format."""
+    named = [(chosen.format, chosen.output), *((kind, getattr(chosen, kind)) for kind in FORMATS[1:])]
+    wanted = [(kind, path) for kind, path in named if path is not None]
+    places: dict[Path, str] = {path.resolve(): "is a run to read" for path in chosen.runs}
+    for _, path in wanted:
+        if path.resolve() in places:
+            raise UsageError(f"{path}: {places[path.resolve()]}, write the matrix to another file")
+        places[path.resolve()] = "is named twice"
+    return wanted
+
+
+def _rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy, everything: bool) -> bytes:
+    if kind == "markdown":
+        return markdown(found).encode()
+    if kind == "json":
+        outcome = answered.outcome if answered else "not known"
+        return document.to_json(found, outcome=outcome, plugin=plugin_version() or "")
+    if kind == "junit":
+        return junit(found, policy).encode()
+    if kind == "html":
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return page(found, answered, plugin=plugin_version() or "", created=now).encode()
+    return ("\n".join(terminal_lines(found, everything=everything)) + "\n").encode(errors="backslashreplace")
 
 
 def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:

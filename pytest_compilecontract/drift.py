@@ -482,6 +482,22 @@ def _yes(value: bool) -> str:
 # Facts
 
 
+def facts_of(entry: Entry) -> dict[str, tuple[tuple[Key, Fact], ...]]:
+    """Every fact of an entry by its metric, each with what it is known by; a metric that was not measured is not there.
+
+    A fact of two keys, as a graph break met under two inlined stacks, is there twice.
+    """
+    seen = entry.measurement or Measurement()
+    found = {
+        "errors": _errors(entry),
+        "limits": _limits(entry),
+        **{metric: read(seen) for metric, read in _FACTS.items()},
+    }
+    return {
+        metric: tuple((key, tell()) for key, tell in facts.of) for metric, facts in found.items() if facts is not None
+    }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Facts:
     """The facts of a metric with their identities, and the number that is shown for them."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_compilecontract.contract import Verdict as OwnVerdict
-from pytest_compilecontract.drift import Comparison, Drift, LaneComparison, Verdict, compare, torch_of
+from pytest_compilecontract.drift import Comparison, Drift, LaneComparison, Verdict, compare, rerun_command, torch_of
 from pytest_compilecontract.identity import normalised_guard
 from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Policy
@@ -32,11 +32,15 @@ _FIRST = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work."""
+    """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work.
+
+    `environments` are those of its run, by the names that its entries have for them.
+    """
 
     name: str
     installed: str
     imported: str
+    environments: Mapping[str, Environment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +66,13 @@ class Cell:
     def over_its_limits(self) -> bool:
         """Held to what it was, or better, and not to the limits of the contract."""
         return self.verdict in ("held", "improved") and self.entry is not None and self.entry.verdict == "violated"
+
+    @property
+    def rerun(self) -> str:
+        """The command that runs this lane alone; empty for one that was never there."""
+        if self.lane is not None:
+            return self.lane.rerun
+        return rerun_command(self.entry) if self.entry is not None else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +183,7 @@ def _column(receipt: Receipt) -> Column:
     if not any(each.torch for each in receipt.environments.values()):
         reasons = [entry.reason for entry in receipt.entries if entry.verdict == "unmeasured" and entry.reason]
         imported = f"no: {reasons[0]}" if reasons else "no" if receipt.entries else "not known"
-    return Column(name=torch_of(receipt), installed="yes", imported=imported)
+    return Column(name=torch_of(receipt), installed="yes", imported=imported, environments=receipt.environments)
 
 
 def _first_cells(receipt: Receipt, own: Comparison) -> dict[tuple[str, str], Cell]:

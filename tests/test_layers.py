@@ -52,11 +52,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
 KNOW_PYTEST = ("__init__", "hooks", "plugin")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
 THIRD_PARTIES = {
-    "core": {"msgspec"},
+    "core": {"msgspec", "jinja2", "markupsafe"},
     "torch rim": {"torch", "numpy"},
     "top": {"torch", "pytest", "jsonschema", "msgspec"},
 }
-SLOW = ("torch", "numpy", "msgspec", "jsonschema", "triton", "hypothesis", "asyncio")
+SLOW = ("torch", "numpy", "msgspec", "jsonschema", "jinja2", "markupsafe", "triton", "hypothesis", "asyncio")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ from pytest_compilecontract.receipt import (
     Entry,
     Environment,
     Receipt,
+    decoded,
+    document_from_json,
     entry_from_data,
     entry_to_data,
     environment_from_data,
@@ -41,6 +43,7 @@ from pytest_compilecontract.receipt import (
     from_json,
     one_line,
     read_receipt,
+    receipt_from_document,
     schema,
     schema_json,
     to_json,
@@ -383,6 +386,7 @@ def test_a_lowered_limit_of_digits_is_no_other_error() -> None:
 
 
 def one_refusal_or_a_receipt(data: bytes) -> None:
+    quick_is_careful(data)
     line = "receipt.json: "
     try:
         from_json(data, name="receipt.json")
@@ -391,6 +395,68 @@ def one_refusal_or_a_receipt(data: bytes) -> None:
     assert line.startswith("receipt.json: ")
     assert line.isprintable()
     assert len(line) <= 320
+
+
+def quick_is_careful(data: bytes) -> None:
+    """What is read the quick way is what the way that checks each value reads."""
+    try:
+        slow = receipt_from_document(document_from_json(data, name="receipt.json"), name="receipt.json")
+    except ReceiptError:
+        slow = None
+    quick = decoded(data, Receipt)
+    if slow is None:
+        with pytest.raises(ReceiptError):
+            from_json(data, name="receipt.json")
+    elif quick is not None:
+        assert repr(quick) == repr(slow)  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(b'"format": 1', b'"format": 1, "format": 1', id="a-key-twice"),
+        pytest.param(b'"backend": "inductor",', b'"backend": "inductor", "backend": "",', id="a-key-twice-deep-inside"),
+        pytest.param(b'"max_recompiles": 0', b'"max_recompiles": 0, "max_recompiles": 1', id="a-limit-twice"),
+        pytest.param(b'"unique_graphs": 2', b'"unique_graphs": 2, "unique_graphs": 2', id="a-counter-twice"),
+        pytest.param(b'"cpu": {', b'"cpu": {}, "cpu": {', id="an-environment-twice"),
+        pytest.param(b'"graphs": 2', b'"graphs": 2, "graph": 2', id="an-unknown-key"),
+        pytest.param(b'"worst_error": 0.25', b'"worst_error": "0.25"', id="a-number-in-quotes"),
+        pytest.param(b'"worst_error": 0.25', b'"worst_error": "infinity"', id="an-infinity-of-another-name"),
+        pytest.param(b'"worst_error": 0.25', b'"worst_error": "null"', id="null-in-quotes"),
+        pytest.param(b'"graphs": 2', b'"graphs": "2"', id="a-count-in-quotes"),
+        pytest.param(b'"graphs": 2', b'"graphs": 2.0', id="a-count-that-is-no-integer"),
+        pytest.param(b'"format": 1', b'"plugin": "x"', id="no-format"),
+        pytest.param(b'"max_autotune": true', b'"max_autotune": ' + b"[" * 70 + b"]" * 70, id="nested-too-deep"),
+        pytest.param(b'"max_autotune": true', b'"max_autotune": {"a": 1, "a": 2}', id="a-setting-twice"),
+    ],
+)
+def test_what_is_wrong_is_not_read_the_quick_way(old: bytes, new: bytes) -> None:
+    data = to_json(a_receipt())
+    assert old in data
+
+    found = decoded(data.replace(old, new), Receipt)
+
+    assert found is None
+    assert refusal(data.replace(old, new)).startswith("receipt.json: ")
+
+
+def test_what_is_right_is_read_the_quick_way() -> None:
+    odd = Measurement(numerics=Numerics(method="fp64", worst_error=math.inf, eager_error=-math.inf), backend="null")
+    receipt = a_receipt(
+        an_entry(), an_entry(lane="odd", measurement=odd, limits={"a": ["nan", None, 2**70, {"b": []}]})
+    )
+
+    assert decoded(to_json(receipt), Receipt) == receipt
+    assert decoded(json.dumps(json.loads(to_json(receipt))).encode(), Receipt) == receipt
+
+
+@QUICK
+@given(entries=st.lists(ENTRIES, max_size=3))
+def test_both_ways_of_reading_agree(entries: list[Entry]) -> None:
+    data = to_json(replace(a_receipt(), entries=tuple(entries)))
+
+    assert decoded(data, Receipt) is not None
+    quick_is_careful(data)
 
 
 @settings(max_examples=300, deadline=None)

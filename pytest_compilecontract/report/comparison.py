@@ -79,7 +79,7 @@ def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAUL
     if answer.open:
         lines += ["", "not known:", *_open_lines(answer.open, policy)]
     lines += ["", *rotten_lines(answer)] if answer.rotten else []
-    return [*lines, "", totals(comparison), _verdict_line(comparison, answer)]
+    return [*lines, "", totals(comparison), verdict_line(comparison, answer)]
 
 
 def rotten_lines(answer: Answer) -> list[str]:
@@ -223,7 +223,8 @@ def _open_lines(lanes: Sequence[LaneComparison], policy: Policy) -> Iterator[str
         yield f"{_MARGIN}... and {len(reasons) - MOST_GROUPS} more reasons"
 
 
-def _verdict_line(comparison: Comparison, answer: Answer) -> str:
+def verdict_line(comparison: Comparison, answer: Answer) -> str:
+    """The question, and the gate's answer to it with what it rests on."""
     question = f"may we upgrade from {plain(comparison.before)} to {plain(comparison.after)}?"
     if answer.outcome == "yes":
         return f"{question} yes"

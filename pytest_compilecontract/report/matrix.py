@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow, checked
 from pytest_compilecontract.report.terminal import plain
 
-# GitHub takes 65,536 characters in a comment.
+# GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
+# however long its characters are in UTF-8.
 MOST_CHARACTERS = 60_000
+# A longer table is folded, so that a pull request stays readable.
+UNFOLDED_ROWS = 20
 MOST_ROWS = 60
 NAME_WIDTH = 60
 CELL_WIDTH = 42
 _MARGIN = "  "
 _SETUP = ("installed", "imported")
 _ESCAPED = re.compile(r"[\\`*_\[\]|~#@<>&]")
-_OPEN = ("broken", "drifted", "unverified", "missing", "unmeasured", "new", "violated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +47,7 @@ def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
 
 
 def markdown(found: Matrix) -> str:
-    """The matrix in GitHub's Markdown, short enough for a comment: what is too long is cut, and says so."""
+    """The matrix in GitHub's Markdown, short enough for a comment: what is long folds, what is too long is cut."""
     shown = _shown([row for row in found.rows if not row.fine], found.columns)
     head = [
         "| lane | " + " | ".join(_md(column.name) for column in found.columns) + " |",
@@ -56,10 +58,16 @@ def markdown(found: Matrix) -> str:
         ),
     ]
     rows = [f"| {_md(row.name)} | " + " | ".join(map(_md, row.cells)) + " |" for row in shown]
-    kept = _within(rows, MOST_CHARACTERS // 2)
-    parts = [*head, *kept]
+    kept = _within(rows, MOST_CHARACTERS // 2 - sum(len(line) + 1 for line in head))
+    if len(kept) > UNFOLDED_ROWS:
+        lanes = _counted(sum(row.lanes for row in shown[: len(kept)]), "lane")
+        parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[:2], *kept])]
+    else:
+        parts = [*head, *kept]
     if folded := _folded(found, shown, shown[: len(kept)], False):
         parts += ["", *map(_md, folded)]
+    if len(kept) < len(rows):
+        parts += ["", f"The table was cut at {len(kept)} of {len(rows)} rows to fit a comment; the receipts have all."]
     details = [
         "\n".join([f"- **{_md(row.name)}**", *(f"  - {kind}: {_md(said)}" for kind, said in row.lists)])
         for row in shown[: len(kept)]
@@ -67,17 +75,19 @@ def markdown(found: Matrix) -> str:
     ]
     listed = _within(details, MOST_CHARACTERS - sum(len(part) + 1 for part in parts) - 1000)
     if listed:
-        parts += ["", "<details><summary>What was checked, and what is open</summary>", "", *listed]
-        if len(listed) < len(details):
-            parts.append(f"- and {len(details) - len(listed)} more, in the receipts")
-        parts += ["", "</details>"]
+        left = [f"- and {len(details) - len(listed)} more, in the receipts"] if len(listed) < len(details) else []
+        parts += _details("What was checked, and what is open", [*listed, *left])
     return "\n".join(parts) + "\n"
+
+
+def _details(summary: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"<details><summary>{summary}</summary>", "", *lines, "", "</details>"]
 
 
 def _shown(rows: Sequence[MatrixRow], columns: Sequence[Column]) -> list[_Shown]:
     groups: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
     for row in rows:
-        key = (row.contract, tuple(map(_cell, row.cells)), tuple(_lists(row, columns)))
+        key = (row.contract, tuple(map(cell_text, row.cells)), tuple(_lists(row, columns)))
         groups.setdefault(key, []).append(plain(row.lane))
     return [
         _Shown(name=f"{plain(contract)} [{', '.join(lanes)}]", lanes=len(lanes), cells=cells, lists=lists)
@@ -108,10 +118,17 @@ def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], ever
 
 
 def _lists(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
-    """The lane's three lists: where it is validated, where it needs a workaround, where a risk is open."""
-    lists = list(_by_list(row, columns))
-    if any(kind != "validated" for kind, _ in lists):
-        yield from ((kind, "; ".join(lines)) for kind, lines in lists)
+    lists = lists_of(row, columns)
+    yield from ((kind, "; ".join(lines)) for kind, lines in lists.items())
+
+
+def lists_of(row: MatrixRow, columns: Sequence[Column]) -> dict[str, list[str]]:
+    """The lane's three lists: where it is validated, where it needs a workaround, where a risk is open.
+
+    Those with nothing in them are left out; there are none for a lane with neither workaround nor risk.
+    """
+    lists = dict(_by_list(row, columns))
+    return {} if set(lists) <= {"validated"} else lists
 
 
 def _by_list(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, list[str]]]:
@@ -125,8 +142,9 @@ def _by_list(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, l
             workaround.append(f"{where}: {plain(cell.lane.reason)}")
         elif cell.verdict == "waived" and cell.lane is not None:
             open_.append(f"{where}: {plain(cell.lane.reason)}")
-        elif cell.verdict in _OPEN or cell.over_its_limits:
-            open_.append(f"{where}: {_cell(cell)}")
+        elif cell.over_its_limits or not (cell.fine or cell.verdict in (None, "improved")):
+            # Any verdict that is not known to be a good one.
+            open_.append(f"{where}: {cell_text(cell)}")
     for kind, lines in (("validated", validated), ("workaround", workaround), ("open risk", open_)):
         if lines:
             yield kind, lines
@@ -137,7 +155,8 @@ def _where(cell: Cell, column: Column) -> str:
     return f"{plain(column.name)}, {device}" if device else plain(column.name)
 
 
-def _cell(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
+    """What a cell says: the verdict, and the fact that matters most."""
     if cell.verdict is None:
         return "-"
     if cell.over_its_limits:

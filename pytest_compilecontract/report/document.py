@@ -1,0 +1,177 @@
+"""The matrix as one JSON document, for other programs, and its JSON Schema. Nothing here writes.
+
+It has what was compared, not all that was measured: that is in the receipts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_compilecontract.contract import Verdict as OwnVerdict
+from pytest_compilecontract.drift import Attribution, Direction, Drift, Fact, Value, Verdict
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.gate import Outcome
+from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
+from pytest_compilecontract.receipt import FORMAT, schema_of, value_from_data, value_to_data
+from pytest_compilecontract.report.matrix import lists_of
+from pytest_compilecontract.report.terminal import counts_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixChange:
+    """A metric that is not as it was, with the facts that came and went.
+
+    `gates` says whether the policy judges it, `waived` is the issue of the waiver that tolerates it.
+    """
+
+    metric: str
+    direction: Direction
+    before: Value
+    after: Value
+    gates: bool
+    waived: str = ""
+    came: tuple[Fact, ...] = ()
+    went: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixCell:
+    """One lane in one environment, held against the first one.
+
+    In the first environment, `verdict` is that of the contract's own limits, which `own` is in every environment. null
+    is a lane that was not in the run. `fact` is the one that matters most. `environment` is a key of the column's
+    `environments`. In `counts`, null is "not measured". `unknown` are the metrics that cannot be compared.
+    """
+
+    verdict: Verdict | OwnVerdict | None
+    own: OwnVerdict | None = None
+    fact: str = ""
+    reason: str = ""
+    over_its_limits: bool = False
+    environment: str | None = None
+    counts: dict[str, int | None] = field(default_factory=dict)
+    changes: tuple[MatrixChange, ...] = ()
+    unknown: tuple[str, ...] = ()
+    attribution: Attribution = field(default_factory=Attribution)
+    rerun: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixLane:
+    """One lane of one contract in every environment, and its three lists where it did not hold everywhere."""
+
+    contract: str
+    lane: str
+    held_everywhere: bool
+    cells: tuple[MatrixCell, ...]
+    validated: tuple[str, ...] = ()
+    workaround: tuple[str, ...] = ()
+    open_risk: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixDocument:
+    """Lanes of contracts down, environments across. `answer`: may we upgrade from the first to the last?"""
+
+    format: int = FORMAT
+    plugin: str
+    answer: Outcome
+    columns: tuple[Column, ...]
+    rows: tuple[MatrixLane, ...]
+
+
+def to_json(found: Matrix, *, outcome: Outcome, plugin: str) -> bytes:
+    """The document: indented, keys in order, what says nothing left in."""
+    import msgspec
+
+    document = MatrixDocument(
+        plugin=plugin,
+        answer=outcome,
+        columns=found.columns,
+        rows=tuple(_lane(row, found) for row in found.rows),
+    )
+    return msgspec.json.format(msgspec.json.encode(value_to_data(document), order="sorted"), indent=2) + b"\n"
+
+
+def document_from_data(data: object, *, name: str) -> MatrixDocument:
+    """The document that `data` describes; `name` is what messages call it.
+
+    Raises:
+        ReceiptError: `data` is of another shape, or contradicts itself.
+    """
+    document = value_from_data(data, MatrixDocument, name=name)
+    for at, contradiction in _contradictions(document):
+        raise ReceiptError(contradiction, at=f"{name}: {at}")
+    return document
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the document."""
+    return schema_of(
+        MatrixDocument,
+        name="matrix",
+        description="What `compilecontract matrix` says of several runs of the same contracts.",
+    )
+
+
+def schema_json() -> bytes:
+    """The text of schemas/matrix.schema.json."""
+    return json.dumps(schema(), indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _contradictions(document: MatrixDocument) -> Iterator[tuple[str, str]]:
+    for index, row in enumerate(document.rows):
+        if len(row.cells) != len(document.columns):
+            counted = f"{len(row.cells)} cells for {len(document.columns)} columns"
+            yield f"rows[{index}].cells", counted
+            continue
+        for at, (cell, column) in enumerate(zip(row.cells, document.columns, strict=True)):
+            if cell.environment is not None and cell.environment not in column.environments:
+                place = f"rows[{index}].cells[{at}].environment"
+                yield place, f"{cell.environment!r} is not in environments of the column"
+
+
+def _lane(row: MatrixRow, found: Matrix) -> MatrixLane:
+    lists = lists_of(row, found.columns)
+    return MatrixLane(
+        contract=row.contract,
+        lane=row.lane,
+        held_everywhere=row.fine,
+        cells=tuple(map(_cell, row.cells)),
+        validated=tuple(lists.get("validated", ())),
+        workaround=tuple(lists.get("workaround", ())),
+        open_risk=tuple(lists.get("open risk", ())),
+    )
+
+
+def _cell(cell: Cell) -> MatrixCell:
+    entry, lane = cell.entry, cell.lane
+    return MatrixCell(
+        verdict=cell.verdict,
+        own=entry.verdict if entry else None,
+        fact=cell.fact,
+        reason=lane.reason if lane else cell.fact,
+        over_its_limits=cell.over_its_limits,
+        environment=entry.environment if entry else None,
+        counts=dict(counts_of(entry.measurement)) if entry and entry.measurement else {},
+        changes=tuple(map(_change, lane.drifts)) if lane else (),
+        unknown=lane.unknown if lane else (),
+        attribution=lane.attribution if lane and lane.drifts else Attribution(),
+        rerun=cell.rerun,
+    )
+
+
+def _change(drift: Drift) -> MatrixChange:
+    return MatrixChange(
+        metric=drift.metric,
+        direction=drift.direction,
+        before=drift.before,
+        after=drift.after,
+        gates=drift.gates,
+        waived=drift.waived,
+        came=drift.came,
+        went=drift.went,
+    )

@@ -1,0 +1,304 @@
+"""The matrix as one HTML page that needs nothing but itself: no network, no other file. Nothing here writes.
+
+What receipts say goes into the page as data, each text once, and the page's own script makes elements of what is looked
+at. No text of a receipt is ever read as HTML: Jinja2 escapes what the template prints, the data is JSON without a "<",
+the script sets text alone, and the page's policy lets no other script or style run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from pytest_compilecontract.drift import Attribution, Drift, Fact, LaneComparison, Value, facts_of
+from pytest_compilecontract.gate import Answer
+from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
+from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.policy import METRICS
+from pytest_compilecontract.receipt import Entry, Environment, one_line
+from pytest_compilecontract.report.comparison import drift_headline, rotten_lines, verdict_line
+from pytest_compilecontract.report.matrix import lists_of
+from pytest_compilecontract.report.terminal import plain
+
+# Jinja2 is imported where it is used: only this needs it.
+
+LONGEST = 2000
+MOST_LINES = 40
+_LISTS = ("validated", "workaround", "open risk")
+_SECONDS = ("cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
+# Of the metrics with facts, those whose number is that of the facts, and the field that it is of.
+_COUNTED = {
+    "graph_breaks": "graph_breaks",
+    "recompiles": "recompiles",
+    "eager_frames": "eager_frames",
+    "limit_hits": "limit_hits",
+    "numerics": "numerics",
+    "state_dict": "state_change",
+    "errors": "backend_failures",
+}
+_OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
+
+
+def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> str:
+    """The page. `answer` is the gate's, from the first environment to the last; None where there is but one."""
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, script = _template("matrix.css"), _template("matrix.js")
+    return templates.get_template("matrix.html").render(
+        style=_own(style),
+        script=_own(script),
+        style_hash=_digest(style),
+        script_hash=_digest(script),
+        data=_own(_json(_Data(found).whole())),
+        names=[_visible(column.name) for column in found.columns],
+        question=_question(found, answer),
+        outcome=answer.outcome if answer else "not known",
+        rotten=[_visible(line) for line in rotten_lines(answer)] if answer else [],
+        lanes=len(found.rows),
+        contracts=len({row.contract for row in found.rows}),
+        environments=_environment_rows(found.columns),
+        plugin=plugin,
+        created=created,
+    )
+
+
+def _own(text: str) -> Any:
+    """Text of this package, or made by it, that is to be printed as it is."""
+    import markupsafe
+
+    return markupsafe.Markup(text)
+
+
+@cache
+def _template(name: str) -> str:
+    return files("pytest_compilecontract").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(data: object) -> str:
+    """JSON that no HTML parser sees anything in: what could end the element is written as an escape."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _question(found: Matrix, answer: Answer | None) -> str:
+    if answer is None:
+        return "One environment alone: there is nothing to compare it with."
+    line = _visible(verdict_line(found.comparisons[-1], answer))
+    return line[:1].upper() + line[1:]
+
+
+def _environment_rows(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """What is known of each column's environment, a row a field; `differs` where it is not the same in all."""
+    rows = []
+    for name in _OF_ENVIRONMENT:
+        values = [list(_environment_texts(column, name)) for column in columns]
+        if any(values):
+            rows.append({"name": name.replace("_", " "), "values": values, "differs": len({*map(tuple, values)}) > 1})
+    return rows
+
+
+def _environment_texts(column: Column, name: str) -> Iterator[str]:
+    texts: dict[str, None] = {}
+    for environment in column.environments.values():
+        value = getattr(environment, name)
+        if isinstance(value, Mapping):
+            texts |= dict.fromkeys(f"{key} = {value[key]}" for key in sorted(value))
+        elif value is not None:
+            texts[str(value)] = None
+    yield from map(_visible, list(texts)[:MOST_LINES])
+    if len(texts) > MOST_LINES:
+        yield f"... and {len(texts) - MOST_LINES} more"
+
+
+def _visible(text: str) -> str:
+    """Text whose every character is seen: controls, and what turns the direction of writing, are escaped."""
+    if len(text) <= LONGEST and text.isprintable():
+        return text
+    lines = text.splitlines()
+    more = [f"... and {len(lines) - MOST_LINES} lines more"] if len(lines) > MOST_LINES else []
+    return "\n".join([*(one_line(line, LONGEST) for line in lines[:MOST_LINES]), *more])
+
+
+class _Numbers:
+    """Values and their numbers: of equal values only the first is kept."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, value: Hashable) -> int:
+        """The number of a value."""
+        number = self._known.get(value)
+        if number is None:
+            number = self._known[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class _Data:
+    """The page's data: tables in which each text, fact, measurement and change is once, and rows that point at them."""
+
+    def __init__(self, found: Matrix) -> None:
+        self._found = found
+        self._texts, self._facts, self._keys = _Numbers(), _Numbers(), _Numbers()
+        self._metrics, self._lines, self._measured = _Numbers(), _Numbers(), _Numbers()
+        self._changes, self._attributions = _Numbers(), _Numbers()
+        self._text_of: dict[str, int] = {}
+
+    def whole(self) -> dict[str, Any]:
+        rows = [self._row(row) for row in self._found.rows]
+        columns = [
+            {
+                "name": self._text(column.name),
+                "installed": self._text(column.installed),
+                "imported": self._text(column.imported),
+                "verdicts": Counter(str(row.cells[at].verdict) for row in self._found.rows if row.cells[at].verdict),
+            }
+            for at, column in enumerate(self._found.columns)
+        ]
+        return {
+            "columns": columns,
+            "rows": rows,
+            "facts": self._facts.values,
+            "metrics": self._metrics.values,
+            "lines": self._lines.values,
+            "measured": self._measured.values,
+            "changes": self._changes.values,
+            "attributions": self._attributions.values,
+            "texts": self._texts.values,
+        }
+
+    def _text(self, text: str) -> int:
+        number = self._text_of.get(text)
+        if number is None:
+            number = self._text_of[text] = self._texts.of(_visible(text))
+        return number
+
+    def _row(self, row: MatrixRow) -> list[Any]:
+        lists = lists_of(row, self._found.columns)
+        told = [[self._text(line) for line in lists.get(kind, ())] for kind in _LISTS] if lists else 0
+        return [self._text(row.contract), self._text(row.lane), [self._cell(cell) for cell in row.cells], told]
+
+    def _cell(self, cell: Cell) -> list[Any] | int:
+        if cell.verdict is None:
+            return 0
+        entry, lane = cell.entry, cell.lane
+        reason = lane.reason if lane else cell.fact
+        return [
+            "over its limits" if cell.over_its_limits else str(cell.verdict),
+            self._text(entry.reason if cell.over_its_limits and entry else cell.fact),
+            self._text(reason),
+            self._text(entry.verdict if entry else ""),
+            self._measured.of(tuple(self._shown(entry))) if entry else -1,
+            [_rounded(getattr(entry.measurement, name)) for name in _SECONDS] if entry and entry.measurement else 0,
+            self._changes.of(self._changed(lane)) if lane and (lane.drifts or lane.unknown) else -1,
+            self._attributions.of(self._attribution(lane.attribution)) if lane else -1,
+            # To be copied: without what a terminal would obey.
+            self._texts.of(plain(cell.rerun)),
+        ]
+
+    def _changed(self, lane: LaneComparison) -> tuple[Any, ...]:
+        return (tuple(map(self._drift, lane.drifts)), tuple(map(self._text, lane.unknown)))
+
+    def _drift(self, drift: Drift) -> tuple[Any, ...]:
+        return (
+            drift.metric,
+            self._text(drift_headline(drift)),
+            drift.direction,
+            int(drift.gates),
+            self._text(drift.waived),
+            tuple(map(self._fact, drift.came)),
+            tuple(map(self._fact, drift.went)),
+        )
+
+    def _fact(self, fact: Fact) -> int:
+        texts = (fact.where, fact.source, fact.reason, fact.hint)
+        return self._facts.of((*map(self._text, texts), tuple(map(self._text, fact.stack))))
+
+    def _attribution(self, attribution: Attribution) -> tuple[Any, ...]:
+        return tuple(
+            (kind, tuple(self._text(change) for change in getattr(attribution, kind)[:MOST_LINES]))
+            for kind in attribution.suspects()
+        )
+
+    def _shown(self, entry: Entry) -> Iterator[int]:
+        """What an entry showed, a line a metric: its name, its label, its value, and its facts with their keys."""
+        facts = {metric: tuple(self._keyed(found)) for metric, found in facts_of(entry).items()}
+        limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
+        yield self._line("limits", "limits of the contract", limits or "none but the defaults")
+        yield self._line("limits", "limits exceeded", len(facts["limits"]), facts["limits"])
+        yield self._line("errors", "errors", *_counted("errors", entry, facts))
+        seen = entry.measurement
+        if seen is None:
+            return
+        for metric in ("graph_breaks", "recompiles", "eager_frames", "limit_hits"):
+            yield self._line(metric, METRICS[metric].label, *_counted(metric, entry, facts))
+        yield self._line("numerics", "numeric differences", *_counted("numerics", entry, facts))
+        yield self._line("state_dict", "state dict changes", *_counted("state_dict", entry, facts))
+        for name in ("graphs", "ops_captured", "graphs_executed", "backward_graphs"):
+            yield self._line(name, name.replace("_", " "), _known(seen, name))
+        for name in ("first_compiles", "continuations", "break_events", "backend_calls"):
+            yield self._line(name, name.replace("_", " "), _known(seen, name))
+        if seen.numerics is not None:
+            checked = f"{seen.numerics.method}, {seen.numerics.compared} compared"
+            yield self._line("method", "compared with eager by", checked)
+        if seen.calls is not None:
+            phases = Counter(call.phase for call in seen.calls)
+            told = ", ".join(f"{count} {phase}" for phase, count in phases.items())
+            yield self._line("calls", "calls", told or "none")
+        yield self._line("backend", "backend", seen.backend or "-")
+        for said in seen.disagreements:
+            yield self._line("disagreements", "two ways of counting disagree", said)
+
+    def _line(self, metric: str, label: str, value: Value, facts: tuple[Any, ...] = ()) -> int:
+        return self._lines.of((self._metrics.of((metric, label)), self._text(str(value)), facts))
+
+    def _keyed(self, found: Iterable[tuple[Any, Fact]]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Each fact once, with all that it is known by."""
+        keys: dict[int, list[int]] = {}
+        for key, fact in found:
+            keys.setdefault(self._fact(fact), []).append(self._keys.of(key))
+        yield from ((fact, tuple(known)) for fact, known in keys.items())
+
+
+def _counted(metric: str, entry: Entry, facts: Mapping[str, tuple[Any, ...]]) -> tuple[Value, tuple[Any, ...]]:
+    if metric not in facts:
+        return _unknown(entry.measurement, _COUNTED[metric]), ()
+    return len(facts[metric]), facts[metric]
+
+
+def _known(seen: Measurement, name: str) -> Value:
+    value = getattr(seen, name)
+    return _unknown(seen, name) if value is None else value
+
+
+def _unknown(seen: Measurement | None, name: str) -> str:
+    reason = seen.unmeasured.get(name, "") if seen else ""
+    return f"not measured: {reason}" if reason else "not measured"
+
+
+def _rounded(value: float | None) -> float | str | None:
+    if value is None:
+        return None
+    short = float(f"{value:.3g}")
+    return short if abs(short) < float("inf") else str(value)
