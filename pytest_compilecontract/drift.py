@@ -433,7 +433,18 @@ class _Pair:
         if not abs(after - before) > band * (max if metric.better == "higher" else min)(before, after):
             return
         direction: Direction = "better" if (after > before) == (metric.better == "higher") else "worse"
+        if metric.name == "ops_captured" and direction == "worse" and self._captured_less_often():
+            direction = "changed"
         yield self._drift(metric.name, direction, before, after)
+
+    def _captured_less_often(self) -> bool:
+        """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.recompiles is None or now.recompiles is None:
+            return False
+        if len(now.recompiles) >= len(was.recompiles) or not was.graphs or not now.graphs:
+            return False
+        return (now.ops_captured or 0) / now.graphs >= (was.ops_captured or 0) / was.graphs
 
     def _known(self, metric: str, before: object, after: object, told: str = "") -> bool:
         """Whether both sides have it. Where only one has, nobody knows, if the policy asks."""
