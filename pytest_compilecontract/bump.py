@@ -93,7 +93,7 @@ class Bench:
                 python = self._made(side, folder)
             except InstallError as error:
                 self.progress.stage(f"{side.name}: could not be installed: {error}")
-                return self._stopped(side, folder, None, not_installed=str(error))
+                return self._stopped(side, folder, None, side.name, not_installed=str(error))
             found = probe(python, self.project, variables_of(python))
         else:
             python = side.python
@@ -101,17 +101,17 @@ class Bench:
             if found.plugin:
                 raise UsageError(f"{python}: pytest-compilecontract cannot be loaded there ({found.plugin})")
             folder = self._folder(f"torch-{found.torch}" if found.torch else f"python-{found.python}")
-        name = f"torch {found.torch}" if found.torch else side.name
         if found.torch is None or found.plugin:
             why = found.plugin or found.failed
-            self.progress.stage(f"{side.name}: could not be imported: {why}")
-            return self._stopped(side, folder, found, not_imported=why)
+            name = f"torch {found.packages.get('torch', '(none)')}"
+            self.progress.stage(f"{name}: could not be imported: {why}")
+            return self._stopped(side, folder, found, name, not_imported=why)
         if (other := _not_as_asked(side, found)) and side.python is not None:
             raise UsageError(f"{python}: has {other}, and {' '.join(side.specs.values())} was asked for")
         self._packages = self._packages or found.packages
         _write_packages(folder / "packages.txt", found)
         suite = Suite(
-            name=name,
+            torch=found.torch,
             python=python,
             project=self.project,
             folder=folder,
@@ -120,7 +120,7 @@ class Bench:
             progress=self.progress,
         )
         receipt = suite.run()
-        self._tell(name, receipt, suite)
+        self._tell(suite, receipt)
         return Measured(side=side, receipt=receipt, file=folder / RECEIPT, found=found)
 
     def _made(self, side: Side, folder: Path) -> Path:
@@ -138,18 +138,18 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _stopped(self, side: Side, folder: Path, found: Probe | None, **why: str) -> Measured:
-        receipt = not_started(side.name, **why)
+    def _stopped(self, side: Side, folder: Path, found: Probe | None, name: str, **why: str) -> Measured:
+        receipt = not_started(name, **why)
         write_receipt(folder / RECEIPT, receipt)
         return Measured(side=side, receipt=receipt, file=folder / RECEIPT, found=found)
 
-    def _tell(self, name: str, receipt: Receipt, suite: Suite) -> None:
+    def _tell(self, suite: Suite, receipt: Receipt) -> None:
         verdicts = [entry.verdict for entry in receipt.entries if entry.verdict != "reference"]
         counted = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(sorted(verdicts)))
         took = duration(suite.took)
-        self.progress.stage(f"{name}: {suite.course.done} tests in {took}, lanes: {counted or 'none'}")
+        self.progress.stage(f"{suite.name}: {suite.course.done} tests in {took}, lanes: {counted or 'none'}")
         if receipt.setup is not None:
-            self.progress.stage(f"{name}: the tests did not run to their end: {receipt.setup.not_finished}")
+            self.progress.stage(f"{suite.name}: the tests did not run to their end: {receipt.setup.not_finished}")
 
 
 # The command

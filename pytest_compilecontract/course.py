@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .receipt import Entry, Environment, entry_from_data, environment_from_data
@@ -63,13 +63,22 @@ class Course:
             self.done += 1
             if subject is None or test in self.entries:
                 continue
-            if not self.environments:
-                self.environments[UNKNOWN] = Environment()
             self.entries[test] = Entry(
                 test=test,
                 verdict="broken" if broken else "unmeasured",
                 reason=reason,
-                environment=next(iter(self.environments)),
+                environment=UNKNOWN,
                 **subject,
             )
         self.running.clear()
+
+    def settle(self, otherwise: Environment) -> None:
+        """Give what was lost the environment of what was not, or else what is known of it without a test."""
+        lost = [test for test, entry in self.entries.items() if entry.environment == UNKNOWN]
+        if not lost:
+            return
+        if not self.environments:
+            self.environments[UNKNOWN] = otherwise
+        name = next(iter(self.environments))
+        for test in lost:
+            self.entries[test] = replace(self.entries[test], environment=name)

@@ -16,6 +16,7 @@ from .environments import variables_of
 from .errors import ReceiptError, UsageError
 from .progress import Progress, duration
 from .receipt import (
+    Environment,
     Receipt,
     Setup,
     one_line,
@@ -36,9 +37,9 @@ _REASON = re.compile(r"(?:E   |ERROR: (?!usage:)|INTERNALERROR> |\S+: error: |(?
 
 @dataclass(kw_only=True, slots=True)
 class Suite:
-    """A project's tests in one interpreter. `name` is what they are called while they run, as "torch 2.12.1"."""
+    """A project's tests in one interpreter, which has this torch."""
 
-    name: str
+    torch: str
     python: Path
     project: Path
     folder: Path
@@ -48,6 +49,11 @@ class Suite:
     course: Course = field(default_factory=Course)
     _read: int = 0
     _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        """What it is called, as "torch 2.12.1"."""
+        return f"torch {self.torch}"
 
     @property
     def took(self) -> float:
@@ -161,6 +167,7 @@ class Suite:
         return one_line(found[-1]["said"].strip(), REASON) if found else ""
 
     def _receipt(self, stopped: str) -> Receipt:
+        self.course.settle(Environment(torch=self.torch))
         entries, environments = dict(self.course.entries), dict(self.course.environments)
         file = self.folder / RECEIPT
         if file.is_file():
