@@ -474,6 +474,8 @@ def _concluded(
 def _notes(old: Measured, new: Measured) -> Iterator[str]:
     if old.found is not None and new.found is not None:
         asked = {**old.side.specs, **new.side.specs}
+        if old.found.torch == new.found.torch and not differing(old.found.packages, new.found.packages, {}):
+            yield f"both sides have torch {old.found.torch} and the same packages: nothing was upgraded"
         if changes := differing(old.found.packages, new.found.packages, asked):
             more = f", and {len(changes) - MOST_DIFFERING} more" if len(changes) > MOST_DIFFERING else ""
             yield f"beside what was asked for, these differ: {', '.join(changes[:MOST_DIFFERING])}{more}"

@@ -344,6 +344,9 @@ class Hooks:
 
         if contract.inherited and contract.judged is None:
             return None
+        if not contract.bare and contract.lane not in self._settings.lanes:
+            # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
+            return None
         entry = contract.judged.entry if contract.judged is not None else None
         failed_by_us = contract.drifted or (contract.judged is not None and contract.judged.failed)
         if call.excinfo is not None and not failed_by_us:

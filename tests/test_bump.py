@@ -280,6 +280,13 @@ def test_libraries_that_differ_unasked_are_told(bench: Bench, capsys: pytest.Cap
     assert first == "beside what was asked for, these differ: numpy 2.3.5 -> 2.4.0"
 
 
+def test_an_upgrade_to_the_same_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    code = bumped(bench, HELD_OLD, HELD_OLD)
+
+    first = capsys.readouterr().out.splitlines()[0]
+    assert (code, first) == (YES, "both sides have torch 2.11.0 and the same packages: nothing was upgraded")
+
+
 def test_the_summary_is_markdown_added_to_a_file(bench: Bench) -> None:
     file = bench.folder / "summary.md"
     file.write_text("before\n")
