@@ -26,11 +26,11 @@ from .gate import Answer, answer
 from .matrix import Matrix, matrix
 from .policy import DEFAULT_POLICY, Policy, read_policy
 from .progress import Progress, duration
-from .receipt import Receipt, write_receipt
+from .receipt import Receipt, Setup, write_receipt
 from .report.comparison import answer_lines
 from .report.matrix import markdown, terminal_lines
 from .requirements import Wanted, exact, pinned, specs_from, wanted
-from .suite import RECEIPT, Suite, not_started, refused
+from .suite import RECEIPT, Suite, counted_tests, not_started, refused
 from .versions import version_key
 from .waivers import FILE as WAIVERS
 from .waivers import Waiver, read_waivers, rotten, waived
@@ -54,6 +54,20 @@ class Side:
         if not self.specs:
             return str(self.python)
         return ", ".join(f"{name} {exact(spec)}" if exact(spec) else spec for name, spec in self.specs.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """A side before the suite runs: where its receipt goes, and its interpreter; None where there is none that works.
+
+    `setup` has its name, and what stopped it.
+    """
+
+    side: Side
+    folder: Path
+    setup: Setup
+    found: Probe | None = None
+    python: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,13 +101,21 @@ class Bench:
             UsageError: an interpreter cannot be used, or pytest does not take its arguments.
             ReceiptError: the receipt cannot be written.
         """
+        return self.run(self.prepare(side))
+
+    def prepare(self, side: Side) -> Ready:
+        """Make the side's environment if there is none, and see what is in it.
+
+        Raises:
+            UsageError: an interpreter cannot be used.
+        """
         if side.python is None:
             folder = self._folder("-".join(f"{name}-{exact(spec) or 'asked'}" for name, spec in side.specs.items()))
             try:
                 python = self._made(side, folder)
             except InstallError as error:
                 self.progress.stage(f"{side.name}: could not be installed: {error}")
-                return self._stopped(side, folder, None, side.name, not_installed=str(error))
+                return Ready(side=side, folder=folder, setup=Setup(asked=side.name, not_installed=str(error)))
             found = probe(python, self.project, variables_of(python))
         else:
             python = side.python
@@ -101,27 +123,47 @@ class Bench:
             if found.plugin:
                 raise UsageError(f"{python}: pytest-compilecontract cannot be loaded there ({found.plugin})")
             folder = self._folder(f"torch-{found.torch}" if found.torch else f"python-{found.python}")
+        name = f"torch {found.torch or found.packages.get('torch', '(none)')}"
         if found.torch is None or found.plugin:
             why = found.plugin or found.failed
-            name = f"torch {found.packages.get('torch', '(none)')}"
             self.progress.stage(f"{name}: could not be imported: {why}")
-            return self._stopped(side, folder, found, name, not_imported=why)
+            return Ready(side=side, folder=folder, found=found, setup=Setup(asked=name, not_imported=why))
         if (other := _not_as_asked(side, found)) and side.python is not None:
             raise UsageError(f"{python}: has {other}, and {' '.join(side.specs.values())} was asked for")
         self._packages = self._packages or found.packages
         _write_packages(folder / "packages.txt", found)
+        return Ready(side=side, folder=folder, found=found, python=python, setup=Setup(asked=name))
+
+    def run(self, ready: Ready) -> Measured:
+        """Run the suite where it can be run.
+
+        Raises:
+            ReceiptError: the receipt cannot be written.
+        """
+        if ready.python is None or ready.found is None or ready.found.torch is None:
+            return self.leave(ready)
         suite = Suite(
-            torch=found.torch,
-            python=python,
+            torch=ready.found.torch,
+            python=ready.python,
             project=self.project,
-            folder=folder,
+            folder=ready.folder,
             arguments=self.arguments,
             seconds=self.seconds,
             progress=self.progress,
         )
         receipt = suite.run()
         self._tell(suite, receipt)
-        return Measured(side=side, receipt=receipt, file=folder / RECEIPT, found=found)
+        return Measured(side=ready.side, receipt=receipt, file=ready.folder / RECEIPT, found=ready.found)
+
+    def leave(self, ready: Ready) -> Measured:
+        """What comes of a side without running anything: how far it came.
+
+        Raises:
+            ReceiptError: the receipt cannot be written.
+        """
+        receipt = not_started(ready.setup)
+        write_receipt(ready.folder / RECEIPT, receipt)
+        return Measured(side=ready.side, receipt=receipt, file=ready.folder / RECEIPT, found=ready.found)
 
     def _made(self, side: Side, folder: Path) -> Path:
         if self.uv is None:
@@ -138,17 +180,12 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _stopped(self, side: Side, folder: Path, found: Probe | None, name: str, **why: str) -> Measured:
-        receipt = not_started(name, **why)
-        write_receipt(folder / RECEIPT, receipt)
-        return Measured(side=side, receipt=receipt, file=folder / RECEIPT, found=found)
-
     def _tell(self, suite: Suite, receipt: Receipt) -> None:
         verdicts = [entry.verdict for entry in receipt.entries if entry.verdict != "reference"]
         counted = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(sorted(verdicts)))
         took = duration(suite.took)
-        self.progress.stage(f"{suite.name}: {suite.course.done} tests in {took}, lanes: {counted or 'none'}")
-        if receipt.setup is not None:
+        self.progress.stage(f"{suite.name}: {counted_tests(suite.course.done)} in {took}, lanes: {counted or 'none'}")
+        if receipt.setup is not None and receipt.setup.not_finished:
             self.progress.stage(f"{suite.name}: the tests did not run to their end: {receipt.setup.not_finished}")
 
 
@@ -229,13 +266,22 @@ def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Answer:
     with ended_by_sigterm(), claimed(kept):
         bench = bench_from(chosen, project, kept, sides, arguments, progress)
         at_first = _told_checkout(project, progress)
-        measured = []
-        for side in sides:
-            measured.append(bench.measure(side))
-            if (error := refused(measured[-1].receipt)) is not None and len(measured) == 1:
-                raise error
+        measured = _measured(bench, sides)
         changed = at_first is not None and checkout_of(project) != at_first
     return _concluded(measured, bench, policy, waivers, chosen, changed=changed)
+
+
+def _measured(bench: Bench, sides: tuple[Side, Side]) -> list[Measured]:
+    # An environment that is there already says which versions one that is made is to keep to.
+    ready = {id(side): bench.prepare(side) for side in sorted(sides, key=lambda side: side.python is None)}
+    pair = [ready[id(side)] for side in sides]
+    if any(each.python is None for each in pair):
+        # One side alone answers nothing, and takes its time.
+        return [bench.leave(each) for each in pair]
+    old = bench.run(pair[0])
+    if (error := refused(old.receipt)) is not None:
+        raise error
+    return [old, bench.run(pair[1])]
 
 
 def sides_from(chosen: argparse.Namespace, project: Path) -> tuple[Side, Side]:

@@ -36,6 +36,9 @@ NO_UV = (
 )
 # Releases of these follow from torch's.
 _COMPANIONS = re.compile(r"(nvidia|cuda)-.*|.*triton.*|torch(vision|audio|text|data|codec|ao)?")
+# uv draws a tree of causes, or names each one, by its release.
+_DECORATION = re.compile(r"^[\s\u00d7│]*(?:[╰├]─▶\s*(?=\S))?")
+_CAUSE = re.compile(r"(?:error|cause|Caused by):\s*")
 _PROBE = """
 import importlib.metadata as metadata, json, platform
 def say(**facts): print("\\n" + json.dumps({"probe": 1, **facts}), flush=True)
@@ -259,16 +262,21 @@ def differing(before: Mapping[str, str], after: Mapping[str, str], asked: Mappin
 
 def reason_of(said: str) -> str:
     """What a program's error output comes to, as one line without its decoration and without credentials."""
-    lines = []
+    parts: list[str] = []
     for line in said.splitlines():
-        bare = re.sub(r"^[\s\u00d7│╰├─▶]*(?:(?:error|cause|Caused by):\s*)?", "", line).strip()
+        bare = _DECORATION.sub("", line).strip()
         if bare.startswith("hint:"):
             break
-        if bare and not bare.startswith(("Using Python ", "warning:")):
-            lines.append(bare)
-    # A traceback says it on its last line.
-    shown = lines[-1:] if "Traceback (most recent call last)" in said else lines
-    return one_line(_without_credentials(": ".join(shown)), REASON)
+        if not bare or bare.startswith(("Using Python ", "warning:")):
+            continue
+        if _CAUSE.match(bare) or not parts:
+            parts.append(_CAUSE.sub("", bare))
+        else:
+            # A sentence goes on on the next line.
+            parts[-1] += f" {bare}"
+    if "Traceback (most recent call last)" in said:
+        parts = said.strip().splitlines()[-1:]
+    return one_line(_without_credentials(": ".join(parts)), REASON)
 
 
 def _without_credentials(text: str) -> str:

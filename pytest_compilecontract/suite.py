@@ -6,7 +6,7 @@ import datetime
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import __version__
@@ -126,7 +126,9 @@ class Suite:
             return
         left = max(0, course.count - course.done)
         running = ", ".join(course.running)
-        self.progress.now(f"{self.name}: {course.done} of {course.count} tests, {left} left, {took}  {running}")
+        self.progress.now(
+            f"{self.name}: {course.done} of {counted_tests(course.count)}, {left} left, {took}  {running}"
+        )
 
     def _follow(self) -> None:
         try:
@@ -144,7 +146,7 @@ class Suite:
             if (event := event_from(line)) is not None:
                 self.course.take(event)
         if known is None and self.course.count is not None:
-            self.progress.stage(f"{self.name}: running {self.course.count} tests")
+            self.progress.stage(f"{self.name}: running {counted_tests(self.course.count)}")
 
     def _why_stopped(self, code: int, deaths: int) -> str:
         if code == USAGE_ERROR:
@@ -182,10 +184,11 @@ class Suite:
         used = {entry.environment for entry in entries.values()}
         return Receipt(
             plugin=__version__,
-            created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=_now(),
             environments={name: each for name, each in environments.items() if name in used},
             entries=tuple(entries.values()),
-            setup=Setup(asked=self.name, not_finished=stopped) if stopped else None,
+            # Without entries, nothing else says which torch this was.
+            setup=Setup(asked=self.name, not_finished=stopped) if stopped or not entries else None,
         )
 
 
@@ -197,12 +200,15 @@ def refused(receipt: Receipt) -> UsageError | None:
     return UsageError(stopped)
 
 
-def not_started(name: str, **why: str) -> Receipt:
-    """The receipt of a suite that could not be run at all."""
-    return replace(
-        Receipt(
-            plugin=__version__,
-            created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        ),
-        setup=Setup(asked=name, **why),
-    )
+def not_started(setup: Setup) -> Receipt:
+    """The receipt of a suite that was not run."""
+    return Receipt(plugin=__version__, created=_now(), setup=setup)
+
+
+def counted_tests(count: int) -> str:
+    """The number with its noun."""
+    return "1 test" if count == 1 else f"{count} tests"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

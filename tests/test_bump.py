@@ -41,8 +41,7 @@ CONTRACT = "tests/test_block.py::test_block"
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench(folder=tmp_path)
     monkeypatch.chdir(made.project)
-    # The git of this repository's own checkout, and the uv of this machine, are not asked.
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    # The uv of this machine is not asked.
     monkeypatch.setenv("PATH", os.pathsep.join((str(made.programs), "/usr/bin", "/bin")))
     return made
 
@@ -405,6 +404,26 @@ def test_a_torch_that_cannot_be_installed_has_its_cell(bench: Bench, capsys: pyt
     setup = receipt(bench, "torch-9.9.9").setup
     assert setup is not None
     assert setup.not_installed == reason
+
+
+def test_tests_are_not_run_where_one_side_alone_could_be(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.with_uv()
+    old = bench.interpreter("old", HELD_OLD)
+
+    main(["bump", "torch==9.9.9", "--from-python", str(old)])
+
+    assert not (old.parent / "calls").exists()
+    assert receipt(bench, "torch-2.11.0").entries == ()
+
+
+def test_a_made_environment_keeps_to_the_one_that_is_there_on_either_side(bench: Bench) -> None:
+    bench.with_uv(v2_11_0=HELD_OLD)
+    new = bench.interpreter("new", a_plan("2.12.1", packages={"einops": "0.8.1", "triton": "3.7.1"}))
+
+    main(["bump", "--python", str(new), "--from", "torch==2.11.0"])
+
+    (locked,) = bench.project.glob(".compilecontract/environments/*/locked.txt")
+    assert locked.read_text() == "einops==0.8.1\nnumpy==2.3.5\npytest==8.4.0\ntorch==2.11.0\n"
 
 
 def test_what_the_matrix_says_of_it_is_in_the_receipt(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
