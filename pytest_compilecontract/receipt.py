@@ -305,6 +305,18 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise _named(ReceiptError(f"cannot be written ({_cause(error)})"), str(path)) from error
 
 
+def remove_file(path: Path) -> None:
+    """Remove the file.
+
+    Raises:
+        ReceiptError: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _named(ReceiptError(f"cannot be removed ({_cause(error)})"), str(path)) from error
+
+
 def one_line(text: str, longest: int = 300) -> str:
     """`text` as one line that a terminal can show: what is not printable is escaped, what is too long is cut."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])

@@ -66,6 +66,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "session",
         "settings",
         "suite",
+        "trimming",
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
