@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from pytest_compilecontract.receipt import (
     environment_key,
     fingerprint,
     read_bytes,
+    remove_file,
     schema_of,
     value_from_data,
     value_to_data,
@@ -152,6 +153,37 @@ class Baselines:
         files = sorted((self.folder / key).rglob("*.json"))
         baselines = [baseline for file in files if (baseline := self._file(file)) is not None]
         return sum(len(lanes) for baseline in baselines for lanes in baseline.contracts.values())
+
+    def contracts(self, key: str) -> tuple[str, ...]:
+        """The contracts that are recorded for an environment.
+
+        Raises:
+            ReceiptError: a file cannot be read.
+        """
+        files = sorted((self.folder / key).rglob("*.json"))
+        return tuple(
+            name for file in files if (baseline := self._file(file)) is not None for name in baseline.contracts
+        )
+
+    def remove(self, key: str, contracts: Collection[str]) -> None:
+        """Take these contracts out of the files of an environment; a file that has no other goes.
+
+        Raises:
+            ReceiptError: a file cannot be read or written.
+        """
+        for file in sorted((self.folder / key).rglob("*.json")):
+            baseline = self._file(file)
+            if baseline is None or not set(contracts) & set(baseline.contracts):
+                continue
+            left = {name: lanes for name, lanes in baseline.contracts.items() if name not in contracts}
+            if not left:
+                remove_file(file)
+                self._read[file] = None
+                continue
+            used = {lane.environment for lanes in left.values() for lane in lanes.values()}
+            environments = {name: each for name, each in baseline.environments.items() if name in used}
+            self._read[file] = Baseline(environments=environments, contracts=left)
+            write_bytes(file, to_json(Baseline(environments=environments, contracts=left)))
 
     def record(
         self,

@@ -20,6 +20,7 @@ from typing import Any
 
 from pytest_compilecontract.baseline import from_document as baseline_from_document
 from pytest_compilecontract.baseline import read_folder
+from pytest_compilecontract.bump import add_arguments, bump
 from pytest_compilecontract.checking import add_commands
 from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
@@ -68,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # A receipt's text is UTF-8, and the terminal may not be.
             stream.reconfigure(errors="backslashreplace")
-    chosen = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own, passed_on = _divided(words)
+    chosen = _parser().parse_args(own)
+    chosen.passed_on = passed_on
     try:
         code: int = chosen.command(chosen)
         sys.stdout.flush()
@@ -81,6 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ContractError as error:
         return _refused(error)
     return code
+
+
+def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of this command, and those behind -- that `bump` passes on to pytest."""
+    if words[:1] != ["bump"] or "--" not in words:
+        return list(words), []
+    at = words.index("--")
+    return list(words[:at]), list(words[at + 1 :])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,6 +141,17 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
     table.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held everywhere")
     table.set_defaults(command=_matrix)
+
+    both = commands.add_parser(
+        "bump",
+        help="run the suite on two releases of torch, and answer the gate's question",
+        usage="compilecontract bump [SPEC ...] [--from SPEC ...] [options] [-- PYTEST_ARGUMENT ...]",
+        description="Run the project's tests before and after an upgrade, on the same commit, and print the matrix and "
+        "the gate's answer. Exit code 0 yes, 1 no, 2 unusable input, 3 not known.",
+        epilog="What follows -- is for pytest, on both sides: compilecontract bump torch==2.12.1 -- -k router",
+    )
+    add_arguments(both)
+    both.set_defaults(command=_bump)
     return parser
 
 
@@ -291,8 +314,9 @@ def _matrix(chosen: argparse.Namespace) -> int:
         waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
         today = datetime.date.today()
         found = matrix([_read(path) for path in chosen.runs], policy, waivers, today)
-        said = rotten(found.comparisons[-1], waivers, today, whole=True) if found.comparisons else ()
-        answered = answer(found.comparisons[-1], policy, said) if found.comparisons else None
+        last = found.comparisons[-1] if found.comparisons else None
+        said = rotten(last, waivers, today, whole=not last.stopped) if last else ()
+        answered = answer(last, policy, said) if last else None
         # Each is written before the next is made: of a large matrix they need not all be there at once.
         for kind, path in wanted:
             write_bytes(path, _rendered(kind, found, answered, policy, chosen.verbose))
@@ -332,12 +356,20 @@ def _rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy,
     return ("\n".join(terminal_lines(found, everything=everything)) + "\n").encode(errors="backslashreplace")
 
 
+def _bump(chosen: argparse.Namespace) -> int:
+    try:
+        return _code(bump(chosen, chosen.passed_on))
+    except ContractError as error:
+        return _refused(error)
+
+
 def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:
     policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
     waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
     today = datetime.date.today()
     comparison = waived(compare(_read(chosen.old), _read(chosen.new), policy), waivers, today)
-    return comparison, answer(comparison, policy, rotten(comparison, waivers, today, whole=True)), policy
+    said = rotten(comparison, waivers, today, whole=not comparison.stopped)
+    return comparison, answer(comparison, policy, said), policy
 
 
 def _read(path: Path) -> Receipt:

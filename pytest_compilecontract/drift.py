@@ -141,11 +141,16 @@ class LaneComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Every lane of either side, in order of contract and lane. `before` and `after` name the torch of each side."""
+    """Every lane of either side, in order of contract and lane. `before` and `after` name the torch of each side.
+
+    `stopped` says of each side whose tests did not run to their end why that is: then lanes may be missing of which
+    nobody knows.
+    """
 
     before: str
     after: str
     lanes: tuple[LaneComparison, ...] = ()
+    stopped: tuple[str, ...] = ()
 
     @property
     def drifts(self) -> tuple[Drift, ...]:
@@ -164,19 +169,20 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
         ReceiptError: a receipt has a lane of a contract twice, as one of several environments has.
     """
     old, new = _by_lane(before), _by_lane(after)
-    environments = _Environments(before.environments, after.environments)
+    environments = _Environments(before, after)
     lanes = [
         _compare_lane(key, old.get(key), new.get(key), environments, policy)
         for key in sorted({*old, *new})
         if any(entry is not None and entry.verdict != "reference" for entry in (old.get(key), new.get(key)))
     ]
-    return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes))
+    stopped = tuple(filter(None, (environments.stopped_before, environments.stopped_after)))
+    return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped)
 
 
 def torch_of(receipt: Receipt) -> str:
     """The torch that a receipt was measured with, as text; several where its environments differ."""
     names = sorted({f"torch {each.torch}" if each.torch else "no torch" for each in receipt.environments.values()})
-    return ", ".join(names) or "no torch"
+    return ", ".join(names) or (receipt.setup.asked if receipt.setup is not None else "no torch")
 
 
 def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
@@ -197,8 +203,11 @@ def rerun_command(entry: Entry) -> str:
 class _Environments:
     """The environments of both sides, and what differs between any two of them."""
 
-    def __init__(self, before: Mapping[str, Environment], after: Mapping[str, Environment]) -> None:
-        self.before, self.after = before, after
+    def __init__(self, before: Receipt, after: Receipt) -> None:
+        self.before, self.after = before.environments, after.environments
+        # Why a lane may be in one of the two alone, where that is known.
+        self.stopped_before = before.setup.failure if before.setup is not None else ""
+        self.stopped_after = after.setup.failure if after.setup is not None else ""
         self._known: dict[tuple[str, str], Attribution] = {}
 
     def attribution(self, old: Entry, new: Entry) -> Attribution:
@@ -288,7 +297,9 @@ def _compare_lane(
             before=old.verdict if old else None,
             after=new.verdict if new else None,
             torch=environments.after[new.environment].torch if new else None,
-            reason="nothing to compare with" if old is None else "not in the newer run",
+            reason=(environments.stopped_before or "nothing to compare with")
+            if old is None
+            else (environments.stopped_after or "not in the newer run"),
             rerun=rerun_command(shown),
         )
     attribution = environments.attribution(old, new)
@@ -422,7 +433,18 @@ class _Pair:
         if not abs(after - before) > band * (max if metric.better == "higher" else min)(before, after):
             return
         direction: Direction = "better" if (after > before) == (metric.better == "higher") else "worse"
+        if metric.name == "ops_captured" and direction == "worse" and self._captured_less_often():
+            direction = "changed"
         yield self._drift(metric.name, direction, before, after)
+
+    def _captured_less_often(self) -> bool:
+        """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.recompiles is None or now.recompiles is None:
+            return False
+        if len(now.recompiles) >= len(was.recompiles) or not was.graphs or not now.graphs:
+            return False
+        return (now.ops_captured or 0) / now.graphs >= (was.ops_captured or 0) / was.graphs
 
     def _known(self, metric: str, before: object, after: object, told: str = "") -> bool:
         """Whether both sides have it. Where only one has, nobody knows, if the policy asks."""

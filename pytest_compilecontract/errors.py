@@ -18,3 +18,7 @@ class ReceiptError(ContractError):
     def __init__(self, message: str, *, at: str | None = None) -> None:
         super().__init__(f"{at}: {message}" if at else message)
         self.at = at
+
+
+class InstallError(ContractError):
+    """An environment that cannot be made, or that does not hold what it has to. The message is the reason alone."""

@@ -32,8 +32,8 @@ def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY, rotten: tupl
     if against or rotten:
         return Answer(outcome="no", against=against, open=unknown, rotten=rotten)
     compared = any(lane.compared for lane in comparison.lanes)
-    note = "" if compared else _nothing(comparison)
-    if unknown or not compared:
+    note = "; ".join(comparison.stopped) if comparison.stopped else "" if compared else _nothing(comparison)
+    if unknown or not compared or comparison.stopped:
         return Answer(outcome="not known", open=unknown, note=note)
     return Answer(outcome="yes")
 

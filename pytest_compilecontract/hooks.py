@@ -18,10 +18,12 @@ from .contract import Limits, limits_from
 from .errors import ReceiptError, UsageError
 from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
+from .receipt import environment_key
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
-from .session import Judged, Session, Subject, failed, judged, unmeasured
+from .session import UNKNOWN, Judged, Session, Subject, failed, judged, unmeasured
 from .settings import DEFAULT_LANES, Settings, settings_from
+from .trimming import Collected, collected_from, gone, gone_lines
 
 if TYPE_CHECKING:
     from .baseline import Recorded
@@ -92,6 +94,9 @@ class Hooks:
         self._recorded: Recorded | None = None
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
         self._problem = ""
+        self._collected: Collected | None = None
+        self._deselected = False
+        self._gone: tuple[str, ...] = ()
 
     @property
     def _settings(self) -> Settings:
@@ -126,6 +131,7 @@ class Hooks:
             except UsageError as error:
                 problems[str(error)] = None
         if not problems:
+            self._collected = self._collection(config, items)
             return
         message = "\n".join(problems)
         if not self._worker:
@@ -133,6 +139,14 @@ class Hooks:
         # pytest-xdist would lose a worker's exception, and trip over the tests that the worker did not run.
         config.workeroutput[PROBLEMS] = message  # type: ignore[attr-defined]
         items.clear()
+
+    def _collection(self, config: pytest.Config, items: list[pytest.Item]) -> Collected:
+        contracts = [item.stash[CONTRACT].name for item in items if CONTRACT in item.stash]
+        names = [*contracts, *(item.nodeid for item in items)]
+        return collected_from(names, config.args, root=config.rootpath, invocation=config.invocation_params.dir)
+
+    def pytest_deselected(self) -> None:
+        self._deselected = True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -344,6 +358,9 @@ class Hooks:
 
         if contract.inherited and contract.judged is None:
             return None
+        if not contract.bare and contract.lane not in self._settings.lanes:
+            # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
+            return None
         entry = contract.judged.entry if contract.judged is not None else None
         failed_by_us = contract.drifted or (contract.judged is not None and contract.judged.failed)
         if call.excinfo is not None and not failed_by_us:
@@ -390,11 +407,29 @@ class Hooks:
         # Before recording, which would make this run its own baseline.
         self._held = self._history.summary(entries, environments)
         self._recorded = self._history.record(entries, environments)
+        self._gone = self._find_gone()
         problems = list(self._history.rotten(self._held))
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._recorded is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
         self._problem = "\n".join(problems)
+
+    def _find_gone(self) -> tuple[str, ...]:
+        """Contracts that the baselines have and the project has no more; removed by a recording of all there is."""
+        if self._collected is None:
+            return ()
+        baselines, root = self._history.baselines, self._settings.root
+        keys = {environment_key(each) for name, each in self.session.environments.items() if name != UNKNOWN}
+        found = {key: gone(baselines, key, self._collected, root) for key in sorted(keys)}
+        if self._trims:
+            for key, contracts in found.items():
+                baselines.remove(key, contracts)
+        return tuple(dict.fromkeys(contract for contracts in found.values() for contract in contracts))
+
+    @property
+    def _trims(self) -> bool:
+        """Whether this run recorded everything: no part of the tests, no part of the lanes."""
+        return self._settings.record == "all" and not self._deselected and not self._settings.asked_for_lanes
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows = self._history.marked(self.session.rows(), self._held)
@@ -402,7 +437,8 @@ class Hooks:
         terminalreporter.write_sep("=", headline(rows, self.session.torch_versions()))
         for text, markup in summary_lines(rows, verbosity):
             terminalreporter.write_line(text, **markup)
-        for text, markup in self._history_lines():
+        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
+        for text, markup in (*self._history_lines(), *told):
             terminalreporter.write_line(text, **markup)
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)

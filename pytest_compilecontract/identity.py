@@ -36,6 +36,8 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bL\['(\w+)'\]"), r"\1"),
     (re.compile(r"\bG\['(\w+)'\]"), r"\1"),
     (re.compile(r"\b(___stack)\d+"), r"\1"),
+    # Up to torch 2.11 a number is guarded by way of a tensor.
+    (re.compile(r"___as_tensor\((.+?)\)\.item\(\)"), r"\1"),
     (re.compile(r"\b([su])\d+\b"), r"\1N"),
     # A number that stands for itself; not one inside a name, nor one that says which item or dimension.
     (re.compile(r"(?<![\w\['\".])(?<!index )-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w'\"\]])"), "N"),

@@ -34,12 +34,15 @@ _FIRST = (
 class Column:
     """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work.
 
-    `environments` are those of its run, by the names that its entries have for them.
+    `imported` is "not tried" where nothing was installed, and "not known" where nothing ran. `cut_off` is why the tests
+    did not run to their end; empty where they did. `environments` are those of its run, by the names that its entries
+    have for them.
     """
 
     name: str
     installed: str
     imported: str
+    cut_off: str = ""
     environments: Mapping[str, Environment] = field(default_factory=dict)
 
 
@@ -179,11 +182,25 @@ def _value(value: float | str) -> str:
 
 
 def _column(receipt: Receipt) -> Column:
+    setup = receipt.setup
+    if setup is not None and setup.not_installed:
+        return Column(name=setup.asked, installed=f"no: {setup.not_installed}", imported="not tried")
+    if setup is not None and setup.not_imported:
+        return Column(name=setup.asked, installed="yes", imported=f"no: {setup.not_imported}")
     imported = "yes"
     if not any(each.torch for each in receipt.environments.values()):
         reasons = [entry.reason for entry in receipt.entries if entry.verdict == "unmeasured" and entry.reason]
         imported = f"no: {reasons[0]}" if reasons else "no" if receipt.entries else "not known"
-    return Column(name=torch_of(receipt), installed="yes", imported=imported, environments=receipt.environments)
+    if setup is not None and not receipt.entries:
+        # Who started the run imported torch first, and it did.
+        imported = "yes"
+    return Column(
+        name=torch_of(receipt),
+        installed="yes",
+        imported=imported,
+        environments=receipt.environments,
+        cut_off=setup.not_finished if setup is not None else "",
+    )
 
 
 def _first_cells(receipt: Receipt, own: Comparison) -> dict[tuple[str, str], Cell]:

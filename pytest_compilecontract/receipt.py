@@ -92,11 +92,38 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """How far a run came that did not come to its end: what it was to measure, and what stopped it.
+
+    `asked` names it, as "torch 2.12.1". The others are why that could not be installed, why it could not be imported,
+    and why the tests did not run to their end; empty where nothing is known against it.
+    """
+
+    asked: str
+    not_installed: str = ""
+    not_imported: str = ""
+    not_finished: str = ""
+
+    @property
+    def failure(self) -> str:
+        """What stopped it, as a sentence; empty where nothing did."""
+        for what, why in (
+            ("could not be installed", self.not_installed),
+            ("could not be imported", self.not_imported),
+            ("the tests did not run to their end", self.not_finished),
+        ):
+            if why:
+                return f"{self.asked}: {what}: {why}"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
     """What one session measured, with the environments it was measured in.
 
     `created` is UTC, as "2026-01-31T12:00:00Z". The entries are always in order of contract, lane, environment, test
-    and worker, whatever the order they were given in.
+    and worker, whatever the order they were given in. `setup` is there where the session did not come to its end, and
+    says why: then what is missing is no fact about the contracts.
     """
 
     format: int = FORMAT
@@ -104,6 +131,7 @@ class Receipt:
     created: str
     environments: dict[str, Environment] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
+    setup: Setup | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))
@@ -353,6 +381,18 @@ def write_bytes(path: Path, data: bytes) -> None:
             beside.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise _named(ReceiptError(f"cannot be written ({_cause(error)})"), str(path)) from error
+
+
+def remove_file(path: Path) -> None:
+    """Remove the file.
+
+    Raises:
+        ReceiptError: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _named(ReceiptError(f"cannot be removed ({_cause(error)})"), str(path)) from error
 
 
 def one_line(text: str, longest: int = 300) -> str:

@@ -21,8 +21,8 @@ class Settings:
     """What a session was asked to do.
 
     `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
-    is the folder of the baselines, `asked_for_baselines` whether the option named it. `record` says what to write
-    there, None nothing; `accepted` is why even what should not be recorded is to be.
+    is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
+    what to write there, None nothing; `accepted` is why even what should not be recorded is to be.
     """
 
     root: Path
@@ -31,6 +31,7 @@ class Settings:
     report: Path | None
     baselines: Path
     asked_for_baselines: bool = False
+    asked_for_lanes: bool = False
     record: Mode | None = None
     accepted: str = ""
 
@@ -73,6 +74,7 @@ def settings_from(
         report=invocation / report if report else None,
         baselines=invocation / baselines if baselines else root / FOLDER,
         asked_for_baselines=baselines is not None,
+        asked_for_lanes=asked is not None,
         record=record,
         accepted=(accepted or "").strip(),
     )

@@ -248,6 +248,23 @@ def test_what_got_better_does_not_hide_what_got_worse() -> None:
     assert (lane.verdict, metrics(lane)) == ("drifted", {"recompiles": "better", "numerics": "worse"})
 
 
+def test_fewer_operations_because_fewer_frames_were_compiled_again_are_an_improvement() -> None:
+    often = replace(HOLDING, graphs=6, ops_captured=13, recompiles=(RECOMPILE,) * 4)
+    once = replace(HOLDING, graphs=3, ops_captured=8, recompiles=(RECOMPILE,))
+
+    lane = compared(often, once)
+
+    assert lane.verdict == "improved"
+    assert ("ops_captured", "changed") in [(drift.metric, drift.direction) for drift in lane.drifts]
+
+
+def test_smaller_graphs_are_drift_though_fewer_frames_were_compiled_again() -> None:
+    often = replace(HOLDING, graphs=6, ops_captured=60, recompiles=(RECOMPILE,) * 4)
+    once = replace(HOLDING, graphs=3, ops_captured=27, recompiles=(RECOMPILE,))
+
+    assert compared(often, once).verdict == "drifted"
+
+
 def test_a_frame_that_is_eager_for_another_cause_is_another_fact() -> None:
     other = replace(EAGER, cause="suppressed error")
 

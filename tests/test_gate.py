@@ -28,10 +28,21 @@ from receipts import (
 
 from pytest_compilecontract.cli import main
 from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry, Receipt, to_json, write_receipt
+from pytest_compilecontract.receipt import Entry, Receipt, Setup, to_json, write_receipt
 
 YES, NO, UNUSABLE, NOT_KNOWN = 0, 1, 2, 3
 NOTHING = replace(HOLDING, graphs=0, ops_captured=0, graphs_executed=0, backward_graphs=0)
+WAIVER = """
+[[waiver]]
+contract = "*"
+lane = "*"
+metric = "graph_breaks"
+torch = ">=2.15"
+issue = "https://example.org/1"
+owner = "someone"
+expires = 2199-01-31
+kind = "open-risk"
+"""
 SKIPPED = an_entry(None, verdict="unmeasured", reason="needs CUDA")
 
 
@@ -54,6 +65,39 @@ def test_what_holds_may_be_upgraded(capsys: pytest.CaptureFixture[str]) -> None:
     code = gate(before(an_entry()), after(an_entry()))
 
     assert (code, last_line(capsys)) == (YES, "yes")
+
+
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_a_run_that_was_cut_off_is_not_known_though_all_that_ran_held(
+    side: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {"old": before(an_entry()), "new": after(an_entry())}
+    runs[side] = replace(runs[side], setup=Setup(asked="torch 2.14.1", not_finished="cut off after 60 s"))
+
+    code = gate(runs["old"], runs["new"])
+
+    said = "not known: torch 2.14.1: the tests did not run to their end: cut off after 60 s"
+    assert (code, last_line(capsys)) == (NOT_KNOWN, said)
+
+
+def test_a_run_that_was_cut_off_says_no_where_what_ran_drifted() -> None:
+    stopped = replace(after(an_entry(WORSENED["errors"])), setup=Setup(asked="torch", not_finished="cut off"))
+
+    assert gate(before(an_entry()), stopped) == NO
+
+
+def test_a_policy_that_allows_missing_lanes_does_not_allow_a_torch_that_was_never_installed(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text('allow = ["missing"]\n')
+    stopped = replace(after(), environments={}, setup=Setup(asked="torch 2.15.0", not_installed="no such version"))
+
+    assert gate(before(an_entry()), stopped, "--policy=policy.toml") == NOT_KNOWN
+
+
+def test_a_waiver_of_a_lane_that_a_cut_off_run_did_not_reach_is_not_rotten(tmp_path: Path) -> None:
+    (tmp_path / "waivers.toml").write_text(WAIVER)
+    stopped = replace(after(), environments={}, setup=Setup(asked="torch 2.15.0", not_installed="no such version"))
+
+    assert gate(before(an_entry()), stopped, "--waivers=waivers.toml") == NOT_KNOWN
 
 
 def test_an_improvement_never_blocks() -> None:

@@ -31,6 +31,11 @@ from pytest_compilecontract.measurement import Location
         ),
         pytest.param("Ne(s77, 4)", "Ne(s0, 8)", id="symbols"),
         pytest.param(
+            "___as_tensor(___stack0).item() == 3.0",
+            "___stack0 == 0.10000000149011612",
+            id="a-number-by-way-of-a-tensor",
+        ),
+        pytest.param(
             "G['torch_dynamo_resume_in_f_at_12'].x == 1",
             "G['torch_dynamo_resume_in_f_at_14'].x == 1",
             id="a-resume-function",

@@ -46,10 +46,31 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runner",
         "state",
     ),
-    "top": ("__init__", "__main__", "checking", "cli", "history", "hooks", "plugin", "sample", "session", "settings"),
+    "top": (
+        "__init__",
+        "__main__",
+        "bump",
+        "checking",
+        "checkout",
+        "children",
+        "cli",
+        "course",
+        "environments",
+        "history",
+        "hooks",
+        "journal",
+        "plugin",
+        "progress",
+        "requirements",
+        "sample",
+        "session",
+        "settings",
+        "suite",
+        "trimming",
+    ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "hooks", "plugin")
+KNOW_PYTEST = ("__init__", "hooks", "journal", "plugin")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},

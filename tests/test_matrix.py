@@ -26,7 +26,7 @@ from receipts import (
 from pytest_compilecontract.cli import main
 from pytest_compilecontract.matrix import matrix
 from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry, Environment, Receipt, write_receipt
+from pytest_compilecontract.receipt import Entry, Environment, Receipt, Setup, write_receipt
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
 from pytest_compilecontract.versions import version_range
 from pytest_compilecontract.waivers import Waiver
@@ -188,6 +188,39 @@ def test_the_exit_code_is_the_gate_s_from_the_first_to_the_last(
     found = main(["matrix", *files, f"--format={format_}"])
 
     assert (found, capsys.readouterr().err) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("why", "installed", "imported"),
+    [
+        pytest.param({"not_installed": "no such version"}, "no: no such version", "not tried", id="not-installed"),
+        pytest.param({"not_imported": "no libcuda"}, "yes", "no: no libcuda", id="not-imported"),
+        pytest.param({"not_finished": "cut off"}, "yes", "yes", id="cut-off"),
+    ],
+)
+def test_an_environment_that_could_not_be_measured_has_a_column(
+    why: dict[str, str], installed: str, imported: str
+) -> None:
+    stopped = Receipt(plugin="0.1.0", created="2026-01-31T12:00:00Z", setup=Setup(asked="torch 2.15.0", **why))
+
+    found = matrix([before(an_entry()), stopped])
+
+    column = found.columns[1]
+    assert (column.name, column.installed, column.imported) == ("torch 2.15.0", installed, imported)
+    (row,) = found.rows
+    assert stopped.setup is not None
+    assert (row.cells[1].verdict, row.cells[1].fact) == ("missing", stopped.setup.failure)
+
+
+def test_what_stopped_a_run_is_said_whole_below_the_table() -> None:
+    reason = "no | version " * 30
+    setup = Setup(asked="torch 2.15.0", not_installed=reason)
+    stopped = Receipt(plugin="0.1.0", created="2026-01-31T12:00:00Z", setup=setup)
+
+    found = matrix([before(an_entry()), stopped])
+
+    assert f"torch 2.15.0: could not be installed: {reason}" in terminal_lines(found)
+    assert f"torch 2.15.0: could not be installed: {reason}".replace("|", "&#124;") in markdown(found).splitlines()
 
 
 def test_unusable_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract import compile_contract
+from pytest_compilecontract.receipt import read_receipt
 
 KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, check_grads, check_state_dict, fullgraph, lanes, max_eager_frames, "
@@ -199,6 +200,14 @@ def test_a_contract_none_of_whose_lanes_was_chosen_says_so(pytester: pytest.Pyte
 
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * not among the lanes chosen (capture, aot)"])
+
+
+def test_a_lane_that_was_not_chosen_is_no_part_of_the_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits="lanes=['dynamic']"))
+
+    pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=capture,aot", "--contract-report=out")
+
+    assert read_receipt(pytester.path / "out" / "receipt.json").entries == ()
 
 
 def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:

@@ -208,7 +208,7 @@ def test_the_document_is_indented_and_sorted_and_ends_its_last_line() -> None:
 
     assert text == (
         '{\n  "created": "2026-01-31T12:00:00Z",\n  "entries": [],\n  "environments": {},\n  "format": 1,\n'
-        '  "plugin": "0.1.0"\n}\n'
+        '  "plugin": "0.1.0",\n  "setup": null\n}\n'
     )
 
 
@@ -352,7 +352,7 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
         (
             ["matrix"],
             {},
-            "unknown key 'matrix' (known keys: created, entries, environments, format, plugin)",
+            "unknown key 'matrix' (known keys: created, entries, environments, format, plugin, setup)",
         ),
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, list) else "",

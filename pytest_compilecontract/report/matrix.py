@@ -39,7 +39,7 @@ def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
     table = [["", *(plain(column.name) for column in found.columns)]]
     table += [[name, *(_short(getattr(column, name)) for column in found.columns)] for name in _SETUP]
     table += [[row.name, *row.cells] for row in kept]
-    lines = [*_aligned(table), *_folded(found, shown, kept, everything)]
+    lines = [*_aligned(table), *_folded(found, shown, kept, everything), *_stopped(found.columns)]
     for row in kept:
         if row.lists:
             lines += ["", row.name, *(f"{_MARGIN}{kind}: {said}" for kind, said in row.lists)]
@@ -64,8 +64,9 @@ def markdown(found: Matrix) -> str:
         parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[:2], *kept])]
     else:
         parts = [*head, *kept]
-    if folded := _folded(found, shown, shown[: len(kept)], False):
-        parts += ["", *map(_md, folded)]
+    if said := [*_folded(found, shown, shown[: len(kept)], False), *_stopped(found.columns)]:
+        # A blank line between, or Markdown makes one paragraph of them.
+        parts += [line for each in said for line in ("", _md(each))]
     if len(kept) < len(rows):
         parts += ["", f"The table was cut at {len(kept)} of {len(rows)} rows to fit a comment; the receipts have all."]
     details = [
@@ -114,6 +115,20 @@ def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], ever
     fine = sum(row.fine for row in found.rows)
     if fine and not everything:
         lines.append(f"{fine} of {_counted(len(found.rows), 'lane')} held everywhere, and {_are(fine)} folded")
+    return lines
+
+
+def _stopped(columns: Sequence[Column]) -> list[str]:
+    """What the first rows have no room for: the whole reason why an environment measured nothing, or not all."""
+    lines = []
+    for column in columns:
+        for what, why in (
+            ("could not be installed", column.installed.removeprefix("no: ")),
+            ("could not be imported", column.imported.removeprefix("no: ")),
+            ("the tests did not run to their end", column.cut_off),
+        ):
+            if why not in ("", "yes", "no", "not known", "not tried"):
+                lines.append(f"{plain(column.name)}: {what}: {plain(why)}")
     return lines
 
 

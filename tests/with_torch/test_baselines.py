@@ -75,8 +75,8 @@ class Ran:
 class Project:
     folder: Path
 
-    def run(self, *options: str, breaks: str = "") -> Ran:
-        command = [sys.executable, "-m", "pytest", "--compile-contracts", "--contract-lanes=capture", *options]
+    def run(self, *options: str, breaks: str = "", lanes: tuple[str, ...] = ("--contract-lanes=capture",)) -> Ran:
+        command = [sys.executable, "-m", "pytest", "--compile-contracts", *lanes, *options]
         env = {
             **os.environ,
             "BREAKS": breaks,
@@ -256,3 +256,26 @@ def test_a_waived_drift_fails_nothing_until_its_last_day(project: Project) -> No
         f"ERROR: {file}:2: the waiver of contracts/test_block.py::test_breaks [capture] graph_breaks expired on "
         "2020-01-31: delete it"
     )
+
+
+def test_a_contract_that_is_no_more_is_told_and_removed_by_recording_all(project: Project) -> None:
+    module = project.folder / "contracts/test_block.py"
+    module.write_text(module.read_text().replace("def test_holds(", "def test_holds_still("))
+    project.folder.joinpath("pyproject.toml").write_text('[tool.pytest.ini_options]\ncontract_lanes = ["capture"]\n')
+
+    told = project.run("-k", "breaks", lanes=())
+    part = project.run("--contract-record", "-k", "breaks", lanes=())
+    one_lane = project.run("--contract-record")
+    kept = json.loads(project.files()[FILE])["contracts"]
+    removed = project.run("--contract-record", lanes=())
+
+    gone = "contracts/test_block.py::test_holds"
+    folder = project.folder / "contracts/baselines"
+    for ran in (told, part, one_lane):
+        assert ran.line("in ") == f"in {folder}: 1 contract that is no more"
+    assert gone in kept
+    assert removed.line("removed from") == f"removed from {folder}: 1 contract that is no more"
+    assert sorted(json.loads(project.files()[FILE])["contracts"]) == [
+        "contracts/test_block.py::test_breaks",
+        "contracts/test_block.py::test_holds_still",
+    ]

@@ -1,0 +1,98 @@
+"""Child processes that take long: watched while they run, and ended with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 5.0
+
+
+def watched(
+    command: Sequence[str],
+    *,
+    log: Path,
+    cwd: Path,
+    variables: Mapping[str, str],
+    meanwhile: Callable[[], None],
+    seconds: float | None = None,
+) -> int | None:
+    """Run a command to its end, its output going to `log`; its exit code, or None where it took longer than allowed.
+
+    `meanwhile` is called some times a second. Whatever ends the wait, Ctrl-C too, ends the command.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    # A group of its own, so that what the command starts ends with it.
+    with (
+        log.open("ab") as out,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=variables, start_new_session=True
+        ) as child,
+    ):
+        try:
+            while True:
+                try:
+                    code = child.wait(POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    meanwhile()
+                    if deadline is not None and time.monotonic() > deadline:
+                        return None
+                else:
+                    return code
+        finally:
+            if child.returncode is None or child.returncode < 0:
+                _end(child)
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """A request to end is as Ctrl-C here: who gives up on this process gives up on those that it started."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def death(code: int) -> str:
+    """How a process ended that was not to end so."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"died ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"died (signal {-code})"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    _send(child, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE_SECONDS)
+    # What the child started may have outlived it.
+    _send(child, getattr(signal, "SIGKILL", signal.SIGTERM))
+    child.wait()
+
+
+def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
+    elif child.poll() is None:
+        child.send_signal(number)

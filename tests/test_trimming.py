@@ -1,0 +1,99 @@
+"""Contracts that a baseline has and the project has no more: found where a run can tell, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from receipts import NEW, OLD, an_entry
+
+from pytest_compilecontract.baseline import Baselines
+from pytest_compilecontract.trimming import collected_from, gone, gone_lines
+
+KEY = "torch2.11-cpu"
+HERE, MOVED, ELSEWHERE = "tests/test_a.py::test_here", "tests/test_a.py::test_moved", "tests/sub/test_b.py::test_other"
+
+
+@pytest.fixture
+def baselines(tmp_path: Path) -> Baselines:
+    """Three contracts in two modules, which are files."""
+    made = Baselines(tmp_path / "contracts/baselines", tmp_path)
+    entries = [an_entry(contract=name) for name in (HERE, MOVED, ELSEWHERE)]
+    made.record(entries, {"here": OLD}, "all")
+    made.record(entries, {"here": NEW}, "all")
+    for name in ("tests/test_a.py", "tests/sub/test_b.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    return made
+
+
+def found(baselines: Baselines, root: Path, *names: str, arguments: tuple[str, ...] = ("tests",)) -> tuple[str, ...]:
+    return gone(baselines, KEY, collected_from(names, arguments, root=root, invocation=root), root)
+
+
+def test_what_was_collected_is_there(baselines: Baselines, tmp_path: Path) -> None:
+    assert found(baselines, tmp_path, HERE, MOVED, ELSEWHERE) == ()
+
+
+def test_a_contract_that_its_module_has_no_more_is_gone(baselines: Baselines, tmp_path: Path) -> None:
+    assert found(baselines, tmp_path, HERE, f"{HERE}[aot]", ELSEWHERE) == (MOVED,)
+
+
+def test_a_module_without_a_test_may_have_been_skipped(baselines: Baselines, tmp_path: Path) -> None:
+    assert found(baselines, tmp_path, HERE, MOVED) == ()
+
+
+def test_a_module_whose_file_is_gone_has_none(baselines: Baselines, tmp_path: Path) -> None:
+    (tmp_path / "tests/sub/test_b.py").unlink()
+
+    assert found(baselines, tmp_path, HERE, MOVED) == (ELSEWHERE,)
+    assert found(baselines, tmp_path, HERE, MOVED, arguments=(".",)) == (ELSEWHERE,)
+
+
+def test_where_nobody_looked_nothing_is_gone(baselines: Baselines, tmp_path: Path) -> None:
+    (tmp_path / "tests/sub/test_b.py").unlink()
+
+    assert found(baselines, tmp_path, HERE, MOVED, arguments=("tests/test_a.py",)) == ()
+
+
+def test_a_run_of_tests_by_name_cannot_tell(baselines: Baselines, tmp_path: Path) -> None:
+    assert found(baselines, tmp_path, HERE, arguments=(HERE,)) == ()
+
+
+def test_a_run_from_an_inner_folder_looks_there(baselines: Baselines, tmp_path: Path) -> None:
+    (tmp_path / "tests/sub/test_b.py").unlink()
+    collected = collected_from([HERE, MOVED], ["sub"], root=tmp_path, invocation=tmp_path / "tests")
+
+    assert gone(baselines, KEY, collected, tmp_path) == (ELSEWHERE,)
+
+
+def test_removing_leaves_all_else_and_other_environments_as_they_are(baselines: Baselines, tmp_path: Path) -> None:
+    folder = tmp_path / "contracts/baselines"
+    other = (folder / "torch2.15-cpu/tests/test_a.json").read_bytes()
+
+    baselines.remove(KEY, [MOVED, ELSEWHERE])
+
+    assert Baselines(folder, tmp_path).contracts(KEY) == (HERE,)
+    assert not (folder / KEY / "tests/sub/test_b.json").exists()
+    assert (folder / "torch2.15-cpu/tests/test_a.json").read_bytes() == other
+
+
+def test_removing_nothing_writes_nothing(baselines: Baselines, tmp_path: Path) -> None:
+    file = tmp_path / "contracts/baselines" / KEY / "tests/test_a.json"
+    before = file.stat().st_mtime_ns
+
+    baselines.remove(KEY, ["tests/test_a.py::test_never"])
+
+    assert file.stat().st_mtime_ns == before
+
+
+def test_what_is_gone_is_named_with_what_to_do() -> None:
+    lines = [text for text, _ in gone_lines([MOVED, HERE], "contracts/baselines", removed=False)]
+
+    assert lines == [
+        "in contracts/baselines: 2 contracts that are no more",
+        f"  {MOVED}",
+        f"  {HERE}",
+        "  to remove them: pytest --compile-contracts --contract-record, without choosing tests or lanes",
+    ]
+    assert gone_lines([], "contracts/baselines", removed=True) == []
