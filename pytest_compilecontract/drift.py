@@ -361,6 +361,14 @@ class _Pair:
         self.compared = 0
 
     @property
+    def mended(self) -> bool:
+        """Wrong numbers are right now, and the contract holds: what the wrong program counted is no measure."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.numerics is None or now.numerics is None:
+            return False
+        return bool(was.numerics.differences) and self._new.verdict == "held"
+
+    @property
     def captured_nothing(self) -> bool:
         seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
         limits = self._new.limits
@@ -453,7 +461,7 @@ class _Pair:
             direction=direction,
             before=before,
             after=after,
-            gates=metric in self._policy.gate and direction != "changed",
+            gates=metric in self._policy.gate and direction != "changed" and not (direction == "worse" and self.mended),
             came=came,
             went=went,
             attribution=self._attribution,

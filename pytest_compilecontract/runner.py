@@ -23,7 +23,7 @@ from .measuring import Measuring
 from .probes import randomness
 from .probes.backward import compiled_backwards
 from .probes.source import Paths
-from .programs import Forward, Program, Surroundings, Trail
+from .programs import Body, Forward, Program, Surroundings, Trail
 from .state import State
 
 OVERHEAD_CALLS = 20
@@ -172,6 +172,8 @@ class Runner:
         self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
     ) -> tuple[Trail | None, str]:
         """The float64 pass, or why there is none."""
+        if isinstance(program, Body):
+            return None, "what makes its own tensors has no float64 run"
         if eager.random:
             return None, "random numbers are drawn otherwise in float64"
         state.restore()

@@ -562,3 +562,36 @@ def test_yes_is_said_only_where_every_lane_is_known(one: Receipt, other: Receipt
         assert comparison.lanes
         assert {lane.verdict for lane in comparison.lanes} <= {"held", "improved"}
         assert {lane.after for lane in comparison.lanes} <= {"held", "reference"}
+
+
+# What a mend costs
+
+
+STALE = replace(HOLDING, numerics=replace(HOLDING.numerics, differences=(DIFFERENCE,)))  # type: ignore[type-var]
+
+
+def test_the_recompile_that_stale_numbers_needed_is_shown_and_gates_nothing() -> None:
+    lane = compare(
+        before(an_entry(STALE, verdict="violated")), after(an_entry(replace(HOLDING, recompiles=(RECOMPILE,))))
+    ).lanes[0]
+
+    assert lane.verdict == "improved"
+    assert [(each.metric, each.direction, each.gates) for each in lane.drifts] == [
+        ("recompiles", "worse", False),
+        ("numerics", "better", True),
+    ]
+
+
+def test_a_mend_that_exceeds_a_limit_is_drift() -> None:
+    lane = compare(
+        before(an_entry(STALE, verdict="violated")),
+        after(an_entry(replace(HOLDING, recompiles=(RECOMPILE,)), verdict="violated", violations=(VIOLATION,))),
+    ).lanes[0]
+
+    assert lane.verdict == "drifted"
+
+
+def test_right_numbers_before_excuse_no_recompile() -> None:
+    lane = compared(HOLDING, replace(HOLDING, recompiles=(RECOMPILE,)))
+
+    assert lane.verdict == "drifted"
