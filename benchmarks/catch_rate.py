@@ -480,7 +480,7 @@ def noise(bench: Bench, rounds: int) -> str:
         sentences.append(f"torch {release}: {len(changed)} of {compared} changed")
     return (
         f"Noise: {len(cases)} cases {rounds} times over in random order, in turn in one process and with `-n 2`, the "
-        f"first of each from empty caches and the others from theirs; verdicts and exact counts: {'; '.join(sentences)}."
+        f"first of each from empty caches, the others from theirs; verdicts and exact counts: {'; '.join(sentences)}."
     )
 
 
@@ -561,7 +561,7 @@ def show(bench: Bench, found: Sequence[Step]) -> None:
 
 
 def interpreters(given: Sequence[str], refuse: Callable[[str], Any]) -> dict[str, str]:
-    """The interpreter of each release, in order: those given, else of environments made as ci/torch-matrix makes them."""
+    """The interpreter of each release, in order: those given, else of environments as ci/torch-matrix makes them."""
     named = {}
     for each in given:
         release, _, path = each.partition("=")
