@@ -27,7 +27,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.testing import CompileCounterWithBackend
 
-SECONDS = 120
+SECONDS = 600
 GREEN, RED = "green", "red"
 
 

@@ -33,6 +33,7 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b0x(?:[0-9a-fA-F]+|\.\.\.)"), "ADDRESS"),
     (re.compile(r"(___check_\w+_id\(.*?, ?)(?:\d+|\.\.\.)"), r"\1ID"),
     (re.compile(r"(\bid\([^()]*\) == )(?:\d+|\.\.\.)"), r"\1ID"),
+    (re.compile(r"\b___as_tensor\((.+?)\)\.item\(\)"), r"\1"),  # how torch 2.11 reads a float that it made symbolic
     (re.compile(r"\bL\['(\w+)'\]"), r"\1"),
     (re.compile(r"\bG\['(\w+)'\]"), r"\1"),
     (re.compile(r"\b(___stack)\d+"), r"\1"),

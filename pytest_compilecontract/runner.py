@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +29,11 @@ from .probes.source import Paths
 from .programs import Body, Forward, Program, Surroundings, Trail
 from .state import State
 
+# Not the user's, also where this package is a checkout and not installed.
+OWN = str(Path(__file__).parent) + os.sep
 OVERHEAD_CALLS = 20
 OVERHEAD_SECONDS = 0.2
+_TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 class BrokenLane(Exception):  # noqa: N818 - the lane is broken; what it raised is the cause
@@ -314,18 +320,24 @@ class Runner:
 
     def _as_raised(self, error: Exception, when: str) -> Raised:
         message = self._paths.text(_first_line(error))
-        return Raised(type=type(error).__name__, message=f"{message} ({when})", location=self._user_line(error))
+        return Raised(
+            type=type(error).__name__, message=f"{message} ({when})".lstrip(), location=self._user_line(error)
+        )
 
     def _user_line(self, error: BaseException) -> Location | None:
         """The innermost line of the project's that the exception passed; for a compile error, the line compiled."""
         stack = getattr(error, "real_stack", None)
         if stack:
             return self._paths.location(stack[-1].filename, stack[-1].lineno or 0, stack[-1].name)
+        # An internal error of Dynamo's has no stack of its own: it says in its text what it was tracing.
+        if traced := _TRACED.findall(str(error).partition("\nfrom user code:")[2]):
+            file, line, function = traced[-1]
+            return self._paths.location(file, int(line), function)
         found = None
         trace = error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
-            if self._paths.is_users(code.co_filename):
+            if self._paths.is_users(code.co_filename) and not code.co_filename.startswith(OWN):
                 found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
             trace = trace.tb_next
         return found
@@ -359,4 +371,6 @@ def _modules_in(calls: Sequence[call]) -> list[torch.nn.Module]:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Of the error's own text; Dynamo adds the user's line to it, even where there was none."""
+    own = str(error).partition("from user code:")[0]
+    return next((line.strip() for line in own.splitlines() if line.strip()), "")

@@ -37,6 +37,11 @@ from pytest_compilecontract.measurement import Location
         ),
         pytest.param("tensor '___stack0' rank mismatch", "tensor '___stack1' rank mismatch", id="a-stack-slot"),
         pytest.param(
+            "___as_tensor(self.param_groups[0]['lr']).item() == 0.05",
+            "self.param_groups[0]['lr'] == 0.1",
+            id="a-float-read-as-a-tensor",
+        ),
+        pytest.param(
             "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CPU), actual DispatchKeySet(CPU, Python)",
             "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CUDA), actual DispatchKeySet(CPU)",
             id="a-property-of-several-words",

@@ -68,6 +68,20 @@ def test_a_case_shows_what_is_expected(name: str, lane: str, shown: dict[tuple[s
     }
 
 
+def test_an_internal_error_of_dynamos_names_the_users_line(shown: dict[tuple[str, str], Entry]) -> None:
+    if RELEASE == "2.11.0":
+        pytest.skip("torch 2.11 traces an Enum's ValueError")
+
+    seen = shown["enum_bad_value_in_try", "aot"].measurement
+
+    assert seen is not None
+    assert seen.raised is not None
+    assert seen.raised.message == "ValueError: 7 is not a valid Mode (in call 0; eager does not raise)"
+    assert str(seen.raised.location) == "cases/enum_bad_value_in_try.py:27 in f"
+    assert seen.raised.location is not None
+    assert seen.raised.location.source == "m = Mode(v)"
+
+
 # Cases that cannot be used
 
 UNUSABLE = {
