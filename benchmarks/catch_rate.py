@@ -473,6 +473,7 @@ def noise(bench: Bench, rounds: int) -> str:
     ]
     sentences = []
     for release, python in bench.pythons.items():
+        shutil.rmtree(bench.out / f"noise-{release}", ignore_errors=True)
         first: dict[tuple[str, str], tuple[object, ...]] = {}
         changed, compared = [], 0
         for number in range(rounds):
