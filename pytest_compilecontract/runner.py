@@ -212,7 +212,9 @@ class Runner:
             with measuring:
                 compiled = self._compile(target)
                 change = _state_change(keys, kind, compiled)
-                make = functools.partial(measuring.call, device=self._device)
+                make: Callable[..., Any] | None = functools.partial(measuring.call, device=self._device)
+                if isinstance(program, Body):
+                    compiled, make = self._noting(compiled, measuring), None
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
                 measuring.close()
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
@@ -227,6 +229,14 @@ class Runner:
             reason = "backend 'eager' compiles no backward; lane 'aot' does"
             measured = replace(_without(measured, "backward_graphs", reason), backward_graphs=None)
         return measured, trail
+
+    def _noting(self, compile: Callable[..., Any], measuring: Measuring) -> Callable[..., Any]:
+        """What a body compiles with: the calls are those that it makes of what it compiled."""
+
+        def noting(target: Any, **overrides: Any) -> Any:
+            return measuring.noting(compile(target, **overrides), device=self._device)
+
+        return noting
 
     def _overhead(
         self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail
