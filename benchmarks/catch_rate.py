@@ -115,9 +115,9 @@ class Bench:
     def folder(self, release: str, case: str) -> Path:
         return self.out / release / case
 
-    def collect(self, *, others: bool) -> None:
+    def collect(self, kinds: Sequence[str]) -> None:
         """Run what is not done yet, release by release, and say how far it is."""
-        todo = {release: self._jobs(release, others=others) for release in self.pythons}
+        todo = {release: self._jobs(release, kinds) for release in self.pythons}
         left = sum(map(len, todo.values()))
         for release, jobs in todo.items():
             say(f"torch {release}: {len(jobs)} to run, {left} left in all")
@@ -125,11 +125,13 @@ class Bench:
                 self._run(release, jobs, left)
             left -= len(jobs)
 
-    def _jobs(self, release: str, *, others: bool) -> list[dict[str, Any]]:
+    def _jobs(self, release: str, kinds: Sequence[str]) -> list[dict[str, Any]]:
         jobs = []
         for case in self.cases.values():
             folder = self.folder(release, case.name)
-            for kind in ("pytest", "others") if others and case.right else ("pytest",):
+            for kind in kinds:
+                if kind == "others" and not case.right:
+                    continue
                 if done(folder / f"{kind}.done") == key(case, kind):
                     continue
                 folder.mkdir(parents=True, exist_ok=True)
@@ -526,6 +528,7 @@ def main() -> int:
         "--only", action="append", default=[], metavar="NAME", help="only cases with this in their name"
     )
     parser.add_argument("--without-others", action="store_true", help="the plugin alone")
+    parser.add_argument("--others-alone", action="store_true", help="the other tools alone")
     parser.add_argument("--judge-only", action="store_true", help="run nothing: judge the results that are there")
     parser.add_argument("--noise", type=int, default=0, metavar="ROUNDS")
     parser.add_argument("--record", type=Path, metavar="FILE")
@@ -543,7 +546,8 @@ def main() -> int:
         print(said)
         return 0
     if not arguments.judge_only:
-        bench.collect(others=not arguments.without_others)
+        left_out = {"pytest": arguments.others_alone, "others": arguments.without_others}
+        bench.collect([kind for kind, is_out in left_out.items() if not is_out])
     found = list(steps(bench))
     if arguments.cases:
         show(bench, found)
