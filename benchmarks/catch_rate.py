@@ -92,10 +92,7 @@ class Step:
 
     @property
     def right(self) -> bool:
-        return (
-            self.said
-            in {"harm": ("worse",), "help": ("better",), "neither": ("changed", "same"), "": ("same",)}[self.effect]
-        )
+        return self.said in SAYS[self.effect]
 
     @property
     def missing_reasons(self) -> tuple[str, ...]:

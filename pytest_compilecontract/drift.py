@@ -51,6 +51,7 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
 _BODY = ""
 # What `errors` says already.
 _NO_EXCEPTION = "no exception"
+_STEADY = "compiled code runs in steady calls (default)"
 _CAPTURED: tuple[str, ...] = ("graphs", "graphs_executed", "backward_graphs")
 _COUNTED: tuple[str, ...] = ("graphs", "backward_graphs", "graphs_executed")
 _BANDED: tuple[str, ...] = ("ops_captured", "cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
@@ -368,6 +369,20 @@ class _Pair:
             return False
         return bool(was.numerics.differences) and self._new.verdict == "held"
 
+    def _only_moved(self, before: _Facts, after: _Facts) -> bool:
+        """Where a break is gone, what recompiled after it recompiles with the frame that it was in."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.graph_breaks is None or now.graph_breaks is None:
+            return False
+        breaks = [
+            Counter(key for each in found for key in break_keys(each)) for found in (was.graph_breaks, now.graph_breaks)
+        ]
+        if breaks[1] - breaks[0] or not breaks[0] - breaks[1]:
+            return False
+        # A recompile's key begins with its frame: file and function.
+        frames = [Counter(key[:2] for key, _ in facts.of) for facts in (before, after)]
+        return not frames[1] - frames[0]
+
     @property
     def captured_nothing(self) -> bool:
         seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
@@ -382,12 +397,17 @@ class _Pair:
             # What a run counted until it broke off is not to be held against what a whole one counted.
             return
         was, now = old.measurement or Measurement(), new.measurement or Measurement()
-        yield from self._facts("limits", _limits(old), _limits(new))
+        # What runs no compiled graph at all runs none in its steady calls either: one side cannot be held to that.
+        idle = 0 in (was.graphs_executed, now.graphs_executed)
+        yield from self._facts("limits", _limits(old, but_steady=idle), _limits(new, but_steady=idle))
         yield from self._capture(was, now)
         yield from self._fullgraph(was, now)
         for metric, read in _FACTS.items():
             yield from self._facts(metric, read(was), read(now))
         for metric in _BANDED:
+            if metric == "ops_captured" and _recompiled_less(was, now):
+                # Each recompile captures the same operations anew: fewer of them is no loss.
+                continue
             yield from self._banded(METRICS[metric], getattr(was, metric), getattr(now, metric))
         for metric in _COUNTED:
             before, after = getattr(was, metric), getattr(now, metric)
@@ -402,6 +422,8 @@ class _Pair:
         came, went = _without(after.of, before.of), _without(before.of, after.of)
         if came or went:
             direction: Direction = "worse" if came else "better"
+            if metric == "recompiles" and self._only_moved(before, after):
+                direction = "better" if len(went) > len(came) else "changed"
             yield self._drift(metric, direction, before.count, after.count, came=came, went=went)
 
     def _capture(self, was: Measurement, now: Measurement) -> Iterator[Drift]:
@@ -481,6 +503,10 @@ def _is_fullgraph(seen: Measurement) -> bool | None:
     if seen.graphs is None or seen.graph_breaks is None or seen.lost_frames is None:
         return None
     return seen.graphs > 0 and not seen.graph_breaks and not seen.lost_frames
+
+
+def _recompiled_less(was: Measurement, now: Measurement) -> bool:
+    return was.recompiles is not None and now.recompiles is not None and len(now.recompiles) < len(was.recompiles)
 
 
 def _yes(value: bool) -> str:
@@ -631,8 +657,12 @@ def _last_name(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def _limits(entry: Entry) -> _Facts:
-    exceeded = [each for each in entry.violations if not each.limit.startswith(_NO_EXCEPTION)]
+def _limits(entry: Entry, *, but_steady: bool) -> _Facts:
+    exceeded = [
+        each
+        for each in entry.violations
+        if not each.limit.startswith(_NO_EXCEPTION) and not (but_steady and each.limit == _STEADY)
+    ]
     found = _facts(
         exceeded,
         # "max_recompiles=0" and "max_recompiles=1" are the same promise.

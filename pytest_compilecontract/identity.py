@@ -44,6 +44,9 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
 _TENSOR = re.compile(
     r"^tensor '(?P<tensor>[^']*(?:'\w*'[^']*)*)' (?P<property>[\w ]+?) mismatch\b(?P<index> at index \d+)?"
 )
+_RELATION = re.compile(r"(?P<left>.+?) (?P<relation>==|!=|<=|>=|<|>) (?P<right>.+)")
+_ARITHMETIC = re.compile(r"(?:\*\*|//|[-+*/%()]|\s)+")
+_NUMBER = re.compile(r"\bN\b")
 _LIBRARIES_OF_TORCH = ("torch/", "torch\\", "<")
 
 
@@ -93,7 +96,20 @@ def normalised_guard(guard: str) -> str:
     tensor = _TENSOR.match(text)
     if tensor:
         return f"{tensor['tensor']} {tensor['property']}{tensor['index'] or ''}"
-    return text.strip()
+    relation = _RELATION.fullmatch(text.strip())
+    if relation is None:
+        return text.strip()
+    # torch solves what it guards for a number in one release, and guards the formula of it in another.
+    sides = (_of_one_source(relation["left"]), _of_one_source(relation["right"]))
+    return f"{sides[0]} {relation['relation']} {sides[1]}"
+
+
+def _of_one_source(side: str) -> str:
+    """The source that a formula is of, where it is of one and of numbers; else the formula as it is."""
+    operands = {each.strip() for each in _ARITHMETIC.split(side)} - {"", "N"}
+    if len(operands) > 1 or not _NUMBER.search(side):
+        return side
+    return operands.pop() if operands else "N"
 
 
 def normalised_function(name: str) -> str:

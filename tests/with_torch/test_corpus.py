@@ -34,7 +34,7 @@ def held(folder: Path, cases: Sequence[Case], *options: str) -> tuple[dict[tuple
     command = [sys.executable, "-m", "pytest", "-q", "--compile-contracts", "--contract-report=report", *options, TESTS]
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     surroundings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=1800)
     receipt = folder / "report" / "receipt.json"
     assert receipt.is_file(), ran.stdout + ran.stderr
     lanes = {(f"test_{case.name}", case.lane(lane)): (case.name, lane) for case in cases for lane in case.lanes}
