@@ -336,13 +336,16 @@ class Runner:
 
     def _user_line(self, error: BaseException) -> Location | None:
         """The innermost line of the project's that the exception passed; for a compile error, the line compiled."""
-        stack = getattr(error, "real_stack", None)
-        if stack:
-            return self._paths.location(stack[-1].filename, stack[-1].lineno or 0, stack[-1].name)
         # An internal error of Dynamo's has no stack of its own: it says in its text what it was tracing.
-        if traced := _TRACED.findall(str(error).partition("\nfrom user code:")[2]):
-            file, line, function = traced[-1]
-            return self._paths.location(file, int(line), function)
+        traced = [
+            (each.filename, each.lineno or 0, each.name) for each in getattr(error, "real_stack", None) or ()
+        ] or [
+            (file, int(line), name)
+            for file, line, name in _TRACED.findall(str(error).partition("\nfrom user code:")[2])
+        ]
+        if traced:
+            own = [each for each in traced if not self._paths.is_pythons(each[0])]
+            return self._paths.location(*(own or traced)[-1])
         found = None
         trace = error.__traceback__
         while trace is not None:

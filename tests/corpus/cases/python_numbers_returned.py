@@ -14,4 +14,4 @@ def build():
         n = x.shape[0]
         return x + n, n, n * 2, n / 2, k * 2, n > 3, float(n), -n // 3, True + n
 
-    return f, [(torch.ones(n), k) for n, k in ((3, 0.5), (4, 1.5), (7, 2.5))]
+    return f, [(torch.ones(n), k) for n, k in ((3, 0.5), (4, 0.5), (7, 0.5), (7, 1.5))]
