@@ -51,6 +51,7 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
 _BODY = ""
 # What `errors` says already.
 _NO_EXCEPTION = "no exception"
+_STEADY = "compiled code runs in steady calls (default)"
 _CAPTURED: tuple[str, ...] = ("graphs", "graphs_executed", "backward_graphs")
 _COUNTED: tuple[str, ...] = ("graphs", "backward_graphs", "graphs_executed")
 _BANDED: tuple[str, ...] = ("ops_captured", "cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
@@ -372,6 +373,28 @@ class _Pair:
         self.compared = 0
 
     @property
+    def mended(self) -> bool:
+        """Wrong numbers are right now, and the contract holds: what the wrong program counted is no measure."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.numerics is None or now.numerics is None:
+            return False
+        return bool(was.numerics.differences) and self._new.verdict == "held"
+
+    def _only_moved(self, before: _Facts, after: _Facts) -> bool:
+        """Where a break is gone, what recompiled after it recompiles with the frame that it was in."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.graph_breaks is None or now.graph_breaks is None:
+            return False
+        breaks = [
+            Counter(key for each in found for key in break_keys(each)) for found in (was.graph_breaks, now.graph_breaks)
+        ]
+        if breaks[1] - breaks[0] or not breaks[0] - breaks[1]:
+            return False
+        # A recompile's key begins with its frame: file and function.
+        frames = [Counter(key[:2] for key, _ in facts.of) for facts in (before, after)]
+        return not frames[1] - frames[0]
+
+    @property
     def captured_nothing(self) -> bool:
         seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
         limits = self._new.limits
@@ -385,7 +408,9 @@ class _Pair:
             # What a run counted until it broke off is not to be held against what a whole one counted.
             return
         was, now = old.measurement or Measurement(), new.measurement or Measurement()
-        yield from self._facts("limits", _limits(old), _limits(new))
+        # What runs no compiled graph at all runs none in its steady calls either: one side cannot be held to that.
+        idle = 0 in (was.graphs_executed, now.graphs_executed)
+        yield from self._facts("limits", _limits(old, but_steady=idle), _limits(new, but_steady=idle))
         yield from self._capture(was, now)
         yield from self._fullgraph(was, now)
         for metric, read in _FACTS.items():
@@ -405,6 +430,8 @@ class _Pair:
         came, went = _without(after.of, before.of), _without(before.of, after.of)
         if came or went:
             direction: Direction = "worse" if came else "better"
+            if metric == "recompiles" and self._only_moved(before, after):
+                direction = "better" if len(went) > len(came) else "changed"
             yield self._drift(metric, direction, before.count, after.count, came=came, went=went)
 
     def _capture(self, was: Measurement, now: Measurement) -> Iterator[Drift]:
@@ -475,7 +502,7 @@ class _Pair:
             direction=direction,
             before=before,
             after=after,
-            gates=metric in self._policy.gate and direction != "changed",
+            gates=metric in self._policy.gate and direction != "changed" and not (direction == "worse" and self.mended),
             came=came,
             went=went,
             attribution=self._attribution,
@@ -512,7 +539,7 @@ def facts_of(entry: Entry) -> dict[str, tuple[tuple[Key, Fact], ...]]:
     seen = entry.measurement or Measurement()
     found = {
         "errors": _errors(entry),
-        "limits": _limits(entry),
+        "limits": _limits(entry, but_steady=False),
         **{metric: read(seen) for metric, read in _FACTS.items()},
     }
     return {
@@ -661,8 +688,12 @@ def _last_name(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def _limits(entry: Entry) -> _Facts:
-    exceeded = [each for each in entry.violations if not each.limit.startswith(_NO_EXCEPTION)]
+def _limits(entry: Entry, *, but_steady: bool) -> _Facts:
+    exceeded = [
+        each
+        for each in entry.violations
+        if not each.limit.startswith(_NO_EXCEPTION) and not (but_steady and each.limit == _STEADY)
+    ]
     found = _facts(
         exceeded,
         # "max_recompiles=0" and "max_recompiles=1" are the same promise.

@@ -33,6 +33,7 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b0x(?:[0-9a-fA-F]+|\.\.\.)"), "ADDRESS"),
     (re.compile(r"(___check_\w+_id\(.*?, ?)(?:\d+|\.\.\.)"), r"\1ID"),
     (re.compile(r"(\bid\([^()]*\) == )(?:\d+|\.\.\.)"), r"\1ID"),
+    (re.compile(r"\b___as_tensor\((.+?)\)\.item\(\)"), r"\1"),  # how torch 2.11 reads a float that it made symbolic
     (re.compile(r"\bL\['(\w+)'\]"), r"\1"),
     (re.compile(r"\bG\['(\w+)'\]"), r"\1"),
     (re.compile(r"\b(___stack)\d+"), r"\1"),
@@ -45,6 +46,9 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
 _TENSOR = re.compile(
     r"^tensor '(?P<tensor>[^']*(?:'\w*'[^']*)*)' (?P<property>[\w ]+?) mismatch\b(?P<index> at index \d+)?"
 )
+_RELATION = re.compile(r"(?P<left>.+?) (?P<relation>==|!=|<=|>=|<|>) (?P<right>.+)")
+_ARITHMETIC = re.compile(r"(?:\*\*|//|[-+*/%()]|\s)+")
+_NUMBER = re.compile(r"\bN\b")
 _LIBRARIES_OF_TORCH = ("torch/", "torch\\", "<")
 
 
@@ -94,7 +98,20 @@ def normalised_guard(guard: str) -> str:
     tensor = _TENSOR.match(text)
     if tensor:
         return f"{tensor['tensor']} {tensor['property']}{tensor['index'] or ''}"
-    return text.strip()
+    relation = _RELATION.fullmatch(text.strip())
+    if relation is None:
+        return text.strip()
+    # torch solves what it guards for a number in one release, and guards the formula of it in another.
+    sides = (_of_one_source(relation["left"]), _of_one_source(relation["right"]))
+    return f"{sides[0]} {relation['relation']} {sides[1]}"
+
+
+def _of_one_source(side: str) -> str:
+    """The source that a formula is of, where it is of one and of numbers; else the formula as it is."""
+    operands = {each.strip() for each in _ARITHMETIC.split(side)} - {"", "N"}
+    if len(operands) > 1 or not _NUMBER.search(side):
+        return side
+    return operands.pop() if operands else "N"
 
 
 def normalised_function(name: str) -> str:

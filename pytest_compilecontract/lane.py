@@ -21,7 +21,7 @@ from .placement import placed
 from .probes.availability import device_of
 from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.source import Paths
-from .programs import Forward, Program, Training
+from .programs import Body, Forward, Program, Training
 from .runner import Runner
 
 
@@ -140,6 +140,24 @@ class CompileLane:
         )
         return self._hold(module, program, made, compile_with)
 
+    def compare(self, body: Callable[[Callable[..., Any]], Any]) -> Measurement:
+        """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
+
+        For what lies between calls: a learning rate that moves, a parameter that is frozen, a backward of one's own.
+
+        Args:
+            body: builds what it needs, compiles with its one argument, calls, and returns what is to be compared.
+                Its argument is `compile_lane.compile`, or in the eager runs a function that gives back what it gets.
+
+        Raises:
+            As `run`.
+        """
+        __tracebackhide__ = True
+        if not callable(body) or isinstance(body, type):
+            got = f"the class {body.__name__}" if isinstance(body, type) else repr(type(body).__name__)
+            raise UsageError(f"compile_lane.compare takes a function of one argument, got {got}")
+        return self._hold(_uncompiled, Body(body=body), (call(),), lambda _: self.compile)
+
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
 
@@ -208,3 +226,7 @@ def _made(compile_with: Callable[[Any], Any], put_back: Callable[[], None] | Non
     if not callable(made):
         raise UsageError(f"compile_with= returned {type(made).__name__!r}: it returns what is to be called")
     return made
+
+
+def _uncompiled(target: Any, **_overrides: Any) -> Any:
+    return target

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +17,7 @@ from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
 from .probes.dynamo import NEEDS, Ledger
+from .probes.inplace import COMPILED
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
 
@@ -23,11 +26,15 @@ SENTINEL = "compilecontract"
 
 @dataclass(kw_only=True, slots=True)
 class Timed:
-    """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run."""
+    """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run.
+
+    `callee` tells the calls of one compiled thing from those of another.
+    """
 
     seconds: float
     compiled: bool
     executed: int
+    callee: int = 0
 
 
 class Measuring:
@@ -41,6 +48,7 @@ class Measuring:
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
         self._done: Measurement | None = None
+        self._callees = 0
 
     _active = False
 
@@ -66,7 +74,29 @@ class Measuring:
         if self._done is None:
             self._done = self._measurement()
 
-    def call(self, make: Callable[[], Any], *, device: torch.device) -> Any:
+    def noting(self, compiled: Any, *, device: torch.device) -> Any:
+        """What was compiled, each call of it kept as a call of its own."""
+        self._callees += 1
+        callee = self._callees
+
+        def noted(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                # Inside of other compiled code it is part of that code's call.
+                if torch.compiler.is_compiling():
+                    return original(*args, **kwargs)
+                return self.call(functools.partial(original, *args, **kwargs), device=device, callee=callee)
+
+            return call
+
+        if not isinstance(compiled, torch.nn.Module):
+            return noted(compiled) if callable(compiled) else compiled
+        # Where torch keeps the compiled call: in a module that was compiled in place, and in the one around it.
+        place = COMPILED if vars(compiled).get(COMPILED) is not None else "forward"
+        vars(compiled)[place] = noted(getattr(compiled, place))
+        return compiled
+
+    def call(self, make: Callable[[], Any], *, device: torch.device, callee: int = 0) -> Any:
         """Make one call and keep its figures, also when it raises."""
         attempts = len(self.ledger.attempts)
         executed = self.ledger.executed
@@ -82,6 +112,7 @@ class Measuring:
                     seconds=time.perf_counter() - started,
                     compiled=len(self.ledger.attempts) > attempts,
                     executed=self.ledger.executed - executed,
+                    callee=callee,
                 )
             )
 
@@ -152,14 +183,20 @@ class Measuring:
         return doubts + disagreements(self.ledger, self._trace, unique_graphs)
 
     def _calls(self, *, measured: bool) -> tuple[Call, ...]:
+        by_callee = sorted(self.timed, key=lambda each: each.callee)
+        firsts = {id(next(group)) for _, group in itertools.groupby(by_callee, lambda each: each.callee)}
         return tuple(
-            Call(phase=_phase(index, each), seconds=each.seconds, graphs_executed=each.executed if measured else None)
-            for index, each in enumerate(self.timed)
+            Call(
+                phase=_phase(each, first=id(each) in firsts),
+                seconds=each.seconds,
+                graphs_executed=each.executed if measured else None,
+            )
+            for each in by_callee
         )
 
 
-def _phase(index: int, timed: Timed) -> Phase:
-    if index == 0:
+def _phase(timed: Timed, *, first: bool) -> Phase:
+    if first:
         return "cold"
     return "warm-up" if timed.compiled else "steady"
 

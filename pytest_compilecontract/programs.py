@@ -1,4 +1,4 @@
-"""Programs: what a contract makes its target do, the same in every run: forward calls, or training steps."""
+"""Programs: what a contract makes its target do, the same in every run: forward calls, training steps, or its own."""
 
 from __future__ import annotations
 
@@ -91,6 +91,26 @@ class Forward:
                 grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
                 trail.note("grad", grads, f"{at} grad")
             return output
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Body:
+    """Code that builds, compiles and calls by itself; `run` is what it compiles with. What it returns is its output."""
+
+    body: Callable[[Callable[..., Any]], Any]
+    unit: str = "body"
+
+    @property
+    def reaches(self) -> tuple[Any, ...]:
+        return (self.body,)
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        def step(_arguments: call, _trail: Trail, _at: str) -> Any:
+            __tracebackhide__ = True
+            with around.autocast():
+                return self.body(run)
 
         return step
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +26,14 @@ from .measuring import Measuring
 from .probes import randomness
 from .probes.backward import compiled_backwards
 from .probes.source import Paths
-from .programs import Forward, Program, Surroundings, Trail
+from .programs import Body, Forward, Program, Surroundings, Trail
 from .state import State
 
+# Not the user's, also where this package is a checkout and not installed.
+OWN = str(Path(__file__).parent) + os.sep
 OVERHEAD_CALLS = 20
 OVERHEAD_SECONDS = 0.2
+_TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 class BrokenLane(Exception):  # noqa: N818 - the lane is broken; what it raised is the cause
@@ -172,6 +178,8 @@ class Runner:
         self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
     ) -> tuple[Trail | None, str]:
         """The float64 pass, or why there is none."""
+        if isinstance(program, Body):
+            return None, "what makes its own tensors has no float64 run"
         if eager.random:
             return None, "random numbers are drawn otherwise in float64"
         state.restore()
@@ -204,7 +212,9 @@ class Runner:
             with measuring:
                 compiled = self._compile(target)
                 change = _state_change(keys, kind, compiled)
-                make = functools.partial(measuring.call, device=self._device)
+                make: Callable[..., Any] | None = functools.partial(measuring.call, device=self._device)
+                if isinstance(program, Body):
+                    compiled, make = self._noting(compiled, measuring), None
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
                 measuring.close()
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
@@ -219,6 +229,14 @@ class Runner:
             reason = "backend 'eager' compiles no backward; lane 'aot' does"
             measured = replace(_without(measured, "backward_graphs", reason), backward_graphs=None)
         return measured, trail
+
+    def _noting(self, compile: Callable[..., Any], measuring: Measuring) -> Callable[..., Any]:
+        """What a body compiles with: the calls are those that it makes of what it compiled."""
+
+        def noting(target: Any, **overrides: Any) -> Any:
+            return measuring.noting(compile(target, **overrides), device=self._device)
+
+        return noting
 
     def _overhead(
         self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail
@@ -312,18 +330,27 @@ class Runner:
 
     def _as_raised(self, error: Exception, when: str) -> Raised:
         message = self._paths.text(_first_line(error))
-        return Raised(type=type(error).__name__, message=f"{message} ({when})", location=self._user_line(error))
+        return Raised(
+            type=type(error).__name__, message=f"{message} ({when})".lstrip(), location=self._user_line(error)
+        )
 
     def _user_line(self, error: BaseException) -> Location | None:
         """The innermost line of the project's that the exception passed; for a compile error, the line compiled."""
-        stack = getattr(error, "real_stack", None)
-        if stack:
-            return self._paths.location(stack[-1].filename, stack[-1].lineno or 0, stack[-1].name)
+        # An internal error of Dynamo's has no stack of its own: it says in its text what it was tracing.
+        traced = [
+            (each.filename, each.lineno or 0, each.name) for each in getattr(error, "real_stack", None) or ()
+        ] or [
+            (file, int(line), name)
+            for file, line, name in _TRACED.findall(str(error).partition("\nfrom user code:")[2])
+        ]
+        if traced:
+            own = [each for each in traced if not self._paths.is_pythons(each[0])]
+            return self._paths.location(*(own or traced)[-1])
         found = None
         trace = error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
-            if self._paths.is_users(code.co_filename):
+            if self._paths.is_users(code.co_filename) and not code.co_filename.startswith(OWN):
                 found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
             trace = trace.tb_next
         return found
@@ -357,4 +384,6 @@ def _modules_in(calls: Sequence[call]) -> list[torch.nn.Module]:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Of the error's own text; Dynamo adds the user's line to it, even where there was none."""
+    own = str(error).partition("from user code:")[0]
+    return next((line.strip() for line in own.splitlines() if line.strip()), "")

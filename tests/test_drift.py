@@ -32,6 +32,7 @@ from receipts import (
     before,
 )
 
+from pytest_compilecontract.contract import Violation
 from pytest_compilecontract.drift import (
     Attribution,
     Comparison,
@@ -579,3 +580,77 @@ def test_yes_is_said_only_where_every_lane_is_known(one: Receipt, other: Receipt
         assert comparison.lanes
         assert {lane.verdict for lane in comparison.lanes} <= {"held", "improved"}
         assert {lane.after for lane in comparison.lanes} <= {"held", "reference"}
+
+
+# What a mend costs
+
+
+STALE = replace(HOLDING, numerics=replace(HOLDING.numerics, differences=(DIFFERENCE,)))  # type: ignore[type-var]
+
+
+def test_the_recompile_that_stale_numbers_needed_is_shown_and_gates_nothing() -> None:
+    lane = compare(
+        before(an_entry(STALE, verdict="violated")), after(an_entry(replace(HOLDING, recompiles=(RECOMPILE,))))
+    ).lanes[0]
+
+    assert lane.verdict == "improved"
+    assert [(each.metric, each.direction, each.gates) for each in lane.drifts] == [
+        ("recompiles", "worse", False),
+        ("numerics", "better", True),
+    ]
+
+
+def test_a_mend_that_exceeds_a_limit_is_drift() -> None:
+    lane = compare(
+        before(an_entry(STALE, verdict="violated")),
+        after(an_entry(replace(HOLDING, recompiles=(RECOMPILE,)), verdict="violated", violations=(VIOLATION,))),
+    ).lanes[0]
+
+    assert lane.verdict == "drifted"
+
+
+def test_right_numbers_before_excuse_no_recompile() -> None:
+    lane = compared(HOLDING, replace(HOLDING, recompiles=(RECOMPILE,)))
+
+    assert lane.verdict == "drifted"
+
+
+def test_recompiles_after_a_break_that_is_gone_move_to_its_frame() -> None:
+    resumed = replace(HOLDING, graph_breaks=(BREAK,), recompiles=(RECOMPILE,))
+    whole = replace(HOLDING, recompiles=(replace(RECOMPILE, guard="scale == 2", continuation=False),))
+
+    lane = compared(resumed, whole)
+
+    assert lane.verdict == "improved"
+    assert metrics(lane) == {"fullgraph": "better", "graph_breaks": "better"}
+
+
+def test_one_recompile_more_is_drift_also_where_a_break_is_gone() -> None:
+    resumed = replace(HOLDING, graph_breaks=(BREAK,), recompiles=(RECOMPILE,))
+    moved = replace(RECOMPILE, guard="scale == 2", continuation=False)
+
+    lane = compared(resumed, replace(HOLDING, recompiles=(moved, moved)))
+
+    assert lane.verdict == "drifted"
+
+
+def test_fewer_operations_of_fewer_recompiles_are_no_loss() -> None:
+    twice = replace(HOLDING, graphs=2, ops_captured=200, recompiles=(RECOMPILE,))
+
+    lane = compared(twice, HOLDING)
+
+    assert lane.verdict == "improved"
+    assert metrics(lane) == {"recompiles": "better"}
+
+
+def test_steady_calls_that_ran_nothing_before_are_not_lost_now() -> None:
+    nothing = replace(HOLDING, graphs=0, graphs_executed=0, ops_captured=0)
+    steady = Violation(limit="compiled code runs in steady calls (default)", measured="2 of 3 calls ran none")
+    captured = Violation(limit="min_ops_captured=1 (default)", measured=0)
+
+    lane = compare(
+        before(an_entry(nothing, verdict="violated", violations=(captured,))),
+        after(an_entry(verdict="violated", violations=(steady,))),
+    ).lanes[0]
+
+    assert lane.verdict == "improved"

@@ -42,6 +42,16 @@ from pytest_compilecontract.measurement import Location
         ),
         pytest.param("tensor '___stack0' rank mismatch", "tensor '___stack1' rank mismatch", id="a-stack-slot"),
         pytest.param(
+            "___as_tensor(self.param_groups[0]['lr']).item() == 0.05",
+            "self.param_groups[0]['lr'] == 0.1",
+            id="a-float-read-as-a-tensor",
+        ),
+        pytest.param(
+            "(((-0.1) / (1.0 + ((-1)*0.9 ** ___stack0)))) == (-0.5263157894736844)",
+            "___stack0 == 2.0",
+            id="a-formula-of-what-is-guarded-solved",
+        ),
+        pytest.param(
             "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CPU), actual DispatchKeySet(CPU, Python)",
             "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CUDA), actual DispatchKeySet(CPU)",
             id="a-property-of-several-words",
@@ -60,6 +70,8 @@ def test_these_guards_are_the_same(one: str, other: str) -> None:
         pytest.param("tensor 'x' size mismatch at index 0", "tensor 'x' stride mismatch at index 0", id="properties"),
         pytest.param("self.layers[3].scale == 1", "self.layers[4].scale == 1", id="items-of-a-list"),
         pytest.param("k == 'a'", "k == 'b'", id="texts"),
+        pytest.param("2*n + m == 4", "2*n == 4", id="a-formula-of-two-sources"),
+        pytest.param("cfg['a-1'] == 1", "cfg['b-1'] == 1", id="operators-in-a-text"),
         pytest.param("kwargs['size_4'] == 1", "kwargs['size_8'] == 1", id="keys"),
     ],
 )

@@ -358,9 +358,13 @@ class Ledger:
     def _graph_break(self, attempt: Attempt) -> GraphBreak:
         assert attempt.broke is not None
         message = parse_message(self._paths.text(attempt.broke.message))
+        frames = list(attempt.broke.stack)
+        # How deep torch goes into Python's own library before it gives up is torch's: the break is at the call into it.
+        if not all(self._paths.is_pythons(file) for file, *_ in frames):
+            while self._paths.is_pythons(frames[-1][0]):
+                frames.pop()
         stack = tuple(
-            self._paths.location(file, line, user_function(function), source)
-            for file, line, function, source in attempt.broke.stack
+            self._paths.location(file, line, user_function(function), source) for file, line, function, source in frames
         )
         return GraphBreak(
             location=stack[-1] if stack else self._frame(attempt),

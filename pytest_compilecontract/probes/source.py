@@ -35,6 +35,11 @@ class Paths:
         installed = any(file.startswith(folder + os.sep) for folder in self._roots[:-1])
         return not installed and os.path.isabs(file)
 
+    def is_pythons(self, file: str) -> bool:
+        """Whether a file is of Python's own library; packages are installed in a folder of it."""
+        *packages, library, _ = self._roots
+        return file.startswith(library + os.sep) and not any(file.startswith(each + os.sep) for each in packages)
+
     def text(self, text: str) -> str:
         """Torch's text without what differs from process to process: folders, addresses, object ids."""
         for folder in self._roots:

@@ -1,0 +1,155 @@
+"""`compile_lane.compare`: code that makes its own calls, eager and compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from holding import hold, kept_limits, lane_of, measured
+from torch import nn
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.runner import BrokenLane
+
+
+class Scale(nn.Module):
+    gain = 1.0
+
+    def forward(self, x):
+        return x * self.gain
+
+
+def test_what_lies_between_calls_is_seen_by_both() -> None:
+    def body(compile):
+        module = Scale()
+        run = compile(module)
+        found = []
+        for gain in (1.0, 2.0, 3.0):
+            module.gain = gain
+            found.append(run(torch.ones(3)))
+        return found
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert kept_limits(entry) == ("held", {})
+    assert measured(entry).graphs_executed == 3
+    assert measured(entry).numerics.compared == 3
+    assert measured(entry).numerics.method == "allclose"
+    assert measured(entry).numerics.note == "no float64 reference: what makes its own tensors has no float64 run"
+
+
+def test_what_is_returned_is_compared_place_by_place() -> None:
+    def body(compile):
+        run = compile(lambda x: x + torch.compiler.is_compiling())
+        return {"loss": run(torch.ones(2)), "calls": 1}
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert entry.verdict == "violated"
+    assert [(each.at, each.kind) for each in measured(entry).numerics.differences] == [
+        ("body 0 output['loss']", "value")
+    ]
+
+
+def test_gradients_of_the_bodys_own_backward_are_compared() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * (3 if torch._dynamo.is_compiling() else 2)
+
+    def body(compile):
+        x = torch.ones(3, requires_grad=True)
+        compile(Doubled.apply)(x).sum().backward()
+        return x.grad
+
+    with_fault = hold(lambda lane: lane.compare(body))
+
+    assert measured(with_fault).numerics.compared == 1
+
+
+def test_keywords_of_compile_win_over_the_lanes() -> None:
+    def body(compile):
+        run = compile(lambda x: x.sin(), dynamic=True)
+        return [run(torch.ones(size)) for size in (3, 4)]
+
+    entry = hold(lambda lane: lane.compare(body), max_recompiles=0)
+
+    assert kept_limits(entry) == ("held", {})
+
+
+def test_an_exception_in_the_compiled_run_alone_breaks_the_lane() -> None:
+    def body(compile):
+        run = compile(lambda x: x.sin())
+        if run(torch.ones(1)) is not None and type(run).__name__ != "function":
+            raise ValueError("never")
+        if getattr(run, "_torchdynamo_orig_callable", None) is not None:
+            raise ValueError("compiled")
+        return 1
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert entry.verdict == "broken"
+    assert entry.reason == "no exception (default): raised ValueError"
+    assert measured(entry).raised.message == "compiled (in body 0; eager does not raise)"
+
+
+def test_an_exception_of_eagers_own_is_raised() -> None:
+    def body(compile):
+        compile(lambda x: x.sin())(torch.ones(1))
+        raise ValueError("both")
+
+    with lane_of("aot") as lane, pytest.raises(ValueError, match="both"):
+        lane.compare(body)
+
+
+def test_a_difference_in_raising_is_a_broken_lane() -> None:
+    def body(compile):
+        if compile.__name__ == "compile":
+            raise ValueError("compiled")
+
+    with lane_of("aot") as lane, pytest.raises(BrokenLane):
+        lane.compare(body)
+
+
+def test_random_numbers_of_a_body_start_from_the_same_seed() -> None:
+    def body(compile):
+        run = compile(lambda x: x + torch.rand(4))
+        return [run(torch.zeros(4)) for _ in range(2)]
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert kept_limits(entry) == ("held", {})
+
+
+def test_a_body_that_differs_from_itself_is_told_from_compiled_that_differs() -> None:
+    drawn = iter(range(1000))
+
+    def body(compile):
+        return compile(lambda x, n: x + n)(torch.zeros(4), float(next(drawn)))
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert measured(entry).numerics.differences == ()
+    assert entry.verdict != "held"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [(nn.Linear, "the class Linear"), (3, "'int'")], ids=["a class", "no function"]
+)
+def test_what_is_no_body_is_refused(given: object, named: str) -> None:
+    with lane_of("aot") as lane, pytest.raises(UsageError) as caught:
+        lane.compare(given)  # type: ignore[arg-type]
+
+    assert str(caught.value) == f"compile_lane.compare takes a function of one argument, got {named}"
+
+
+def test_the_eager_lane_compiles_nothing() -> None:
+    def body(compile):
+        return compile(lambda x: x.sin())(torch.ones(2))
+
+    entry = hold(lambda lane: lane.compare(body), lane="eager")
+
+    assert entry.verdict == "reference"

@@ -1,0 +1,148 @@
+"""The corpus on the torch that is installed: each case shows the verdict and the counts that are expected of it.
+
+The other releases are run by ci/torch-matrix, and benchmarks/catch_rate.py compares each with its neighbour. Lanes of
+Inductor are left to it too: they take a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from corpus import RELEASES, TESTS, Case, lay_out, read_cases
+
+from pytest_compilecontract.receipt import Entry, read_receipt
+
+ROOT = Path(__file__).parent.parent.parent
+RELEASE = torch.__version__.partition("+")[0]
+CASES = {
+    name: replace(case, lanes=tuple(lane for lane in case.lanes if lane != "inductor"))
+    for name, case in read_cases().items()
+}
+HERE = [(name, lane) for name, case in CASES.items() for lane in case.lanes]
+
+
+def held(folder: Path, cases: Sequence[Case], *options: str) -> tuple[dict[tuple[str, str], Entry], str]:
+    """The entries of a session that holds these cases, by case and lane, and what it printed."""
+    lay_out(folder, cases)
+    command = [sys.executable, "-m", "pytest", "-q", "--compile-contracts", "--contract-report=report", *options, TESTS]
+    path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
+    surroundings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=1800)
+    receipt = folder / "report" / "receipt.json"
+    assert receipt.is_file(), ran.stdout + ran.stderr
+    lanes = {(f"test_{case.name}", case.lane(lane)): (case.name, lane) for case in cases for lane in case.lanes}
+    entries = read_receipt(receipt).entries
+    return {lanes[each.contract.rpartition("::")[2], each.lane]: each for each in entries}, ran.stdout
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Entry]:
+    if RELEASE not in RELEASES:
+        pytest.skip(f"no expectations of torch {RELEASE} (of {', '.join(RELEASES)})")
+    entries, _ = held(tmp_path_factory.mktemp("all"), [case for case in CASES.values() if not case.alone])
+    for case in CASES.values():
+        if case.alone:
+            # A worker of pytest-xdist is what may die.
+            entries |= held(tmp_path_factory.mktemp(case.name), [case], "-n", "1")[0]
+    return entries
+
+
+@pytest.mark.parametrize(("name", "lane"), HERE, ids=[f"{name}-{lane}" for name, lane in HERE])
+def test_a_case_shows_what_is_expected(name: str, lane: str, shown: dict[tuple[str, str], Entry]) -> None:
+    entry = shown[name, lane]
+
+    expected = CASES[name].expected[lane]
+    release = RELEASES.index(RELEASE)
+    assert (entry.verdict, entry.reason) == (expected.verdicts[release], entry.reason)
+    seen = entry.measurement
+    counts = {key: getattr(seen, key) for key in expected.counts}
+    assert {key: len(value) if isinstance(value, tuple) else value for key, value in counts.items()} == {
+        key: values[release] for key, values in expected.counts.items()
+    }
+
+
+def test_an_internal_error_of_dynamos_names_the_users_line(shown: dict[tuple[str, str], Entry]) -> None:
+    if RELEASE == "2.11.0":
+        pytest.skip("torch 2.11 traces an Enum's ValueError")
+
+    seen = shown["enum_bad_value_in_try", "aot"].measurement
+
+    assert seen is not None
+    assert seen.raised is not None
+    assert seen.raised.message == "ValueError: 7 is not a valid Mode (in call 0; eager does not raise)"
+    assert str(seen.raised.location) == "cases/enum_bad_value_in_try.py:27 in f"
+    assert seen.raised.location is not None
+    assert seen.raised.location.source == "m = Mode(v)"
+
+
+# Cases that cannot be used
+
+UNUSABLE = {
+    "cannot_be_imported": (
+        "def build(:\n",
+        "broken",
+        "the test failed in call: Failed: case cannot_be_imported cannot be imported: "
+        "SyntaxError: invalid syntax (cannot_be_imported.py, line 1)",
+    ),
+    "raises_when_imported": (
+        "1 / 0\n",
+        "broken",
+        "the test failed in call: Failed: case raises_when_imported cannot be imported: "
+        "ZeroDivisionError: division by zero",
+    ),
+    "needs_a_package": (
+        "import a_package_that_is_nowhere\n",
+        "unmeasured",
+        "case needs_a_package needs the package 'a_package_that_is_nowhere'",
+    ),
+    "has_no_build": ("", "broken", "the test failed in call: Failed: case has_no_build has no build()"),
+    "gives_nonsense": (
+        "def build():\n    return 3\n",
+        "broken",
+        "the test failed in call: Failed: case gives_nonsense: build() gave 'int', not (target, calls)",
+    ),
+    "dies_in_build": (
+        "def build():\n    raise RuntimeError('no today')\n",
+        "broken",
+        "the test failed in call: Failed: case dies_in_build: build() raised RuntimeError: no today",
+    ),
+}
+GOOD = "import torch\n\n\ndef build():\n    return torch.sin, [(torch.ones(2),)]\n"
+DEADLY = "import os\n\n\ndef build():\n    os._exit(3)\n"
+
+
+def cases_in(folder: Path, programs: dict[str, str]) -> list[Case]:
+    folder.mkdir()
+    for name, program in programs.items():
+        (folder / f"{name}.py").write_text(program, encoding="utf-8")
+    return [replace(case, lanes=("capture",)) for case in read_cases(folder, None).values()]
+
+
+def test_a_case_that_cannot_be_used_is_one_verdict_and_the_others_run(tmp_path: Path) -> None:
+    programs = {name: program for name, (program, _, _) in UNUSABLE.items()}
+    cases = cases_in(tmp_path / "cases", {**programs, "works": GOOD})
+
+    entries, _ = held(tmp_path / "project", cases)
+
+    assert {name: (entry.verdict, entry.reason) for (name, _), entry in entries.items()} == {
+        **{name: (verdict, reason) for name, (_, verdict, reason) in UNUSABLE.items()},
+        "works": ("held", ""),
+    }
+
+
+def test_a_case_that_ends_its_process_is_one_verdict_and_the_others_run(tmp_path: Path) -> None:
+    cases = cases_in(tmp_path / "cases", {"a_dies": DEADLY, "works": GOOD})
+
+    entries, _ = held(tmp_path / "project", cases, "-n", "1")
+
+    assert {name: (entry.verdict, entry.reason) for (name, _), entry in entries.items()} == {
+        "a_dies": ("broken", "worker 'gw0' crashed while running 'test_corpus.py::test_a_dies[capture]'"),
+        "works": ("held", ""),
+    }
