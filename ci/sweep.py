@@ -42,6 +42,8 @@ def main() -> int:
     except ContractError as error:
         print(f"sweep: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

@@ -29,7 +29,7 @@ from .progress import Progress, duration
 from .receipt import Receipt, Setup, write_receipt
 from .report.comparison import answer_lines
 from .report.matrix import markdown, terminal_lines
-from .requirements import Wanted, exact, pinned, specs_from, wanted
+from .requirements import Wanted, exact, locked, pinned, specs_from, wanted
 from .suite import RECEIPT, Suite, counted_tests, not_started, refused
 from .versions import version_key
 from .waivers import FILE as WAIVERS
@@ -170,7 +170,9 @@ class Bench:
             raise AssertionError("a side without an interpreter needs uv")
         log = folder / "uv.log"
         log.unlink(missing_ok=True)
-        return self.uv.environment(side.name, side.specs, self.wanted, preferences(self._packages, side.specs), log)
+        # The first one keeps to what the project has locked, if it has.
+        known = self._packages or locked(self.project)
+        return self.uv.environment(side.name, side.specs, self.wanted, preferences(known, side.specs), log)
 
     def _folder(self, name: str) -> Path:
         while name in self._names:

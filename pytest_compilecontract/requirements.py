@@ -138,10 +138,21 @@ def pinned(project: Path, name: str) -> str | None:
     for line in (*own.dependencies, *(each for group in own.groups for each in own.group(group))):
         if name_of(line) == name and (version := exact(line.partition(";")[0].strip())):
             return version
+    return locked(project).get(name)
+
+
+def locked(project: Path) -> dict[str, str]:
+    """The versions in the project's uv.lock; a package that it has several of, for several platforms, is left out.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    found: dict[str, set[str]] = {}
     for package in _array(_read(project / "uv.lock").get("package")):
-        if package.get("name") == name and isinstance(package.get("version"), str):
-            return str(package["version"])
-    return None
+        name, version = package.get("name"), package.get("version")
+        if isinstance(name, str) and isinstance(version, str):
+            found.setdefault(normal(name), set()).add(version)
+    return {name: next(iter(versions)) for name, versions in found.items() if len(versions) == 1}
 
 
 class _Project:

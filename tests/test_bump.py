@@ -426,6 +426,18 @@ def test_a_made_environment_keeps_to_the_one_that_is_there_on_either_side(bench:
     assert locked.read_text() == "einops==0.8.1\nnumpy==2.3.5\npytest==8.4.0\ntorch==2.11.0\n"
 
 
+def test_the_older_environment_keeps_to_the_project_s_lock(bench: Bench) -> None:
+    bench.with_uv(v2_11_0=HELD_OLD)
+    packages = (("torch", "2.10.0"), ("numpy", "2.2.0"))
+    text = "".join(f'[[package]]\nname = "{name}"\nversion = "{version}"\n' for name, version in packages)
+    (bench.project / "uv.lock").write_text(text)
+
+    main(["bump", "torch==9.9.9", "--from", "torch==2.11.0"])
+
+    (locked,) = bench.project.glob(".compilecontract/environments/torch-2.11.0-*/locked.txt")
+    assert locked.read_text() == "numpy==2.2.0\ntorch==2.11.0\n"
+
+
 def test_what_the_matrix_says_of_it_is_in_the_receipt(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.with_uv(v2_11_0=HELD_OLD)
     main(["bump", "torch==9.9.9", "--from", "torch==2.11.0"])

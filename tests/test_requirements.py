@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.requirements import exact, name_of, pinned, specs_from, wanted
+from pytest_compilecontract.requirements import exact, locked, name_of, pinned, specs_from, wanted
 
 PYPROJECT = """
 [build-system]
@@ -210,3 +210,11 @@ def test_the_pin_of_pyproject_comes_before_the_lock(tmp_path: Path) -> None:
     from_pyproject = pinned(a_project(tmp_path), "torch")
 
     assert (from_lock, from_pyproject) == ("2.13.0", "2.11.0")
+
+
+def test_a_lock_with_several_versions_of_a_package_says_nothing_of_it(tmp_path: Path) -> None:
+    packages = (("torch", "2.13.0"), ("NumPy", "2.3.5"), ("torch", "2.13.0+cpu"), ("router", None))
+    lines = [f'[[package]]\nname = "{name}"\n' + (f'version = "{each}"\n' if each else "") for name, each in packages]
+    (tmp_path / "uv.lock").write_text("".join(lines))
+
+    assert locked(tmp_path) == {"numpy": "2.3.5"}
