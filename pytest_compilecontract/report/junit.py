@@ -63,6 +63,8 @@ def _suite(column: Column, cells: list[tuple[MatrixRow, Cell]], policy: Policy) 
 def _properties(column: Column, cells: list[tuple[MatrixRow, Cell]]) -> Iterator[tuple[str, str]]:
     yield "installed", column.installed
     yield "imported", column.imported
+    if column.cut_off:
+        yield "cut off", column.cut_off
     for name in _OF_ENVIRONMENT:
         values = dict.fromkeys(str(value) for each in column.environments.values() if (value := getattr(each, name)))
         if values:
