@@ -1,4 +1,4 @@
-"""The course of a run, as its journal tells it: what has run, what is running, and what was measured. No files here."""
+"""The course of a run, as its events tell it: what has run, what is running, and what was measured. No files here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from .receipt import Entry, Environment, entry_from_data, environment_from_data
 
-JOURNAL_OPTION = "--contract-journal"
+EVENTS_OPTION = "--contract-events"
 # The environment of a test whose process died before any could say.
 UNKNOWN = "unknown"
 
@@ -24,7 +24,7 @@ def event_from(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(kw_only=True, slots=True)
 class Course:
-    """What the journal has told so far."""
+    """What the events have told so far."""
 
     count: int | None = None
     begun: int = 0
@@ -36,7 +36,7 @@ class Course:
     ended: bool = False
 
     def take(self, event: dict[str, Any]) -> None:
-        """One line of the journal."""
+        """One event."""
         kind = event.get("event")
         if kind == "collected":
             self.count = self.done + int(event["count"])

@@ -45,7 +45,7 @@ def say(**facts): print("\\n" + json.dumps({"probe": 1, **facts}), flush=True)
 packages = {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
 say(python=platform.python_version(), packages=packages)
 try:
-    import pytest, msgspec, pytest_compilecontract.journal
+    import pytest, msgspec, pytest_compilecontract.events
     say(plugin="")
 except Exception as error:
     say(plugin=f"{type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import __version__
 from .children import death, watched
-from .course import JOURNAL_OPTION, Course, event_from
+from .course import EVENTS_OPTION, Course, event_from
 from .environments import variables_of
 from .errors import ReceiptError, UsageError
 from .progress import Progress, duration
@@ -26,7 +26,7 @@ from .receipt import (
 
 RECEIPT = "receipt.json"
 LOG = "pytest.log"
-JOURNAL = "journal.jsonl"
+EVENTS = "events.jsonl"
 # A compiler that takes its process along takes one lane along, and the run goes on behind it; but not for ever.
 MOST_DEATHS = 5
 REASON = 300
@@ -67,7 +67,7 @@ class Suite:
             UsageError: pytest does not take the arguments.
             ReceiptError: the receipt cannot be written.
         """
-        for name in (RECEIPT, JOURNAL, LOG):
+        for name in (RECEIPT, EVENTS, LOG):
             (self.folder / name).unlink(missing_ok=True)
         deaths = 0
         while True:
@@ -94,7 +94,7 @@ class Suite:
         self.course.ended = False
         command = [
             str(self.python),
-            *("-m", "pytest", "-p", "pytest_compilecontract.journal", f"{JOURNAL_OPTION}={self.folder / JOURNAL}"),
+            *("-m", "pytest", "-p", "pytest_compilecontract.events", f"{EVENTS_OPTION}={self.folder / EVENTS}"),
             *("--compile-contracts", f"--contract-report={self.folder}"),
             # A run that stops at the first failure, or at a module that cannot be imported, leaves the rest unknown.
             *("--continue-on-collection-errors", "--maxfail=0"),
@@ -132,7 +132,7 @@ class Suite:
 
     def _follow(self) -> None:
         try:
-            with (self.folder / JOURNAL).open("rb") as file:
+            with (self.folder / EVENTS).open("rb") as file:
                 file.seek(self._read)
                 data = file.read()
         except FileNotFoundError:
@@ -176,9 +176,9 @@ class Suite:
             try:
                 own = read_receipt(file)
             except ReceiptError:
-                pass  # of a process that died while it wrote; the journal has what there was
+                pass  # of a process that died while it wrote; the events have what there was
             else:
-                # pytest-xdist's controller knows of workers that died, of which no journal tells.
+                # pytest-xdist's controller knows of workers that died, of which no event tells.
                 entries |= {entry.test: entry for entry in own.entries}
                 environments |= own.environments
         used = {entry.environment for entry in entries.values()}

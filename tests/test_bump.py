@@ -105,7 +105,7 @@ def test_pytest_is_given_the_arguments_behind_the_dashes(bench: Bench) -> None:
     bumped(bench, HELD_OLD, HELD_NEW, "--", "-k", "block", "tests")
 
     (words,) = bench.pytest_calls(bench.folder / "new" / "python")
-    assert words[:4] == ["-m", "pytest", "-p", "pytest_compilecontract.journal"]
+    assert words[:4] == ["-m", "pytest", "-p", "pytest_compilecontract.events"]
     assert {"--compile-contracts", "--continue-on-collection-errors", "--maxfail=0"} < set(words)
     assert words[-3:] == ["-k", "block", "tests"]
 

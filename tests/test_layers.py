@@ -56,9 +56,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli",
         "course",
         "environments",
+        "events",
         "history",
         "hooks",
-        "journal",
         "plugin",
         "progress",
         "requirements",
@@ -70,7 +70,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "hooks", "journal", "plugin")
+KNOW_PYTEST = ("__init__", "events", "hooks", "plugin")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},

@@ -1,7 +1,7 @@
 """Upgrades without torch and without a network: a uv and interpreters that do what a plan says.
 
-A plan is what an interpreter is to show: what it has, and for each time that pytest is started in it the lines that the
-journal gets, what pytest prints, and how the process ends.
+A plan is what an interpreter is to show: what it has, and for each time that pytest is started in it the lines that are
+told, what pytest prints, and how the process ends.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ with open(os.path.join(here, "calls"), "a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + "\\n")
 before = len(open(os.path.join(here, "calls")).readlines()) - 1
 run = plan["runs"][min(before, len(plan["runs"]) - 1)]
-journal = next(word.partition("=")[2] for word in sys.argv if word.startswith("--contract-journal="))
-with open(journal, "a") as file:
+told = next(word.partition("=")[2] for word in sys.argv if word.startswith("--contract-events="))
+with open(told, "a") as file:
     for event in run["events"]:
         file.write((json.dumps(event) if isinstance(event, dict) else event) + "\\n")
 for file, text in run.get("writes", {{}}).items():
@@ -101,7 +101,7 @@ def finished(lane: str) -> dict[str, Any]:
 
 
 def a_course(torch: str, measurement: Measurement | None = HOLDING, lanes: tuple[str, ...] = LANES) -> list[Any]:
-    """The journal of a run that came to its end, every lane with this measurement."""
+    """The events of a run that came to its end, every lane with this measurement."""
     events: list[Any] = [{"event": "collected", "count": len(lanes)}]
     for lane in lanes:
         events += [started(lane), an_event(lane, measurement, torch), finished(lane)]

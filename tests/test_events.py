@@ -1,4 +1,4 @@
-"""The journal: what a run tells as it happens, by whole pytest sessions that compile nothing."""
+"""Events: what a run tells as it happens, by whole pytest sessions that compile nothing."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_contract(compile_lane):
 """
 
 
-def journal(pytester: pytest.Pytester) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(pytester.path / "journal").read_text().splitlines()]
+def told(pytester: pytest.Pytester) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(pytester.path / "told").read_text().splitlines()]
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(
-        *("-p", "pytest_compilecontract.journal", "--contract-journal=journal", "--compile-contracts"),
+        *("-p", "pytest_compilecontract.events", "--contract-events=told", "--compile-contracts"),
         *("--contract-lanes=capture", "-k", "not test_contract"),
         *options,
     )
@@ -48,7 +48,7 @@ def test_each_test_is_told_when_it_starts_and_when_it_ends(pytester: pytest.Pyte
     run(pytester)
 
     first, second = "test_suite.py::test_first", "test_suite.py::test_second"
-    assert [(event["event"], event.get("test")) for event in journal(pytester)] == [
+    assert [(event["event"], event.get("test")) for event in told(pytester)] == [
         ("collected", None),
         ("start", first),
         ("finish", first),
@@ -58,7 +58,7 @@ def test_each_test_is_told_when_it_starts_and_when_it_ends(pytester: pytest.Pyte
         ("finish", f"{second}[2]"),
         ("end", None),
     ]
-    assert journal(pytester)[0]["count"] == 3
+    assert told(pytester)[0]["count"] == 3
 
 
 def test_a_run_goes_on_after_the_test_that_took_the_process_along(
@@ -67,11 +67,11 @@ def test_a_run_goes_on_after_the_test_that_took_the_process_along(
     pytester.makepyfile(test_suite=SUITE.replace("[1, 2]", "[2, 3]"))
     monkeypatch.setenv("DIES", "1")
     run(pytester)
-    assert journal(pytester)[-1] == {"event": "start", "test": "test_suite.py::test_second[2]", "subject": None}
+    assert told(pytester)[-1] == {"event": "start", "test": "test_suite.py::test_second[2]", "subject": None}
 
     run(pytester).assert_outcomes(passed=1, deselected=3)
 
-    assert [event.get("test") for event in journal(pytester)[-3:]] == ["test_suite.py::test_second[3]"] * 2 + [None]
+    assert [event.get("test") for event in told(pytester)[-3:]] == ["test_suite.py::test_second[3]"] * 2 + [None]
 
 
 def test_under_xdist_the_controller_tells_it_all_once(pytester: pytest.Pytester) -> None:
@@ -80,7 +80,7 @@ def test_under_xdist_the_controller_tells_it_all_once(pytester: pytest.Pytester)
 
     run(pytester, "-n2")
 
-    events = [event["event"] for event in journal(pytester)]
+    events = [event["event"] for event in told(pytester)]
     assert (events.count("start"), events.count("finish"), events.count("collected"), events[-1]) == (3, 3, 1, "end")
 
 
@@ -89,7 +89,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_reason(pytester: pyte
 
     run(pytester)
 
-    assert journal(pytester)[0] == {
+    assert told(pytester)[0] == {
         "event": "problem",
         "where": "test_bad.py",
         "reason": "ModuleNotFoundError: No module named 'nowhere'",
@@ -99,10 +99,10 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_reason(pytester: pyte
 def test_without_the_option_nothing_is_written(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_suite=SUITE)
 
-    result = pytester.runpytest_subprocess("-p", "pytest_compilecontract.journal", "-k", "not test_contract")
+    result = pytester.runpytest_subprocess("-p", "pytest_compilecontract.events", "-k", "not test_contract")
 
     result.assert_outcomes(passed=3, deselected=1)
-    assert not (pytester.path / "journal").exists()
+    assert not (pytester.path / "told").exists()
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b'{"event": "start"', b"[]", b"3", b"\xff{}"])

@@ -1,7 +1,7 @@
-"""The journal of a run: a line of JSON for each thing as it happens.
+"""The events of a run: a line of JSON for each thing as it happens.
 
 `compilecontract bump` loads this plugin with `-p`, so that it can say what is running, and so that what was measured is
-not lost where the whole process is: a compiler may take it along. A run that finds a journal goes on after it.
+not lost where the whole process is: a compiler may take it along. A run that finds a file goes on after it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from .course import JOURNAL_OPTION, event_from
+from .course import EVENTS_OPTION, event_from
 from .hooks import CONTRACT
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compile contracts", "torch.compile contracts")
-    group.addoption(JOURNAL_OPTION, metavar="FILE", default=None, help="write what happens to FILE")
+    group.addoption(EVENTS_OPTION, metavar="FILE", default=None, help="write what happens to FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    file = config.getoption(JOURNAL_OPTION)
+    file = config.getoption(EVENTS_OPTION)
     # Of pytest-xdist's processes the controller hears of everything.
     if file is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Journal(Path(file)), "compilecontract-journal")
+        config.pluginmanager.register(Events(Path(file)), "compilecontract-events")
 
 
-class Journal:
+class Events:
     """Writes to one file. Tests that an earlier run with this file began are not run again."""
 
     def __init__(self, file: Path) -> None:
