@@ -7,6 +7,7 @@ run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
@@ -17,7 +18,7 @@ from pytest_compilecontract.contract import Verdict
 from pytest_compilecontract.drift import LaneComparison, compare
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.measurement import GraphBreak, Measurement, Numerics
-from pytest_compilecontract.policy import DEFAULT_POLICY, Policy
+from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.receipt import (
     FORMAT,
     Entry,
@@ -27,6 +28,7 @@ from pytest_compilecontract.receipt import (
     environment_key,
     fingerprint,
     read_bytes,
+    refuse_spread,
     schema_of,
     value_from_data,
     value_to_data,
@@ -40,12 +42,9 @@ FOLDER = PurePosixPath("contracts/baselines")
 _NOT_KEPT = frozenset(
     (
         "calls",
-        "cold_seconds",
-        "warmup_seconds",
-        "steady_seconds",
-        "overhead_seconds",
         "caches",
         "counters",
+        *(name for name in BANDED if not METRICS[name].counted),
     )
 )
 _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
@@ -56,7 +55,7 @@ class BaselineLane:
     """One lane of one contract, as it was when it was recorded.
 
     `accepted` is why what should not be recorded was recorded all the same. `environment` is a key of the file's
-    `environments`.
+    `environments`. `spread` is the band of each banded metric over the `repeats`, rounded outward.
     """
 
     test: str
@@ -66,6 +65,8 @@ class BaselineLane:
     accepted: str = ""
     limits: dict[str, Any] = field(default_factory=dict)
     lane_settings: dict[str, Any] = field(default_factory=dict)
+    repeats: int = 1
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,7 +227,20 @@ def refusal(entry: Entry) -> str:
 
 def kept_entry(entry: Entry) -> Entry:
     """The entry with no more than a baseline keeps, so that both sides of a comparison know the same things."""
-    return replace(entry, measurement=entry.measurement and kept_measurement(entry.measurement))
+    kept = entry.measurement and kept_measurement(entry.measurement)
+    return replace(entry, measurement=kept, spread=kept_spread(entry))
+
+
+def kept_spread(entry: Entry) -> dict[str, tuple[float, float]]:
+    """The bands with three digits that count, never narrower than they were."""
+    return {name: (_down(low), -_down(-high)) for name, (low, high) in sorted(entry.spread.items())}
+
+
+def _down(value: float) -> float:
+    if not math.isfinite(value) or value.is_integer():
+        return float(value)
+    scale = 10.0 ** (2 - math.floor(math.log10(abs(value))))
+    return min(value, math.floor(value * scale) / scale)
 
 
 def kept_measurement(measurement: Measurement) -> Measurement:
@@ -271,6 +285,8 @@ def _is_wanted(
     )
     lane = compare_lane(entry, environment, found)
     same = kept.limits == entry.limits and kept.lane_settings == entry.lane_settings
+    # A baseline that has no band yet is to get it.
+    same = same and (entry.repeats == 1 or kept.spread.keys() == entry.spread.keys())
     return lane.verdict != "held" or bool(lane.drifts) or not same
 
 
@@ -285,6 +301,8 @@ def _with(baseline: Baseline, entry: Entry, environment: Environment, accepted: 
         accepted=accepted,
         limits=dict(entry.limits),
         lane_settings=dict(entry.lane_settings),
+        repeats=entry.repeats,
+        spread=kept_spread(entry),
     )
     contracts = {**baseline.contracts, entry.contract: {**baseline.contracts.get(entry.contract, {}), entry.lane: lane}}
     used = {each.environment for lanes in contracts.values() for each in lanes.values()}
@@ -306,6 +324,8 @@ def _entry(contract: str, lane: str, kept: BaselineLane) -> Entry:
         limits=kept.limits,
         lane_settings=kept.lane_settings,
         measurement=kept.measurement,
+        repeats=kept.repeats,
+        spread=kept.spread,
     )
 
 
@@ -342,6 +362,7 @@ def from_json(data: bytes, *, name: str) -> Baseline:
             if kept.environment not in baseline.environments:
                 at = f"contracts[{contract!r}][{lane!r}].environment"
                 raise ReceiptError(f"{kept.environment!r} is not in environments", at=f"{name}: {at}")
+            refuse_spread(kept.repeats, kept.spread, at=f"{name}: contracts[{contract!r}][{lane!r}].")
     return baseline
 
 
@@ -431,7 +452,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
             text = [f"{inner}{_compact(key)}: {first}", *rest]
             yield from [*text[:-1], text[-1] + comma]
         yield indent + "}"
-    elif isinstance(value, list) and value:
+    elif isinstance(value, list) and any(not isinstance(item, float) for item in value):
         yield "["
         last = len(value) - 1
         yield from (f"{inner}{_compact(item)}{'' if index == last else ','}" for index, item in enumerate(value))

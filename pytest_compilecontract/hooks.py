@@ -8,7 +8,7 @@ import shlex
 import time
 import unittest
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
-from .session import Judged, Session, Subject, failed, judged, unmeasured
+from .session import Judged, Session, Subject, failed, judged, over_repeats, unmeasured
 from .settings import DEFAULT_LANES, Settings, settings_from
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Contract:
     """A collected test that is a contract, in one lane.
 
     A `bare` one compiles by itself. Where its marker is `inherited` from a class or module, it is a contract only if it
-    compiles anything: its neighbours may be ordinary tests.
+    compiles anything: its neighbours may be ordinary tests. `runs` are its repeats so far, of which `number` is the one
+    that runs, `judged` is the verdict over them, and `whole` says that this one went through to it.
     """
 
     item: pytest.Item
@@ -55,6 +56,14 @@ class Contract:
     drifted: str = ""
     started: float = 0.0
     unusable: str | None = None
+    runs: list[Judged] = field(default_factory=list)
+    number: int = 1
+    whole: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another repeat could tell more."""
+        return self.whole and self.judged is not None and self.judged.entry.verdict != "broken"
 
     @property
     def name(self) -> str:
@@ -83,6 +92,7 @@ class Hooks:
                 baselines=config.getoption("--contract-baselines"),
                 record=config.getoption("--contract-record"),
                 accepted=config.getoption("--contract-accept-reason"),
+                repeat=config.getoption("--contract-repeat") or 1,
             )
             self._history = History(settings=settings)
         except UsageError as error:
@@ -183,16 +193,9 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None:
+        if contract is None or self._settings.repeat > 1:
             return (yield)
-        contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
-        with contextlib.ExitStack() as stack:
-            if contract.unusable is None:
-                try:
-                    stack.enter_context(_surroundings(contract))
-                except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
-                    contract.unusable = f"{type(error).__name__}: {error}"
-            contract.started = time.perf_counter()
+        with surrounded(contract):
             return (yield)
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
@@ -241,8 +244,11 @@ class Hooks:
             result = None
         except UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        except pytest.skip.Exception:
-            self._judge_what_there_is(contract)
+        except pytest.skip.Exception as skipped:
+            if contract.number > 1:
+                contract.judged = over_repeats(contract.runs, f"repeat {contract.number} was skipped: {skipped}")
+            else:
+                self._judge_what_there_is(contract)
             if contract.judged is None or not contract.judged.failed:
                 contract.judged = None
                 raise
@@ -254,7 +260,12 @@ class Hooks:
             if not isinstance(outcome, pytest.skip.Exception):
                 self._judge_what_there_is(contract)
             return result
-        self._judge(contract)
+        run = self._judge(contract)
+        if run is not None:
+            # A plugin that reruns what failed asks for no band: its last run stands alone.
+            contract.runs = [*contract.runs[: contract.number - 1], run]
+            contract.judged = over_repeats(contract.runs)
+            contract.whole = True
         contract.drifted = self._drift(contract)
         said = [_failure(contract)] if contract.judged is not None and contract.judged.failed else []
         if contract.drifted:
@@ -303,15 +314,17 @@ class Hooks:
             worker=self._worker,
         )
 
-    def _judge(self, contract: Contract) -> None:
+    def _judge(self, contract: Contract) -> Judged | None:
+        """What this run measured, judged by itself; None where there is nothing to hold."""
         import torch
 
         measured = [contract.seen.measurement] if contract.seen is not None else []
-        if contract.inherited and not any(each.backend_calls or each.eager_frames for each in measured):
-            return
+        nothing = not any(each.backend_calls or each.eager_frames for each in measured)
+        if contract.inherited and nothing and contract.number == 1:
+            return None
         if contract.compile_lane is not None:
             measured = contract.compile_lane.measurements
-        contract.judged = judged(
+        return judged(
             self._subject(contract),
             measurements=tuple(measured),
             seconds=time.perf_counter() - contract.started,
@@ -322,7 +335,7 @@ class Hooks:
         """Judge what a test measured before it failed by itself, beside its own failure."""
         if not contract.bare and not (contract.compile_lane and contract.compile_lane.measurements):
             return
-        self._judge(contract)
+        contract.judged = self._judge(contract)
         if contract.judged is not None and contract.judged.failed:
             contract.item.add_report_section("call", "compile contract", _failure(contract))
 
@@ -352,6 +365,7 @@ class Hooks:
                 entry = unmeasured(self._subject(contract), said.removeprefix(_CANNOT_RUN.format(contract.lane.name)))
             else:
                 reason = f"the test failed in {call.when}: {call.excinfo.typename}: {said}"
+                reason += f" (in repeat {contract.number})" if self._settings.repeat > 1 else ""
                 entry = failed(self._subject(contract), reason, entry)
         if entry is None:
             return None
@@ -404,6 +418,8 @@ class Hooks:
             terminalreporter.write_line(text, **markup)
         for text, markup in self._history_lines():
             terminalreporter.write_line(text, **markup)
+        if self._settings.repeat > 1 and self.session.entries:
+            terminalreporter.write_line(f"each lane was measured {self._settings.repeat} times")
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
         elif self._settings.report is not None:
@@ -441,12 +457,15 @@ def _failure(contract: Contract) -> str:
     assert contract.judged is not None
     entry = contract.judged.entry
     lane = "" if contract.bare or contract.lane.name in DEFAULT_LANES else f" --contract-lanes={contract.lane.name}"
+    repeats = max(entry.repeats, contract.number)
+    repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
     return failure_text(
         entry.contract,
         entry.lane,
         entry.violations,
         contract.judged.doubts,
-        f"pytest --compile-contracts{lane} {shlex.quote(entry.test)}",
+        f"pytest --compile-contracts{lane}{repeat} {shlex.quote(entry.test)}",
+        unsteady=contract.judged.unsteady,
     )
 
 
@@ -468,6 +487,22 @@ def _said_in_one_line() -> Iterator[None]:
         yield
     except UsageError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+@contextlib.contextmanager
+def surrounded(contract: Contract) -> Iterator[None]:
+    """One run of a contract in the surroundings of its lane, as if it had not run before."""
+    contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
+    contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
+    with contextlib.ExitStack() as stack:
+        if contract.unusable is None:
+            try:
+                stack.enter_context(_surroundings(contract))
+            except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
+                contract.unusable = f"{type(error).__name__}: {error}"
+        if contract.number == 1:
+            contract.started = time.perf_counter()
+        yield
 
 
 def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:

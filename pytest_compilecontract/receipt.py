@@ -9,7 +9,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -73,7 +73,8 @@ class Entry:
 
     `contract` is the test without its lane, `test` pytest's node id. `environment` is a key of the receipt's
     `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `seconds` the test's wall time.
-    `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity.
+    `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity. `repeats` is how
+    often the lane was measured, `spread` the lowest and the highest value of each banded metric over them.
     """
 
     contract: str
@@ -88,6 +89,8 @@ class Entry:
     measurement: Measurement | None = None
     worker: str = ""
     seconds: float = 0.0
+    repeats: int = 1
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -438,6 +441,25 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
             raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
         if entry["verdict"] == "held" and (reason := _contradiction(entry)):
             raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
+    for each in receipt.entries:
+        refuse_spread(each.repeats, each.spread, at=f"{each.contract}, lane {each.lane}: ")
+
+
+def refuse_spread(repeats: int, spread: Mapping[str, tuple[float, float]], *, at: str) -> None:
+    """Refuse a band that cannot have been measured.
+
+    Raises:
+        ReceiptError: fewer than one repeat, a band of a single run, or one whose ends are not in order.
+    """
+    if repeats < 1:
+        raise ReceiptError(f"expected at least 1, got {repeats}", at=f"{at}repeats")
+    if spread and repeats < 2:
+        raise ReceiptError("a spread without repeats", at=f"{at}spread")
+    for name, (low, high) in spread.items():
+        if not low <= high:
+            raise ReceiptError(
+                f"expected the lowest and the highest value, got {low} and {high}", at=f"{at}spread.{name}"
+            )
 
 
 def _contradiction(held: dict[str, Any]) -> str:

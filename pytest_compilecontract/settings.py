@@ -22,7 +22,8 @@ class Settings:
 
     `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
     is the folder of the baselines, `asked_for_baselines` whether the option named it. `record` says what to write
-    there, None nothing; `accepted` is why even what should not be recorded is to be.
+    there, None nothing; `accepted` is why even what should not be recorded is to be. Each lane is measured `repeat`
+    times.
     """
 
     root: Path
@@ -33,6 +34,7 @@ class Settings:
     asked_for_baselines: bool = False
     record: Mode | None = None
     accepted: str = ""
+    repeat: int = 1
 
 
 def settings_from(
@@ -45,6 +47,7 @@ def settings_from(
     baselines: str | None = None,
     record: Mode | None = None,
     accepted: str | None = None,
+    repeat: int = 1,
 ) -> Settings:
     """The settings behind the options.
 
@@ -75,6 +78,7 @@ def settings_from(
         asked_for_baselines=baselines is not None,
         record=record,
         accepted=(accepted or "").strip(),
+        repeat=repeat,
     )
 
 

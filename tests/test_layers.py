@@ -46,15 +46,27 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runner",
         "state",
     ),
-    "top": ("__init__", "__main__", "checking", "cli", "history", "hooks", "plugin", "sample", "session", "settings"),
+    "top": (
+        "__init__",
+        "__main__",
+        "checking",
+        "cli",
+        "history",
+        "hooks",
+        "plugin",
+        "repeating",
+        "sample",
+        "session",
+        "settings",
+    ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "hooks", "plugin")
+KNOW_PYTEST = ("__init__", "hooks", "plugin", "repeating")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
 THIRD_PARTIES = {
     "core": {"msgspec"},
     "torch rim": {"torch", "numpy"},
-    "top": {"torch", "pytest", "jsonschema", "msgspec"},
+    "top": {"torch", "pytest", "_pytest", "jsonschema", "msgspec"},
 }
 SLOW = ("torch", "numpy", "msgspec", "jsonschema", "triton", "hypothesis", "asyncio")
 

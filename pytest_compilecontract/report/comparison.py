@@ -28,6 +28,7 @@ MOST_SETTINGS = 8
 _ORDER: tuple[Verdict, ...] = (
     "broken",
     "drifted",
+    "unstable",
     "unverified",
     "missing",
     "unmeasured",
@@ -165,7 +166,7 @@ def _grouped(lanes: Sequence[LaneComparison], shared: Attribution, everything: b
 def _group_lines(group: _Group) -> list[str]:
     lanes = ", ".join(plain(lane) for lane in group.lanes)
     lines = [cut(f"{group.verdict} {plain(group.contract)} [{lanes}]"), *group.lines]
-    if group.verdict in ("broken", "drifted", "unverified"):
+    if group.verdict in ("broken", "drifted", "unstable", "unverified"):
         # To be copied, so whole.
         lines.append(f"{_MARGIN}rerun: {plain(group.rerun)}")
     return lines

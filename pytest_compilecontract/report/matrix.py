@@ -17,7 +17,7 @@ CELL_WIDTH = 42
 _MARGIN = "  "
 _SETUP = ("installed", "imported")
 _ESCAPED = re.compile(r"[\\`*_\[\]|~#@<>&]")
-_OPEN = ("broken", "drifted", "unverified", "missing", "unmeasured", "new", "violated")
+_OPEN = ("broken", "drifted", "unstable", "unverified", "missing", "unmeasured", "new", "violated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
