@@ -336,10 +336,10 @@ def _compare_lane(
 def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[Verdict | None, str]:
     if new.verdict == "unmeasured":
         return "unmeasured", new.reason
-    if old.verdict == "unmeasured":
-        return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
     if new.verdict == "unstable":
         return "unstable", new.reason
+    if old.verdict == "unmeasured":
+        return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
     if "broken" in (old.verdict, new.verdict):
         # One that took its process with it could not say where it ran.
         return None, ""

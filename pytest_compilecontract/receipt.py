@@ -441,8 +441,8 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
             raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
         if entry["verdict"] == "held" and (reason := _contradiction(entry)):
             raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
-    for each in receipt.entries:
-        refuse_spread(each.repeats, each.spread, at=f"{each.contract}, lane {each.lane}: ")
+        bands = {name: (float(low), float(high)) for name, (low, high) in entry.get("spread", {}).items()}
+        refuse_spread(entry.get("repeats", 1), bands, at=f"entries[{index}].")
 
 
 def refuse_spread(repeats: int, spread: Mapping[str, tuple[float, float]], *, at: str) -> None:

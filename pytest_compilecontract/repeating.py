@@ -55,7 +55,7 @@ class Repeating:
 
 
 def _tear_down_the_rest(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """Tear down what the next test does not share, which the last of the repeats does otherwise; a report if it fails."""
+    """What the last repeat does otherwise: tear down what the next test does not share. A report if that fails."""
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     return [item.ihook.pytest_runtest_makereport(item=item, call=call)] if call.excinfo is not None else []
 

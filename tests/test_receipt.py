@@ -143,7 +143,7 @@ ENTRIES = st.builds(
     contract=WORDS,
     lane=WORDS,
     test=WORDS,
-    verdict=st.sampled_from(["held", "violated", "broken", "unmeasured", "unverified", "reference"]),
+    verdict=st.sampled_from(["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]),
     environment=st.just("cpu"),
     reason=WORDS,
     limits=st.dictionaries(WORDS, JSON, max_size=3),
@@ -155,6 +155,8 @@ ENTRIES = st.builds(
         max_size=2,
     ).map(tuple),
     measurement=st.none() | MEASUREMENTS,
+    repeats=st.integers(2, 9),
+    spread=st.dictionaries(WORDS, st.tuples(FLOATS, FLOATS).filter(lambda ends: ends[0] <= ends[1]), max_size=2),
     worker=WORDS,
     seconds=FLOATS,
 ).filter(lambda entry: entry.verdict != "held" or (entry.measurement is not None and not entry.violations))
