@@ -24,6 +24,7 @@ from pytest_compilecontract.receipt import (
     Entry,
     Environment,
     Receipt,
+    defaults_key,
     document_from_json,
     environment_key,
     fingerprint,
@@ -38,6 +39,7 @@ from pytest_compilecontract.receipt import (
 Mode = Literal["new", "changed", "all"]
 MODES: tuple[Mode, ...] = ("new", "changed", "all")
 FOLDER = PurePosixPath("contracts/baselines")
+DEFAULTS = "defaults"
 # What a run took, and how often torch's caches were met, is not what a later run is held to.
 _NOT_KEPT = frozenset(
     (
@@ -80,11 +82,15 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A lane's baseline: the environment key that it was recorded under, and what was recorded."""
+    """A lane's baseline: the environment key that it was recorded under, and what was recorded.
+
+    `defaults` are those of the torch it was recorded on, empty where they were not kept.
+    """
 
     key: str
     entry: Entry
     environment: Environment
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +114,7 @@ class Baselines:
             self._beside = PurePosixPath("-")
         self._read: dict[Path, Baseline | None] = {}
         self._older: dict[str, tuple[str, ...]] = {}
+        self._defaults = _Defaults(folder)
 
     def find(self, contract: str, lane: str, environment: Environment) -> Found | None:
         """The lane's own baseline, else that of the newest older torch on the same kind of device.
@@ -120,8 +127,12 @@ class Baselines:
             baseline = self._file(self.path(contract, each))
             kept = baseline.contracts.get(contract, {}).get(lane) if baseline else None
             if baseline is not None and kept is not None:
+                environment = baseline.environments[kept.environment]
                 return Found(
-                    key=each, entry=_entry(contract, lane, kept), environment=baseline.environments[kept.environment]
+                    key=each,
+                    entry=_entry(contract, lane, kept),
+                    environment=environment,
+                    defaults=self._defaults.of(environment),
                 )
         return None
 
@@ -159,11 +170,12 @@ class Baselines:
         environments: Mapping[str, Environment],
         mode: Mode,
         accepted: str = "",
-        policy: Policy = DEFAULT_POLICY,
+        defaults: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Recorded:
         """Write what ran to the baseline of the environment that it ran in; all else stays as it is.
 
         "new" writes lanes that have no baseline there, "changed" those whose baseline says otherwise, "all" both.
+        `defaults` are torch's own, by the key that an environment names: each table is written once, beside.
 
         Raises:
             ReceiptError: a file cannot be read or written.
@@ -185,6 +197,8 @@ class Baselines:
             written[path] = _with(baseline, entry, environment, accepted if why else "")
             lanes.append((entry.contract, entry.lane))
         for path, baseline in written.items():
+            for environment in baseline.environments.values():
+                self._defaults.keep(environment, defaults or {})
             write_bytes(path, to_json(baseline))
             self._read[path] = baseline
         self._older.clear()
@@ -196,12 +210,69 @@ class Baselines:
         return self._read[path]
 
 
+class _Defaults:
+    """Tables of torch's own defaults: a file each, named by its key, in a folder beside those of the environments."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / DEFAULTS
+        self._read: dict[str, Mapping[str, str]] = {}
+
+    def of(self, environment: Environment) -> Mapping[str, str]:
+        """The table that the environment names; empty where it names none, or none is kept.
+
+        Raises:
+            ReceiptError: the file cannot be read, or is another table than its name says.
+        """
+        key = environment.defaults or ""
+        path = self._folder / f"{key}.json"
+        if key not in self._read:
+            self._read[key] = _read_defaults(path, key) if _is_key(key) and path.is_file() else {}
+        return self._read[key]
+
+    def keep(self, environment: Environment, tables: Mapping[str, Mapping[str, str]]) -> None:
+        """Write the table that the environment names, where there is none yet.
+
+        Raises:
+            ReceiptError: the file cannot be written.
+        """
+        key = environment.defaults or ""
+        path = self._folder / f"{key}.json"
+        if key in tables and _is_key(key) and not path.is_file():
+            data = {"format": FORMAT, "torch": environment.torch, "defaults": dict(tables[key])}
+            write_bytes(path, "\n".join(_lines(data, "")).encode() + b"\n")
+            self._read[key] = tables[key]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DefaultsFile:
+    format: int
+    torch: str | None
+    defaults: dict[str, str]
+
+
+def _read_defaults(path: Path, key: str) -> Mapping[str, str]:
+    name = str(path)
+    read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
+    if defaults_key(read.defaults) != key:
+        raise ReceiptError("not the table that its name says (delete it, and record again)", at=name)
+    return read.defaults
+
+
+def _is_key(text: str) -> bool:
+    # It names a file, and comes from one.
+    return re.fullmatch("[0-9a-f]{12}", text) is not None
+
+
 def compare_lane(
-    entry: Entry, environment: Environment, found: Found, policy: Policy = DEFAULT_POLICY
+    entry: Entry,
+    environment: Environment,
+    found: Found,
+    policy: Policy = DEFAULT_POLICY,
+    defaults: Mapping[str, str] | None = None,
 ) -> LaneComparison:
-    """A lane that ran, held against its baseline."""
-    before = _receipt({found.entry.environment: found.environment}, [found.entry])
-    after = _receipt({entry.environment: environment}, [kept_entry(entry)])
+    """A lane that ran, held against its baseline; `defaults` are those of the torch that it ran on."""
+    before = _receipt({found.entry.environment: found.environment}, [found.entry], [found.defaults])
+    after = _receipt({entry.environment: environment}, [kept_entry(entry)], [defaults or {}])
     lanes = compare(before, after, policy).lanes
     assert len(lanes) == 1, "a reference has no baseline"
     return lanes[0]
@@ -334,8 +405,17 @@ def _parsed(key: str) -> tuple[tuple[int, int], str] | None:
     return ((int(found["major"]), int(found["minor"])), found["device"]) if found else None
 
 
-def _receipt(environments: Mapping[str, Environment], entries: Sequence[Entry]) -> Receipt:
-    return Receipt(plugin="", created="", environments=dict(environments), entries=tuple(entries))
+def _receipt(
+    environments: Mapping[str, Environment], entries: Sequence[Entry], defaults: Iterable[Mapping[str, str]]
+) -> Receipt:
+    named = zip((each.defaults for each in environments.values()), defaults, strict=True)
+    return Receipt(
+        plugin="",
+        created="",
+        environments=dict(environments),
+        defaults={key: dict(table) for key, table in named if key and table},
+        entries=tuple(entries),
+    )
 
 
 # Files
@@ -389,7 +469,8 @@ def read_folder(folder: Path) -> Receipt:
             for contract, lanes in baseline.contracts.items()
             for name, lane in lanes.items()
         ]
-    return _receipt(environments, entries)
+    kept = _Defaults(inner[0].parent if inner else folder.parent)
+    return _receipt(environments, entries, [kept.of(each) for each in environments.values()])
 
 
 def to_json(baseline: Baseline) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
 from pytest_compilecontract.contract import Verdict as OwnVerdict
@@ -75,7 +75,8 @@ class Attribution:
     """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
 
     What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
-    reads; `project` is the commit, the lane's definition and the contract's limits.
+    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings of
+    torch that both have and whose defaults differ: they are torch's, so no suspect of their own.
     """
 
     torch: tuple[str, ...] = ()
@@ -83,10 +84,11 @@ class Attribution:
     hardware: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     project: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
 
     def suspects(self) -> tuple[str, ...]:
         """The kinds of thing that differ: the drift is due to one of them."""
-        return tuple(each.name for each in fields(self) if getattr(self, each.name))
+        return tuple(each.name for each in fields(self) if each.name != "defaults" and getattr(self, each.name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +169,7 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
         ReceiptError: a receipt has a lane of a contract twice, as one of several environments has.
     """
     old, new = _by_lane(before), _by_lane(after)
-    environments = _Environments(before.environments, after.environments)
+    environments = _Environments(before, after)
     lanes = [
         _compare_lane(key, old.get(key), new.get(key), environments, policy)
         for key in sorted({*old, *new})
@@ -216,14 +218,18 @@ def rerun_command(entry: Entry) -> str:
 class _Environments:
     """The environments of both sides, and what differs between any two of them."""
 
-    def __init__(self, before: Mapping[str, Environment], after: Mapping[str, Environment]) -> None:
-        self.before, self.after = before, after
+    def __init__(self, before: Receipt, after: Receipt) -> None:
+        self.before, self.after = before.environments, after.environments
+        self._defaults = before.defaults, after.defaults
         self._known: dict[tuple[str, str], Attribution] = {}
 
     def attribution(self, old: Entry, new: Entry) -> Attribution:
         pair = (old.environment, new.environment)
         if pair not in self._known:
-            self._known[pair] = _attribution(self.before[pair[0]], self.after[pair[1]])
+            was, now = self.before[pair[0]], self.after[pair[1]]
+            tables = [each.get(env.defaults or "", {}) for each, env in zip(self._defaults, (was, now), strict=True)]
+            told = tuple(_change(*each) for each in changed_defaults(*tables))
+            self._known[pair] = replace(_attribution(was, now), defaults=told)
         found = self._known[pair]
         if old.lane_settings == new.lane_settings and old.limits == new.limits:
             return found
@@ -231,13 +237,13 @@ class _Environments:
             *(f"lane: {each}" for each in _differing(old.lane_settings, new.lane_settings)),
             *(f"limit: {each}" for each in _differing(old.limits, new.limits)),
         )
-        return Attribution(
-            torch=found.torch,
-            library=found.library,
-            hardware=found.hardware,
-            settings=found.settings,
-            project=(*found.project, *changed),
-        )
+        return replace(found, project=(*found.project, *changed))
+
+
+def changed_defaults(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """The settings that both torches have and whose defaults differ, each with the two."""
+    both = sorted(before.keys() & after.keys())
+    return tuple((name, before[name], after[name]) for name in both if before[name] != after[name])
 
 
 def _attribution(before: Environment, after: Environment) -> Attribution:
@@ -260,6 +266,7 @@ def _attribution(before: Environment, after: Environment) -> Attribution:
         settings=(
             *_differing(before.settings or {}, after.settings or {}, unset="torch's default"),
             *_differing(before.variables, after.variables, unset="not set"),
+            *_differing(before.overrides, after.overrides, unset="torch's default"),
         ),
         project=project,
     )
@@ -336,15 +343,18 @@ def _compare_lane(
 def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[Verdict | None, str]:
     if new.verdict == "unmeasured":
         return "unmeasured", new.reason
-    if new.verdict == "unstable":
-        return "unstable", new.reason
-    if old.verdict == "unmeasured":
+    for entry, known, when in ((new, environments.after, ""), (old, environments.before, " before")):
+        if overrides := known[entry.environment].overrides:
+            said = ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))
+            return "unverified", f"not run as users have it{when}: --contract-set {said}"
+    if old.verdict == "unmeasured" and new.verdict != "unstable":
         return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
     if "broken" in (old.verdict, new.verdict):
         # One that took its process with it could not say where it ran.
         return None, ""
-    if old.verdict == "unstable":
-        return "unstable", f"unstable before: {old.reason}"
+    for entry, when in ((new, ""), (old, "unstable before: ")):
+        if entry.verdict == "unstable":
+            return "unstable", f"{when}{entry.reason}"
     was = device_of(environments.before[old.environment], old.lane_settings)
     now = device_of(environments.after[new.environment], new.lane_settings)
     if was != now:
@@ -355,6 +365,8 @@ def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[
 def _verdict(old: Entry, new: Entry, pair: _Pair, drifts: Sequence[Drift]) -> tuple[Verdict, str]:
     if new.verdict == "broken":
         return "broken", new.reason if old.verdict != "broken" else f"broken before too: {new.reason}"
+    if new.verdict == "unstable":
+        return "unstable", new.reason
     judged = [drift for drift in drifts if drift.gates]
     if any(drift.direction == "worse" for drift in judged):
         return "drifted", ""

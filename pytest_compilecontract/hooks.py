@@ -7,7 +7,7 @@ import functools
 import shlex
 import time
 import unittest
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,7 @@ class Hooks:
                 record=config.getoption("--contract-record"),
                 accepted=config.getoption("--contract-accept-reason"),
                 repeat=config.getoption("--contract-repeat") or 1,
+                overrides=config.getoption("--contract-set") or (),
             )
             self._history = History(settings=settings)
         except UsageError as error:
@@ -102,6 +103,7 @@ class Hooks:
         self._recorded: Recorded | None = None
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
         self._problem = ""
+        self._told_defaults = False
 
     @property
     def _settings(self) -> Settings:
@@ -195,8 +197,34 @@ class Hooks:
         contract = item.stash.get(CONTRACT, None)
         if contract is None or self._settings.repeat > 1:
             return (yield)
-        with surrounded(contract):
+        with self.surrounded(contract):
             return (yield)
+
+    @contextlib.contextmanager
+    def surrounded(self, contract: Contract) -> Iterator[None]:
+        """One run of a contract in the surroundings of its lane, as if it had not run before."""
+        contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
+        contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
+        with contextlib.ExitStack() as stack:
+            if contract.unusable is None:
+                try:
+                    stack.enter_context(_surroundings(contract, self._settings.overrides))
+                except UsageError as error:
+                    contract.unusable = str(error)
+                except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
+                    contract.unusable = f"{type(error).__name__}: {error}"
+            if contract.number == 1:
+                contract.started = time.perf_counter()
+            yield
+
+    @functools.cached_property
+    def _where(self) -> tuple[str, Environment]:
+        """The environment of this process, and the key that entries know it by."""
+        from .environment import with_overrides
+        from .receipt import fingerprint
+
+        environment = with_overrides(_environment(self._settings.root), self._settings.overrides)
+        return fingerprint(environment), environment
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -297,7 +325,7 @@ class Hooks:
         if entry is None or entry.verdict == "broken":
             return ""
         try:
-            held = self._history.hold(entry, _environment(self._settings.root)[1])
+            held = self._history.hold(entry, self._where[1], _torch_defaults())
         except ReceiptError as error:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self._history.is_recorded(entry, held):
@@ -310,7 +338,7 @@ class Hooks:
             lane=contract.lane,
             test=contract.item.nodeid,
             limits=contract.limits,
-            environment=_environment(self._settings.root)[0],
+            environment=self._where[0],
             worker=self._worker,
         )
 
@@ -369,12 +397,15 @@ class Hooks:
                 entry = failed(self._subject(contract), reason, entry)
         if entry is None:
             return None
-        _, environment = _environment(self._settings.root)
-        return {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        _, environment = self._where
+        sent = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        # A table of some size, so once for each process.
+        return sent if self._told_defaults else {**sent, "defaults": _torch_defaults()}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kept = getattr(report, "compile_contract", None)
         if kept is not None:
+            self._told_defaults = True
             self.session.receive(kept)
         elif str(report.when) == "???":  # pytest-xdist's word for a test whose worker died
             self._lose(report)
@@ -402,8 +433,8 @@ class Hooks:
     def _hold_to_history(self) -> None:
         entries, environments = self.session.entries.values(), self.session.environments
         # Before recording, which would make this run its own baseline.
-        self._held = self._history.summary(entries, environments)
-        self._recorded = self._history.record(entries, environments)
+        self._held = self._history.summary(entries, environments, self.session.defaults)
+        self._recorded = self._history.record(entries, environments, self.session.defaults)
         problems = list(self._history.rotten(self._held))
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._recorded is None and not compared:
@@ -418,6 +449,9 @@ class Hooks:
             terminalreporter.write_line(text, **markup)
         for text, markup in self._history_lines():
             terminalreporter.write_line(text, **markup)
+        if overrides := self._settings.overrides:
+            said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
+            terminalreporter.write_line(f"not as users have it, so held to no baseline: {said}", yellow=True)
         if self._settings.repeat > 1 and self.session.entries:
             terminalreporter.write_line(f"each lane was measured {self._settings.repeat} times")
         if self._problem:
@@ -489,26 +523,10 @@ def _said_in_one_line() -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-@contextlib.contextmanager
-def surrounded(contract: Contract) -> Iterator[None]:
-    """One run of a contract in the surroundings of its lane, as if it had not run before."""
-    contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
-    contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
-    with contextlib.ExitStack() as stack:
-        if contract.unusable is None:
-            try:
-                stack.enter_context(_surroundings(contract))
-            except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
-                contract.unusable = f"{type(error).__name__}: {error}"
-        if contract.number == 1:
-            contract.started = time.perf_counter()
-        yield
-
-
-def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:
+def _surroundings(contract: Contract, defaults: Mapping[str, object]) -> contextlib.AbstractContextManager[None]:
     from .isolation import isolated
 
-    return isolated(None if contract.bare else contract.lane)
+    return isolated(None if contract.bare else contract.lane, defaults)
 
 
 @functools.cache
@@ -524,6 +542,12 @@ def _no_torch() -> str | None:
     return None
 
 
+def _torch_defaults() -> dict[str, str]:
+    from .environment import torch_defaults
+
+    return torch_defaults()
+
+
 @functools.cache
 def _unavailable(lane: Lane) -> str | None:
     from .probes.availability import unavailable as reason
@@ -532,9 +556,7 @@ def _unavailable(lane: Lane) -> str | None:
 
 
 @functools.cache
-def _environment(root: Path) -> tuple[str, Environment]:
+def _environment(root: Path) -> Environment:
     from .environment import current_environment
-    from .receipt import fingerprint
 
-    environment = current_environment(root)
-    return fingerprint(environment), environment
+    return current_environment(root)

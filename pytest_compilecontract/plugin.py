@@ -24,6 +24,7 @@ NEED_SWITCH = (
     "--contract-record",
     "--contract-accept-reason",
     "--contract-repeat",
+    "--contract-set",
 )
 MODES = ("new", "changed", "all")
 MOST_REPEATS = 1000
@@ -68,6 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_repeats,
         default=None,
         help="measure each lane N times: counts that differ are unstable, times and sizes get the band they lay in",
+    )
+    group.addoption(
+        "--contract-set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=None,
+        help="give every lane a setting in place of torch's default (torch._dynamo.config.recompile_limit=4); the "
+        "receipt keeps it, and no such run is held to anything",
     )
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 

@@ -27,6 +27,7 @@ from pytest_compilecontract.measurement import Measurement
 T = TypeVar("T")
 
 FORMAT = 1
+RECEIPT = "receipt.json"
 DEEPEST = 64
 LARGEST_BYTES = 256 * 1024 * 1024
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -44,6 +45,9 @@ class Environment:
     the processor's name. `dirty`: tracked files differ from `commit`. `settings` are the values of torch's config
     modules that differ from torch's defaults, by their full names; `variables` the environment variables that torch,
     triton or CUDA read. Folders of this machine are written as <home>, <root> and <tmp>.
+
+    `overrides` are settings that the run was given in place of torch's defaults (`--contract-set`): it is no run as
+    users have it. `defaults` is the key of torch's own defaults, a table that many environments share.
     """
 
     torch: str | None = None
@@ -65,6 +69,8 @@ class Environment:
     libraries: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+    defaults: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,14 +103,16 @@ class Entry:
 class Receipt:
     """What one session measured, with the environments it was measured in.
 
-    `created` is UTC, as "2026-01-31T12:00:00Z". The entries are always in order of contract, lane, environment, test
-    and worker, whatever the order they were given in.
+    `created` is UTC, as "2026-01-31T12:00:00Z". `defaults` are torch's own defaults of its settings, by the key that
+    the environments name: full name and value, as Python writes it. The entries are always in order of contract, lane,
+    environment, test and worker, whatever the order they were given in.
     """
 
     format: int = FORMAT
     plugin: str
     created: str
     environments: dict[str, Environment] = field(default_factory=dict)
+    defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
@@ -124,9 +132,20 @@ def environment_key(env: Environment) -> str:
 
 
 def fingerprint(env: Environment) -> str:
-    """12 hex digits over every field: two environments with the same are the same in all that is recorded."""
-    text = json.dumps({each.name: getattr(env, each.name) for each in fields(env)}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """12 hex digits over every field: two environments with the same are the same in all that is recorded.
+
+    But for torch's own defaults: they come with torch.
+    """
+    return _digest({each.name: getattr(env, each.name) for each in fields(env) if each.name != "defaults"})
+
+
+def defaults_key(defaults: Mapping[str, str]) -> str:
+    """12 hex digits that name a table of torch's own defaults."""
+    return _digest(dict(defaults))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def to_json(receipt: Receipt) -> bytes:

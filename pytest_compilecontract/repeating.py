@@ -12,7 +12,7 @@ import pytest
 # As the plugins that rerun tests do: pytest has no other way to run one again, and provides for it there.
 from _pytest.runner import runtestprotocol
 
-from .hooks import CONTRACT, surrounded
+from .hooks import CONTRACT
 
 if TYPE_CHECKING:
     from .hooks import Contract, Hooks
@@ -22,6 +22,7 @@ class Repeating:
     """The part of the plugin that is there only where lanes are measured more than once."""
 
     def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
         self._repeats = hooks.session.settings.repeat
 
     @pytest.hookimpl(tryfirst=True)
@@ -43,7 +44,7 @@ class Repeating:
             _forget(item, sections, properties)
             contract.number = number
             earlier, last = reports, number == self._repeats
-            with surrounded(contract):
+            with self._hooks.surrounded(contract):
                 # Torn down as far as the item's parent, so that wider fixtures are those of all repeats.
                 reports = runtestprotocol(item, log=False, nextitem=nextitem if last else item.parent)  # type: ignore[arg-type]
             if last or (contract.goes_on and not any(report.failed for report in reports if report.when == "teardown")):

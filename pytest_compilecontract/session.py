@@ -17,6 +17,7 @@ from .receipt import (
     Entry,
     Environment,
     Receipt,
+    defaults_key,
     entry_from_data,
     environment_from_data,
     write_receipt,
@@ -60,12 +61,15 @@ class Session:
     settings: Settings
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
+    defaults: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def receive(self, sent: Mapping[str, Any]) -> None:
         """Keep what a report brought; a test that ran again replaces what it showed before."""
         entry = entry_from_data(sent["entry"])
         self.entries[entry.test] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
+        if defaults := sent.get("defaults"):
+            self.defaults[defaults_key(defaults)] = dict(defaults)
 
     def lose(self, contract: str, lane: Lane, test: str, reason: str) -> None:
         """Keep that a lane took its process with it, and all that was known of it."""
@@ -97,6 +101,7 @@ class Session:
             plugin=__version__,
             created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             environments=dict(self.environments),
+            defaults=dict(self.defaults),
             entries=tuple(self.entries.values()),
         )
 

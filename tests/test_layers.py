@@ -58,6 +58,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "sample",
         "session",
         "settings",
+        "trying",
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.

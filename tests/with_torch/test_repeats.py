@@ -314,7 +314,7 @@ def test_a_repeat_starts_from_a_clean_item(ran: Ran) -> None:
 
     assert held.partition("\n_")[0].count("output of a repeat") == 1
     assert ran.junit.count('<property name="set up"') == 2  # test_held and test_plain, once each
-    assert ran.junit.count("<testcase ") == 21
+    assert ran.junit.count("<testcase ") == 17
 
 
 def test_only_repeats_that_agree_are_recorded(project: Project, ran: Ran) -> None:
