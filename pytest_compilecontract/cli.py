@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
             two.add_argument(
                 "--try-settings",
                 action="store_true",
-                help="run each lane that drifted again, on NEW's torch with OLD's defaults, and name the one that explains it",
+                help="rerun what drifted, on NEW's torch with OLD's defaults, and name the setting that explains it",
             )
             two.add_argument(
                 "--python",

@@ -50,7 +50,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.gate import answer
 from pytest_compilecontract.measurement import Call, Location, Measurement, Numerics
 from pytest_compilecontract.policy import BANDED, METRICS, Policy
-from pytest_compilecontract.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.receipt import Entry, Environment, Receipt, defaults_key
 
 
 def compared(old: Measurement | None, new: Measurement | None, **changes: Any) -> LaneComparison:
@@ -601,6 +601,49 @@ def test_the_settings_that_changed_are_listed() -> None:
     )
 
     assert comparison.lanes[0].attribution.settings == ("torch._dynamo.config.cache 8 -> 16",)
+
+
+def with_defaults(receipt: Receipt, **table: str) -> Receipt:
+    """The receipt with a table of torch's own defaults."""
+    full = {f"torch._dynamo.config.{name}": value for name, value in table.items()}
+    key = defaults_key(full)
+    environments = {name: replace(each, defaults=key) for name, each in receipt.environments.items()}
+    return replace(receipt, environments=environments, defaults={key: full})
+
+
+def test_the_settings_that_both_torches_have_and_whose_defaults_differ_are_listed() -> None:
+    old = with_defaults(before(an_entry()), a="True", b="8", same="1", gone="1")
+    new = with_defaults(after(an_entry()), a="False", b="16", same="1", come="1")
+
+    attribution = compare(old, new).lanes[0].attribution
+
+    assert attribution.defaults == ("torch._dynamo.config.a True -> False", "torch._dynamo.config.b 8 -> 16")
+    assert attribution.suspects() == ("torch",)
+
+
+def test_without_the_table_of_both_no_default_is_listed() -> None:
+    new = with_defaults(after(an_entry()), a="False")
+
+    assert compare(before(an_entry()), new).lanes[0].attribution.defaults == ()
+
+
+@pytest.mark.parametrize("verdict", ["held", "broken", "unstable", "violated"])
+@pytest.mark.parametrize("sides", ["after", "before", "both"])
+def test_a_run_with_settings_of_its_own_is_never_a_normal_one(sides: str, verdict: Any) -> None:
+    entry = an_entry(WORSENED["recompiles"], verdict=verdict)
+    given = {"overrides": {"torch._dynamo.config.a": "1"}}
+    environments = [
+        replace(OLD, **(given if sides != "after" else {})),
+        replace(NEW, **(given if sides != "before" else {})),
+    ]
+
+    comparison = compare(*(a_receipt(entry, environment=each) for each in environments))
+
+    when = " before" if sides == "before" else ""
+    lane = comparison.lanes[0]
+    assert lane.verdict == "unverified"
+    assert lane.reason == f"not run as users have it{when}: --contract-set torch._dynamo.config.a=1"
+    assert answer(comparison).outcome == "not known"
 
 
 def test_the_command_of_a_test_that_compiles_by_itself_names_no_lane() -> None:

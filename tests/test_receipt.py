@@ -206,7 +206,8 @@ def test_the_document_is_indented_and_sorted_and_ends_its_last_line() -> None:
     text = to_json(Receipt(plugin="0.1.0", created="2026-01-31T12:00:00Z")).decode()
 
     assert text == (
-        '{\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n  "environments": {},\n  "format": 1,\n'
+        '{\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n  "environments": {},\n'
+        '  "format": 1,\n'
         '  "plugin": "0.1.0"\n}\n'
     )
 
@@ -345,8 +346,8 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
             ["environments", "cpu", "gpu"],
             2,
             "environments['cpu']: unknown key 'gpu' (known keys: capability, commit, cuda, cudnn, defaults, "
-            "device, device_count, dirty, driver, libraries, nccl, overrides, platform, plugin, processor, pytest, python, "
-            "settings, torch, triton, variables)",
+            "device, device_count, dirty, driver, libraries, nccl, overrides, platform, plugin, processor, pytest, "
+            "python, settings, torch, triton, variables)",
         ),
         (
             ["matrix"],
