@@ -46,7 +46,7 @@ _NOT_KEPT = frozenset(
         "calls",
         "caches",
         "counters",
-        *(name for name in BANDED if not METRICS[name].counted),
+        *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),
     )
 )
 _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
