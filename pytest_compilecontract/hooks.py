@@ -104,6 +104,7 @@ class Hooks:
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
         self._problem = ""
         self._told_defaults = False
+        self._place: tuple[str, Environment] | None = None
 
     @property
     def _settings(self) -> Settings:
@@ -217,14 +218,15 @@ class Hooks:
                 contract.started = time.perf_counter()
             yield
 
-    @functools.cached_property
     def _where(self) -> tuple[str, Environment]:
         """The environment of this process, and the key that entries know it by."""
-        from .environment import with_overrides
-        from .receipt import fingerprint
+        if self._place is None:
+            from .environment import with_overrides
+            from .receipt import fingerprint
 
-        environment = with_overrides(_environment(self._settings.root), self._settings.overrides)
-        return fingerprint(environment), environment
+            environment = with_overrides(_environment(self._settings.root), self._settings.overrides)
+            self._place = fingerprint(environment), environment
+        return self._place
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -325,7 +327,7 @@ class Hooks:
         if entry is None or entry.verdict == "broken":
             return ""
         try:
-            held = self._history.hold(entry, self._where[1], _torch_defaults())
+            held = self._history.hold(entry, self._where()[1], _torch_defaults())
         except ReceiptError as error:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self._history.is_recorded(entry, held):
@@ -338,7 +340,7 @@ class Hooks:
             lane=contract.lane,
             test=contract.item.nodeid,
             limits=contract.limits,
-            environment=self._where[0],
+            environment=self._where()[0],
             worker=self._worker,
         )
 
@@ -397,7 +399,7 @@ class Hooks:
                 entry = failed(self._subject(contract), reason, entry)
         if entry is None:
             return None
-        _, environment = self._where
+        _, environment = self._where()
         sent = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
         # A table of some size, so once for each process.
         return sent if self._told_defaults else {**sent, "defaults": _torch_defaults()}
