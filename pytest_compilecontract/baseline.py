@@ -7,6 +7,7 @@ run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
@@ -17,17 +18,20 @@ from pytest_compilecontract.contract import Verdict
 from pytest_compilecontract.drift import LaneComparison, compare
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.measurement import GraphBreak, Measurement, Numerics
-from pytest_compilecontract.policy import DEFAULT_POLICY, Policy
+from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.receipt import (
     FORMAT,
     Entry,
     Environment,
     Receipt,
     decoded,
+    defaults_key,
     document_from_json,
     environment_key,
     fingerprint,
+    is_a_spread,
     read_bytes,
+    refuse_spread,
     remove_file,
     schema_of,
     value_from_data,
@@ -38,16 +42,14 @@ from pytest_compilecontract.receipt import (
 Mode = Literal["new", "changed", "all"]
 MODES: tuple[Mode, ...] = ("new", "changed", "all")
 FOLDER = PurePosixPath("contracts/baselines")
+DEFAULTS = "defaults"
 # What a run took, and how often torch's caches were met, is not what a later run is held to.
 _NOT_KEPT = frozenset(
     (
         "calls",
-        "cold_seconds",
-        "warmup_seconds",
-        "steady_seconds",
-        "overhead_seconds",
         "caches",
         "counters",
+        *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),
     )
 )
 _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
@@ -58,7 +60,7 @@ class BaselineLane:
     """One lane of one contract, as it was when it was recorded.
 
     `accepted` is why what should not be recorded was recorded all the same. `environment` is a key of the file's
-    `environments`.
+    `environments`. `spread` is the band of each banded metric over the `repeats`, rounded outward.
     """
 
     test: str
@@ -68,6 +70,8 @@ class BaselineLane:
     accepted: str = ""
     limits: dict[str, Any] = field(default_factory=dict)
     lane_settings: dict[str, Any] = field(default_factory=dict)
+    repeats: int = 1
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,11 +85,15 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A lane's baseline: the environment key that it was recorded under, and what was recorded."""
+    """A lane's baseline: the environment key that it was recorded under, and what was recorded.
+
+    `defaults` are those of the torch it was recorded on, empty where they were not kept.
+    """
 
     key: str
     entry: Entry
     environment: Environment
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +117,7 @@ class Baselines:
             self._beside = PurePosixPath("-")
         self._read: dict[Path, Baseline | None] = {}
         self._older: dict[str, tuple[str, ...]] = {}
+        self._defaults = _Defaults(folder)
 
     def find(self, contract: str, lane: str, environment: Environment) -> Found | None:
         """The lane's own baseline, else that of the newest older torch on the same kind of device.
@@ -121,8 +130,12 @@ class Baselines:
             baseline = self._file(self.path(contract, each))
             kept = baseline.contracts.get(contract, {}).get(lane) if baseline else None
             if baseline is not None and kept is not None:
+                environment = baseline.environments[kept.environment]
                 return Found(
-                    key=each, entry=_entry(contract, lane, kept), environment=baseline.environments[kept.environment]
+                    key=each,
+                    entry=_entry(contract, lane, kept),
+                    environment=environment,
+                    defaults=self._defaults.of(environment),
                 )
         return None
 
@@ -191,11 +204,12 @@ class Baselines:
         environments: Mapping[str, Environment],
         mode: Mode,
         accepted: str = "",
-        policy: Policy = DEFAULT_POLICY,
+        defaults: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Recorded:
         """Write what ran to the baseline of the environment that it ran in; all else stays as it is.
 
         "new" writes lanes that have no baseline there, "changed" those whose baseline says otherwise, "all" both.
+        `defaults` are torch's own, by the key that an environment names: each table is written once, beside.
 
         Raises:
             ReceiptError: a file cannot be read or written.
@@ -217,6 +231,8 @@ class Baselines:
             written[path] = _with(baseline, entry, environment, accepted if why else "")
             lanes.append((entry.contract, entry.lane))
         for path, baseline in written.items():
+            for environment in baseline.environments.values():
+                self._defaults.keep(environment, defaults or {})
             write_bytes(path, to_json(baseline))
             self._read[path] = baseline
         self._older.clear()
@@ -228,12 +244,69 @@ class Baselines:
         return self._read[path]
 
 
+class _Defaults:
+    """Tables of torch's own defaults: a file each, named by its key, in a folder beside those of the environments."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / DEFAULTS
+        self._read: dict[str, Mapping[str, str]] = {}
+
+    def of(self, environment: Environment) -> Mapping[str, str]:
+        """The table that the environment names; empty where it names none, or none is kept.
+
+        Raises:
+            ReceiptError: the file cannot be read, or is another table than its name says.
+        """
+        key = environment.defaults or ""
+        path = self._folder / f"{key}.json"
+        if key not in self._read:
+            self._read[key] = _read_defaults(path, key) if _is_key(key) and path.is_file() else {}
+        return self._read[key]
+
+    def keep(self, environment: Environment, tables: Mapping[str, Mapping[str, str]]) -> None:
+        """Write the table that the environment names, where there is none yet.
+
+        Raises:
+            ReceiptError: the file cannot be written.
+        """
+        key = environment.defaults or ""
+        path = self._folder / f"{key}.json"
+        if key in tables and _is_key(key) and not path.is_file():
+            data = {"format": FORMAT, "torch": environment.torch, "defaults": dict(tables[key])}
+            write_bytes(path, "\n".join(_lines(data, "")).encode() + b"\n")
+            self._read[key] = tables[key]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DefaultsFile:
+    format: int
+    torch: str | None
+    defaults: dict[str, str]
+
+
+def _read_defaults(path: Path, key: str) -> Mapping[str, str]:
+    name = str(path)
+    read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
+    if defaults_key(read.defaults) != key:
+        raise ReceiptError("not the table that its name says (delete it, and record again)", at=name)
+    return read.defaults
+
+
+def _is_key(text: str) -> bool:
+    # It names a file, and comes from one.
+    return re.fullmatch("[0-9a-f]{12}", text) is not None
+
+
 def compare_lane(
-    entry: Entry, environment: Environment, found: Found, policy: Policy = DEFAULT_POLICY
+    entry: Entry,
+    environment: Environment,
+    found: Found,
+    policy: Policy = DEFAULT_POLICY,
+    defaults: Mapping[str, str] | None = None,
 ) -> LaneComparison:
-    """A lane that ran, held against its baseline."""
-    before = _receipt({found.entry.environment: found.environment}, [found.entry])
-    after = _receipt({entry.environment: environment}, [kept_entry(entry)])
+    """A lane that ran, held against its baseline; `defaults` are those of the torch that it ran on."""
+    before = _receipt({found.entry.environment: found.environment}, [found.entry], [found.defaults])
+    after = _receipt({entry.environment: environment}, [kept_entry(entry)], [defaults or {}])
     lanes = compare(before, after, policy).lanes
     assert len(lanes) == 1, "a reference has no baseline"
     return lanes[0]
@@ -259,7 +332,20 @@ def refusal(entry: Entry) -> str:
 
 def kept_entry(entry: Entry) -> Entry:
     """The entry with no more than a baseline keeps, so that both sides of a comparison know the same things."""
-    return replace(entry, measurement=entry.measurement and kept_measurement(entry.measurement))
+    kept = entry.measurement and kept_measurement(entry.measurement)
+    return replace(entry, measurement=kept, spread=kept_spread(entry))
+
+
+def kept_spread(entry: Entry) -> dict[str, tuple[float, float]]:
+    """The bands with three digits that count, never narrower than they were."""
+    return {name: (_down(low), -_down(-high)) for name, (low, high) in sorted(entry.spread.items())}
+
+
+def _down(value: float) -> float:
+    if not math.isfinite(value) or value.is_integer():
+        return float(value)
+    scale = 10.0 ** (2 - math.floor(math.log10(abs(value))))
+    return min(value, math.floor(value * scale) / scale)
 
 
 def kept_measurement(measurement: Measurement) -> Measurement:
@@ -304,6 +390,8 @@ def _is_wanted(
     )
     lane = compare_lane(entry, environment, found)
     same = kept.limits == entry.limits and kept.lane_settings == entry.lane_settings
+    # A baseline that has no band yet is to get it.
+    same = same and (entry.repeats == 1 or kept.spread.keys() == entry.spread.keys())
     return lane.verdict != "held" or bool(lane.drifts) or not same
 
 
@@ -318,6 +406,8 @@ def _with(baseline: Baseline, entry: Entry, environment: Environment, accepted: 
         accepted=accepted,
         limits=dict(entry.limits),
         lane_settings=dict(entry.lane_settings),
+        repeats=entry.repeats,
+        spread=kept_spread(entry),
     )
     contracts = {**baseline.contracts, entry.contract: {**baseline.contracts.get(entry.contract, {}), entry.lane: lane}}
     used = {each.environment for lanes in contracts.values() for each in lanes.values()}
@@ -339,6 +429,8 @@ def _entry(contract: str, lane: str, kept: BaselineLane) -> Entry:
         limits=kept.limits,
         lane_settings=kept.lane_settings,
         measurement=kept.measurement,
+        repeats=kept.repeats,
+        spread=kept.spread,
     )
 
 
@@ -347,8 +439,17 @@ def _parsed(key: str) -> tuple[tuple[int, int], str] | None:
     return ((int(found["major"]), int(found["minor"])), found["device"]) if found else None
 
 
-def _receipt(environments: Mapping[str, Environment], entries: Sequence[Entry]) -> Receipt:
-    return Receipt(plugin="", created="", environments=dict(environments), entries=tuple(entries))
+def _receipt(
+    environments: Mapping[str, Environment], entries: Sequence[Entry], defaults: Iterable[Mapping[str, str]]
+) -> Receipt:
+    named = zip((each.defaults for each in environments.values()), defaults, strict=True)
+    return Receipt(
+        plugin="",
+        created="",
+        environments=dict(environments),
+        defaults={key: dict(table) for key, table in named if key and table},
+        entries=tuple(entries),
+    )
 
 
 # Files
@@ -370,7 +471,7 @@ def from_json(data: bytes, *, name: str) -> Baseline:
         ReceiptError: one line, whatever the bytes are.
     """
     baseline = decoded(data, Baseline)
-    if baseline is not None and baseline.format == FORMAT and next(_strays(baseline), None) is None:
+    if baseline is not None and baseline.format == FORMAT and _is_consistent(baseline):
         return baseline
     # Something is wrong, or may be: this way is slower, and says what and where.
     return from_document(document_from_json(data, name=name), name=name)
@@ -386,7 +487,15 @@ def from_document(document: dict[str, Any], *, name: str) -> Baseline:
     for contract, lane, environment in _strays(baseline):
         at = f"contracts[{contract!r}][{lane!r}].environment"
         raise ReceiptError(f"{environment!r} is not in environments", at=f"{name}: {at}")
+    for contract, lanes in baseline.contracts.items():
+        for lane, kept in lanes.items():
+            refuse_spread(kept.repeats, kept.spread, at=f"{name}: contracts[{contract!r}][{lane!r}].")
     return baseline
+
+
+def _is_consistent(baseline: Baseline) -> bool:
+    lanes = (kept for each in baseline.contracts.values() for kept in each.values())
+    return next(_strays(baseline), None) is None and all(is_a_spread(kept.repeats, kept.spread) for kept in lanes)
 
 
 def _strays(baseline: Baseline) -> Iterator[tuple[str, str, str]]:
@@ -420,7 +529,8 @@ def read_folder(folder: Path) -> Receipt:
             for contract, lanes in baseline.contracts.items()
             for name, lane in lanes.items()
         ]
-    return _receipt(environments, entries)
+    kept = _Defaults(inner[0].parent if inner else folder.parent)
+    return _receipt(environments, entries, [kept.of(each) for each in environments.values()])
 
 
 def to_json(baseline: Baseline) -> bytes:
@@ -483,7 +593,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
             text = [f"{inner}{_compact(key)}: {first}", *rest]
             yield from [*text[:-1], text[-1] + comma]
         yield indent + "}"
-    elif isinstance(value, list) and value:
+    elif isinstance(value, list) and any(not isinstance(item, float) for item in value):
         yield "["
         last = len(value) - 1
         yield from (f"{inner}{_compact(item)}{'' if index == last else ','}" for index, item in enumerate(value))

@@ -29,6 +29,7 @@ from pytest_compilecontract.gate import Answer, answer
 from pytest_compilecontract.matrix import Matrix, matrix
 from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.receipt import (
+    RECEIPT,
     Entry,
     Receipt,
     document_from_json,
@@ -44,12 +45,12 @@ from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import page
 from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
+from pytest_compilecontract.trying import explained, explained_line, refuse_other_torch, trial_in
 from pytest_compilecontract.waivers import read_waivers, rotten, waived
 
 YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
 INTERRUPTED = 130
 MOST_ERRORS = 20
-RECEIPT = "receipt.json"
 FORMATS_TOLD = {
     "terminal": "text",
     "markdown": "Markdown for a pull request or a job's summary",
@@ -127,6 +128,17 @@ def _parser() -> argparse.ArgumentParser:
         louder = two.add_mutually_exclusive_group()
         louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
         louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
+        if name == "compare":
+            two.add_argument(
+                "--try-settings",
+                action="store_true",
+                help="rerun what drifted, on NEW's torch with OLD's defaults, and name the setting that explains it",
+            )
+            two.add_argument(
+                "--python",
+                metavar="PATH",
+                help="the interpreter with NEW's torch, for --try-settings (default: this one)",
+            )
         two.set_defaults(command=command, verbosity=0)
 
     add_commands(commands)
@@ -287,13 +299,33 @@ def _row(entry: Entry) -> Row:
 
 def _compare(chosen: argparse.Namespace) -> int:
     try:
-        comparison, found, _ = _compared(chosen)
+        if chosen.python is not None and not chosen.try_settings:
+            raise UsageError("--python does nothing without --try-settings")
+        comparison, found, policy = _compared(chosen)
+        if chosen.try_settings:
+            refuse_other_torch(chosen.python or sys.executable, _read(chosen.new))
     except ContractError as error:
         return _refused(error)
     quiet = [title(comparison), totals(comparison)]
     lines = quiet if chosen.verbosity < 0 else comparison_lines(comparison, everything=chosen.verbosity > 0)
-    print("\n".join([*lines, *rotten_lines(found)]))
+    print("\n".join([*lines, *rotten_lines(found)]), flush=True)
+    if chosen.try_settings:
+        _try_settings(chosen, policy)
     return _code(found)
+
+
+def _try_settings(chosen: argparse.Namespace, policy: Policy) -> None:
+    """Print, lane by lane, which of torch's changed defaults explains the drift; progress goes to stderr."""
+    run = trial_in(chosen.python or sys.executable, lambda text: print(one_line(text), file=sys.stderr, flush=True))
+    shown = ""
+    for each in explained(_read(chosen.old), _read(chosen.new), policy, run):
+        lane = f"{each.lane.contract} [{each.lane.lane}]"
+        if lane != shown:
+            print(f"\n{one_line(lane)}")
+            shown = lane
+        print(explained_line(each), flush=True)
+    if not shown:
+        print("nothing drifted, so no setting was tried")
 
 
 def _gate(chosen: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from pytest_compilecontract.measurement import (
 LARGEST_COUNT = 10**9
 LONGEST_SHOWN = 80
 Rule = Literal["fp64", "allclose", "bitwise"]
-Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "reference"]
+Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

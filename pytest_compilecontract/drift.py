@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
 from pytest_compilecontract.contract import Verdict as OwnVerdict
@@ -33,11 +33,13 @@ from pytest_compilecontract.measurement import (
     Measurement,
     Recompile,
 )
-from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Metric, Policy
+from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, GATEABLE, METRICS, Metric, Policy
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
 
 T = TypeVar("T")
-Verdict = Literal["held", "improved", "waived", "drifted", "broken", "new", "missing", "unmeasured", "unverified"]
+Verdict = Literal[
+    "held", "improved", "waived", "drifted", "broken", "new", "missing", "unmeasured", "unverified", "unstable"
+]
 Direction = Literal["worse", "better", "changed"]
 Value = int | float | str
 
@@ -54,7 +56,8 @@ _NO_EXCEPTION = "no exception"
 _STEADY = "compiled code runs in steady calls (default)"
 _CAPTURED: tuple[str, ...] = ("graphs", "graphs_executed", "backward_graphs")
 _COUNTED: tuple[str, ...] = ("graphs", "backward_graphs", "graphs_executed")
-_BANDED: tuple[str, ...] = ("ops_captured", "cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
+# What is the same in every repeat, or the lane is unstable.
+_EXACT = Policy(gate=frozenset(name for name in GATEABLE if name not in BANDED), band={})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +76,8 @@ class Attribution:
     """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
 
     What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
-    reads; `project` is the commit, the lane's definition and the contract's limits.
+    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings of
+    torch that both have and whose defaults differ: they are torch's, so no suspect of their own.
     """
 
     torch: tuple[str, ...] = ()
@@ -81,10 +85,11 @@ class Attribution:
     hardware: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     project: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
 
     def suspects(self) -> tuple[str, ...]:
         """The kinds of thing that differ: the drift is due to one of them."""
-        return tuple(each.name for each in fields(self) if getattr(self, each.name))
+        return tuple(each.name for each in fields(self) if each.name != "defaults" and getattr(self, each.name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +185,21 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
     return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped)
 
 
+def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
+    """In what the repeats of one lane are not the same, a line each; what only has a band may differ."""
+    found: dict[str, str] = {}
+    for number, other in enumerate(repeats[1:], start=2):
+        pair = _Pair(repeats[0], other, _EXACT, Attribution())
+        for drift in pair.drifts():
+            facts = drift.came or drift.went
+            where = f" ({facts[0].where})" if facts else ""
+            said = f"{drift.before} in repeat 1, {drift.after} in repeat {number}{where}"
+            found.setdefault(drift.metric, f"{METRICS[drift.metric].label}: {said}")
+        for said in pair.unknown:
+            found.setdefault(said, f"{said} (repeat {number})")
+    return tuple(found.values())
+
+
 def torch_of(receipt: Receipt) -> str:
     """The torch that a receipt was measured with, as text; several where its environments differ."""
     names = sorted({f"torch {each.torch}" if each.torch else "no torch" for each in receipt.environments.values()})
@@ -198,7 +218,8 @@ def rerun_command(entry: Entry) -> str:
     """The command that runs this one lane of the contract."""
     own = entry.lane_settings.get("backend") == _BODY
     lane = "" if own else f" --contract-lanes={shlex.quote(entry.lane)}"
-    return f"pytest --compile-contracts{lane} {shlex.quote(entry.test)}"
+    repeat = f" --contract-repeat={entry.repeats}" if entry.repeats > 1 else ""
+    return f"pytest --compile-contracts{lane}{repeat} {shlex.quote(entry.test)}"
 
 
 class _Environments:
@@ -209,12 +230,16 @@ class _Environments:
         # Why a lane may be in one of the two alone, where that is known.
         self.stopped_before = before.setup.failure if before.setup is not None else ""
         self.stopped_after = after.setup.failure if after.setup is not None else ""
+        self._defaults = before.defaults, after.defaults
         self._known: dict[tuple[str, str], Attribution] = {}
 
     def attribution(self, old: Entry, new: Entry) -> Attribution:
         pair = (old.environment, new.environment)
         if pair not in self._known:
-            self._known[pair] = _attribution(self.before[pair[0]], self.after[pair[1]])
+            was, now = self.before[pair[0]], self.after[pair[1]]
+            tables = [each.get(env.defaults or "", {}) for each, env in zip(self._defaults, (was, now), strict=True)]
+            told = tuple(_change(*each) for each in changed_defaults(*tables))
+            self._known[pair] = replace(_attribution(was, now), defaults=told)
         found = self._known[pair]
         if old.lane_settings == new.lane_settings and old.limits == new.limits:
             return found
@@ -222,13 +247,13 @@ class _Environments:
             *(f"lane: {each}" for each in _differing(old.lane_settings, new.lane_settings)),
             *(f"limit: {each}" for each in _differing(old.limits, new.limits)),
         )
-        return Attribution(
-            torch=found.torch,
-            library=found.library,
-            hardware=found.hardware,
-            settings=found.settings,
-            project=(*found.project, *changed),
-        )
+        return replace(found, project=(*found.project, *changed))
+
+
+def changed_defaults(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """The settings that both torches have and whose defaults differ, each with the two."""
+    both = sorted(before.keys() & after.keys())
+    return tuple((name, before[name], after[name]) for name in both if before[name] != after[name])
 
 
 def _attribution(before: Environment, after: Environment) -> Attribution:
@@ -251,6 +276,7 @@ def _attribution(before: Environment, after: Environment) -> Attribution:
         settings=(
             *_differing(before.settings or {}, after.settings or {}, unset="torch's default"),
             *_differing(before.variables, after.variables, unset="not set"),
+            *_differing(before.overrides, after.overrides, unset="torch's default"),
         ),
         project=project,
     )
@@ -329,11 +355,18 @@ def _compare_lane(
 def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[Verdict | None, str]:
     if new.verdict == "unmeasured":
         return "unmeasured", new.reason
-    if old.verdict == "unmeasured":
+    for entry, known, when in ((new, environments.after, ""), (old, environments.before, " before")):
+        if overrides := known[entry.environment].overrides:
+            said = ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))
+            return "unverified", f"not run as users have it{when}: --contract-set {said}"
+    if old.verdict == "unmeasured" and new.verdict != "unstable":
         return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
     if "broken" in (old.verdict, new.verdict):
         # One that took its process with it could not say where it ran.
         return None, ""
+    for entry, when in ((new, ""), (old, "unstable before: ")):
+        if entry.verdict == "unstable":
+            return "unstable", f"{when}{entry.reason}"
     was = device_of(environments.before[old.environment], old.lane_settings)
     now = device_of(environments.after[new.environment], new.lane_settings)
     if was != now:
@@ -344,6 +377,8 @@ def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[
 def _verdict(old: Entry, new: Entry, pair: _Pair, drifts: Sequence[Drift]) -> tuple[Verdict, str]:
     if new.verdict == "broken":
         return "broken", new.reason if old.verdict != "broken" else f"broken before too: {new.reason}"
+    if new.verdict == "unstable":
+        return "unstable", new.reason
     judged = [drift for drift in drifts if drift.gates]
     if any(drift.direction == "worse" for drift in judged):
         return "drifted", ""
@@ -415,8 +450,8 @@ class _Pair:
         yield from self._fullgraph(was, now)
         for metric, read in _FACTS.items():
             yield from self._facts(metric, read(was), read(now))
-        for metric in _BANDED:
-            yield from self._banded(METRICS[metric], getattr(was, metric), getattr(now, metric))
+        for metric in BANDED:
+            yield from self._banded(METRICS[metric])
         for metric in _COUNTED:
             before, after = getattr(was, metric), getattr(now, metric)
             if None not in (before, after) and before != after:
@@ -451,18 +486,41 @@ class _Pair:
         if before is not None and after is not None and before != after:
             yield self._drift("fullgraph", "better" if after else "worse", _yes(before), _yes(after))
 
-    def _banded(self, metric: Metric, before: float | None, after: float | None) -> Iterator[Drift]:
-        band = self._policy.band.get(metric.name)
-        if band is None or not self._known(metric.name, before, after):
+    def _banded(self, metric: Metric) -> Iterator[Drift]:
+        """What lies beyond both sides' bands, and as much further as the policy asks for."""
+        was, now = _band(self._old, metric), _band(self._new, metric)
+        width = self._policy.band.get(metric.name)
+        if not self._has_bands(metric, was, now, width) or not self._known(metric.name, was, now):
             return
-        assert before is not None
-        assert after is not None
-        if not abs(after - before) > band * (max if metric.better == "higher" else min)(before, after):
+        assert was is not None
+        assert now is not None
+        near = (was.high, now.low) if now.low > was.high else (was.low, now.high)
+        apart = now.low > was.high or now.high < was.low
+        if not apart or not abs(near[1] - near[0]) > (width or 0.0) * (max if metric.better == "higher" else min)(near):
             return
-        direction: Direction = "better" if (after > before) == (metric.better == "higher") else "worse"
+        direction: Direction = "better" if (near[1] > near[0]) == (metric.better == "higher") else "worse"
         if metric.name == "ops_captured" and direction == "worse" and self._captured_less_often():
             direction = "changed"
-        yield self._drift(metric.name, direction, before, after)
+        told = was.repeats > 1 or now.repeats > 1
+        yield self._drift(
+            metric.name,
+            direction,
+            was.value,
+            now.value,
+            came=(now.fact(),) if told else (),
+            went=(was.fact(),) if told else (),
+        )
+
+    def _has_bands(self, metric: Metric, was: _Band | None, now: _Band | None, width: float | None) -> bool:
+        """Whether the metric may be compared: a number of one run has no band, and none is guessed."""
+        if metric.counted and width is not None:
+            return True
+        single = [side for side, band in (("before", was), ("now", now)) if band is not None and band.repeats < 2]
+        if single and metric.name in self._policy.gate:
+            self.unknown.append(
+                f"{metric.name}: no band {' and '.join(single)}, it was measured once (--contract-repeat)"
+            )
+        return not single
 
     def _captured_less_often(self) -> bool:
         """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""
@@ -508,6 +566,34 @@ class _Pair:
             attribution=self._attribution,
             rerun=rerun_command(self._new),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Band:
+    """Where a banded metric lay over the repeats of one side; a single value where there were none."""
+
+    value: float
+    low: float
+    high: float
+    repeats: int
+
+    def fact(self) -> Fact:
+        if self.repeats < 2:
+            return Fact(where=f"{_short(self.value)} measured once")
+        band = _short(self.low) if self.low == self.high else f"{_short(self.low)} to {_short(self.high)}"
+        return Fact(where=f"{band} over {self.repeats} repeats")
+
+
+def _band(entry: Entry, metric: Metric) -> _Band | None:
+    value = getattr(entry.measurement, metric.name) if entry.measurement is not None else None
+    if entry.repeats > 1 and metric.name in entry.spread:
+        low, high = entry.spread[metric.name]
+        return _Band(value=(low + high) / 2 if value is None else value, low=low, high=high, repeats=entry.repeats)
+    return None if value is None else _Band(value=value, low=value, high=value, repeats=1)
+
+
+def _short(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.3g}"
 
 
 def _why(entry: Entry, metric: str) -> str:

@@ -5,6 +5,7 @@ Take it once, at the session's start: torch sets some of its own environment var
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
 import re
@@ -12,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_compilecontract.receipt import Environment, one_line
+from pytest_compilecontract.receipt import Environment, defaults_key, one_line
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA")
 # torch sets these two itself when it first compiles, and a lane does to have caches of its own: they say where the
 # caches are, which changes no count.
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+# Where torch's defaults are read. Symbolic shapes have settings of their own.
+DEFAULTS_MODULES = (*CONFIG_MODULES, "torch.fx.experimental._config")
 LONGEST = 200
 GIT_SECONDS = 10
 
@@ -64,7 +68,40 @@ def current_environment(root: Path) -> Environment:
             for name, value in sorted(os.environ.items())
             if name not in CACHE_FOLDERS and (name.startswith(PREFIXES) or name == "OMP_NUM_THREADS")
         },
+        defaults=defaults_key(defaults) if (defaults := torch_defaults()) else None,
     )
+
+
+def with_overrides(env: Environment, overrides: Mapping[str, object]) -> Environment:
+    """The environment of a session that gives its lanes these settings in place of torch's defaults."""
+    return replace(env, overrides={name: _written(value) for name, value in sorted(overrides.items())})
+
+
+@cache
+def torch_defaults() -> dict[str, str]:
+    """torch's own default of each of its settings, by full name, as Python writes it; empty where there is no torch.
+
+    Without what cannot be given to another torch: functions, paths of this machine, torch's own bookkeeping.
+    """
+    return _found(lambda: dict(_defaults())) or {}
+
+
+def _defaults() -> Iterator[tuple[str, str]]:
+    for module_name in DEFAULTS_MODULES:
+        module: Any = _found(partial(import_module, module_name))
+        for name, entry in sorted(getattr(module, "_config", {}).items()):
+            if entry.alias is None and not name.rpartition(".")[2].startswith("_"):
+                text = _found(partial(_literal, entry.default))
+                if text is not None:
+                    yield f"{module_name}.{name}", text
+
+
+def _literal(value: object) -> str | None:
+    if isinstance(value, str) and Path(value).is_absolute():
+        return None
+    text = _written(value)
+    ast.literal_eval(text)
+    return text if len(text) <= LONGEST else None
 
 
 def plugin_version() -> str | None:

@@ -61,8 +61,8 @@ class History:
         self.waivers = read_waivers(file) if file.exists() else ()
         self.baselines = Baselines(self.settings.baselines, self.settings.root)
 
-    def hold(self, entry: Entry, environment: Environment) -> Held | None:
-        """The lane against its baseline; None where it has none, or is the reference.
+    def hold(self, entry: Entry, environment: Environment, defaults: Mapping[str, str]) -> Held | None:
+        """The lane against its baseline; None where it has none, or is the reference. `defaults` are torch's own.
 
         Raises:
             ReceiptError: a baseline cannot be read.
@@ -72,7 +72,8 @@ class History:
         found = self.baselines.find(entry.contract, entry.lane, environment)
         if found is None:
             return None
-        lane = waived(_alone(compare_lane(entry, environment, found)), self.waivers, self.today).lanes[0]
+        compared = compare_lane(entry, environment, found, defaults=defaults)
+        lane = waived(_alone(compared), self.waivers, self.today).lanes[0]
         return Held(found=found, lane=lane, own=found.key == environment_key(environment))
 
     def rotten(self, summary: Summary) -> tuple[str, ...]:
@@ -85,7 +86,12 @@ class History:
         wanted = {"all", "changed" if held.own else "new"}
         return self.settings.record in wanted and (not refusal(entry) or bool(self.settings.accepted))
 
-    def record(self, entries: Iterable[Entry], environments: Mapping[str, Environment]) -> Recorded | None:
+    def record(
+        self,
+        entries: Iterable[Entry],
+        environments: Mapping[str, Environment],
+        defaults: Mapping[str, Mapping[str, str]],
+    ) -> Recorded | None:
         """Write what the session was asked to; None where it was not.
 
         Raises:
@@ -93,9 +99,14 @@ class History:
         """
         if self.settings.record is None:
             return None
-        return self.baselines.record(entries, environments, self.settings.record, self.settings.accepted)
+        return self.baselines.record(entries, environments, self.settings.record, self.settings.accepted, defaults)
 
-    def summary(self, entries: Iterable[Entry], environments: Mapping[str, Environment]) -> Summary:
+    def summary(
+        self,
+        entries: Iterable[Entry],
+        environments: Mapping[str, Environment],
+        defaults: Mapping[str, Mapping[str, str]],
+    ) -> Summary:
         """All lanes of a session against their baselines.
 
         Raises:
@@ -104,7 +115,8 @@ class History:
         held: list[Held] = []
         new: list[Entry] = []
         for entry in entries:
-            found = self.hold(entry, environments[entry.environment])
+            environment = environments[entry.environment]
+            found = self.hold(entry, environment, defaults.get(environment.defaults or "", {}))
             if found is not None:
                 held.append(found)
             elif entry.verdict not in ("reference", "unmeasured"):

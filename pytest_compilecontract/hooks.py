@@ -7,8 +7,8 @@ import functools
 import shlex
 import time
 import unittest
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .lanes import Lane, chosen, narrowed
 from .receipt import environment_key
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
-from .session import UNKNOWN, Judged, Session, Subject, failed, judged, unmeasured
+from .session import UNKNOWN, Judged, Session, Subject, failed, judged, over_repeats, unmeasured
 from .settings import DEFAULT_LANES, Settings, settings_from
 from .trimming import Collected, collected_from, gone, gone_lines
 
@@ -43,7 +43,8 @@ class Contract:
     """A collected test that is a contract, in one lane.
 
     A `bare` one compiles by itself. Where its marker is `inherited` from a class or module, it is a contract only if it
-    compiles anything: its neighbours may be ordinary tests.
+    compiles anything: its neighbours may be ordinary tests. `runs` are its repeats so far, of which `number` is the one
+    that runs, `judged` is the verdict over them, and `whole` says that this one went through to it.
     """
 
     item: pytest.Item
@@ -57,6 +58,14 @@ class Contract:
     drifted: str = ""
     started: float = 0.0
     unusable: str | None = None
+    runs: list[Judged] = field(default_factory=list)
+    number: int = 1
+    whole: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another repeat could tell more."""
+        return self.whole and self.judged is not None and self.judged.entry.verdict != "broken"
 
     @property
     def name(self) -> str:
@@ -85,6 +94,8 @@ class Hooks:
                 baselines=config.getoption("--contract-baselines"),
                 record=config.getoption("--contract-record"),
                 accepted=config.getoption("--contract-accept-reason"),
+                repeat=config.getoption("--contract-repeat") or 1,
+                overrides=config.getoption("--contract-set") or (),
             )
             self._history = History(settings=settings)
         except UsageError as error:
@@ -97,6 +108,8 @@ class Hooks:
         self._collected: Collected | None = None
         self._deselected = False
         self._gone: tuple[str, ...] = ()
+        self._told_defaults = False
+        self._place: tuple[str, Environment] | None = None
 
     @property
     def _settings(self) -> Settings:
@@ -197,17 +210,37 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None:
+        if contract is None or self._settings.repeat > 1:
             return (yield)
+        with self.surrounded(contract):
+            return (yield)
+
+    @contextlib.contextmanager
+    def surrounded(self, contract: Contract) -> Iterator[None]:
+        """One run of a contract in the surroundings of its lane, as if it had not run before."""
+        contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
         contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
         with contextlib.ExitStack() as stack:
             if contract.unusable is None:
                 try:
-                    stack.enter_context(_surroundings(contract))
+                    stack.enter_context(_surroundings(contract, self._settings.overrides))
+                except UsageError as error:
+                    contract.unusable = str(error)
                 except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
                     contract.unusable = f"{type(error).__name__}: {error}"
-            contract.started = time.perf_counter()
-            return (yield)
+            if contract.number == 1:
+                contract.started = time.perf_counter()
+            yield
+
+    def _where(self) -> tuple[str, Environment]:
+        """The environment of this process, and the key that entries know it by."""
+        if self._place is None:
+            from .environment import with_overrides
+            from .receipt import fingerprint
+
+            environment = with_overrides(_environment(self._settings.root), self._settings.overrides)
+            self._place = fingerprint(environment), environment
+        return self._place
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -255,8 +288,11 @@ class Hooks:
             result = None
         except UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        except pytest.skip.Exception:
-            self._judge_what_there_is(contract)
+        except pytest.skip.Exception as skipped:
+            if contract.number > 1:
+                contract.judged = over_repeats(contract.runs, f"repeat {contract.number} was skipped: {skipped}")
+            else:
+                self._judge_what_there_is(contract)
             if contract.judged is None or not contract.judged.failed:
                 contract.judged = None
                 raise
@@ -268,7 +304,12 @@ class Hooks:
             if not isinstance(outcome, pytest.skip.Exception):
                 self._judge_what_there_is(contract)
             return result
-        self._judge(contract)
+        run = self._judge(contract)
+        if run is not None:
+            # A plugin that reruns what failed asks for no band: its last run stands alone.
+            contract.runs = [*contract.runs[: contract.number - 1], run]
+            contract.judged = over_repeats(contract.runs)
+            contract.whole = True
         contract.drifted = self._drift(contract)
         said = [_failure(contract)] if contract.judged is not None and contract.judged.failed else []
         if contract.drifted:
@@ -300,7 +341,7 @@ class Hooks:
         if entry is None or entry.verdict == "broken":
             return ""
         try:
-            held = self._history.hold(entry, _environment(self._settings.root)[1])
+            held = self._history.hold(entry, self._where()[1], _torch_defaults())
         except ReceiptError as error:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self._history.is_recorded(entry, held):
@@ -313,19 +354,21 @@ class Hooks:
             lane=contract.lane,
             test=contract.item.nodeid,
             limits=contract.limits,
-            environment=_environment(self._settings.root)[0],
+            environment=self._where()[0],
             worker=self._worker,
         )
 
-    def _judge(self, contract: Contract) -> None:
+    def _judge(self, contract: Contract) -> Judged | None:
+        """What this run measured, judged by itself; None where there is nothing to hold."""
         import torch
 
         measured = [contract.seen.measurement] if contract.seen is not None else []
-        if contract.inherited and not any(each.backend_calls or each.eager_frames for each in measured):
-            return
+        nothing = not any(each.backend_calls or each.eager_frames for each in measured)
+        if contract.inherited and nothing and contract.number == 1:
+            return None
         if contract.compile_lane is not None:
             measured = contract.compile_lane.measurements
-        contract.judged = judged(
+        return judged(
             self._subject(contract),
             measurements=tuple(measured),
             seconds=time.perf_counter() - contract.started,
@@ -336,7 +379,7 @@ class Hooks:
         """Judge what a test measured before it failed by itself, beside its own failure."""
         if not contract.bare and not (contract.compile_lane and contract.compile_lane.measurements):
             return
-        self._judge(contract)
+        contract.judged = self._judge(contract)
         if contract.judged is not None and contract.judged.failed:
             contract.item.add_report_section("call", "compile contract", _failure(contract))
 
@@ -369,15 +412,19 @@ class Hooks:
                 entry = unmeasured(self._subject(contract), said.removeprefix(_CANNOT_RUN.format(contract.lane.name)))
             else:
                 reason = f"the test failed in {call.when}: {call.excinfo.typename}: {said}"
+                reason += f" (in repeat {contract.number})" if self._settings.repeat > 1 else ""
                 entry = failed(self._subject(contract), reason, entry)
         if entry is None:
             return None
-        _, environment = _environment(self._settings.root)
-        return {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        _, environment = self._where()
+        sent = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        # A table of some size, so once for each process.
+        return sent if self._told_defaults else {**sent, "defaults": _torch_defaults()}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kept = getattr(report, "compile_contract", None)
         if kept is not None:
+            self._told_defaults = True
             self.session.receive(kept)
         elif str(report.when) == "???":  # pytest-xdist's word for a test whose worker died
             self._lose(report)
@@ -405,8 +452,8 @@ class Hooks:
     def _hold_to_history(self) -> None:
         entries, environments = self.session.entries.values(), self.session.environments
         # Before recording, which would make this run its own baseline.
-        self._held = self._history.summary(entries, environments)
-        self._recorded = self._history.record(entries, environments)
+        self._held = self._history.summary(entries, environments, self.session.defaults)
+        self._recorded = self._history.record(entries, environments, self.session.defaults)
         self._gone = self._find_gone()
         problems = list(self._history.rotten(self._held))
         compared = any(each.lane.compared for each in self._held.held)
@@ -440,6 +487,11 @@ class Hooks:
         told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
         for text, markup in (*self._history_lines(), *told):
             terminalreporter.write_line(text, **markup)
+        if overrides := self._settings.overrides:
+            said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
+            terminalreporter.write_line(f"not as users have it, so held to no baseline: {said}", yellow=True)
+        if self._settings.repeat > 1 and self.session.entries:
+            terminalreporter.write_line(f"each lane was measured {self._settings.repeat} times")
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
         elif self._settings.report is not None:
@@ -477,12 +529,15 @@ def _failure(contract: Contract) -> str:
     assert contract.judged is not None
     entry = contract.judged.entry
     lane = "" if contract.bare or contract.lane.name in DEFAULT_LANES else f" --contract-lanes={contract.lane.name}"
+    repeats = max(entry.repeats, contract.number)
+    repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
     return failure_text(
         entry.contract,
         entry.lane,
         entry.violations,
         contract.judged.doubts,
-        f"pytest --compile-contracts{lane} {shlex.quote(entry.test)}",
+        f"pytest --compile-contracts{lane}{repeat} {shlex.quote(entry.test)}",
+        unsteady=contract.judged.unsteady,
     )
 
 
@@ -506,10 +561,10 @@ def _said_in_one_line() -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-def _surroundings(contract: Contract) -> contextlib.AbstractContextManager[None]:
+def _surroundings(contract: Contract, defaults: Mapping[str, object]) -> contextlib.AbstractContextManager[None]:
     from .isolation import isolated
 
-    return isolated(None if contract.bare else contract.lane)
+    return isolated(None if contract.bare else contract.lane, defaults)
 
 
 @functools.cache
@@ -525,6 +580,12 @@ def _no_torch() -> str | None:
     return None
 
 
+def _torch_defaults() -> dict[str, str]:
+    from .environment import torch_defaults
+
+    return torch_defaults()
+
+
 @functools.cache
 def _unavailable(lane: Lane) -> str | None:
     from .probes.availability import unavailable as reason
@@ -533,9 +594,7 @@ def _unavailable(lane: Lane) -> str | None:
 
 
 @functools.cache
-def _environment(root: Path) -> tuple[str, Environment]:
+def _environment(root: Path) -> Environment:
     from .environment import current_environment
-    from .receipt import fingerprint
 
-    environment = current_environment(root)
-    return fingerprint(environment), environment
+    return current_environment(root)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .errors import UsageError
 from .lanes import Lane
 from .probes import randomness
 from .probes.caches import own_caches
@@ -35,8 +36,10 @@ EXACT: dict[str, dict[str, object]] = {
 
 
 @contextlib.contextmanager
-def isolated(lane: Lane | None) -> Iterator[None]:
+def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[None]:
     """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
+
+    `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
 
     Saved and put back: random generators, grad mode, default dtype and device, determinism, matmul precision, autocast,
     anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch setting. Dynamo's
@@ -44,7 +47,7 @@ def isolated(lane: Lane | None) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state())
-        stack.enter_context(_settings(lane))
+        stack.enter_context(_settings(lane, defaults or {}))
         if lane is None or lane.cache == "lane":
             stack.enter_context(own_caches())
         # Left again, it puts back the stance from before, whatever the test has set.
@@ -103,11 +106,14 @@ def _process_state() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _settings(lane: Lane | None) -> Iterator[None]:
+def _settings(lane: Lane | None, defaults: Mapping[str, object]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in CONFIGS:
             if (module := _loaded(name)) is not None:
                 stack.enter_context(_kept(module))
+        for full_name, value in defaults.items():
+            name = next(name for name in CONFIGS if full_name.startswith(f"{name}."))
+            _give(stack, name, full_name.removeprefix(f"{name}."), value)
         for name, exact in EXACT.items():
             if (module := _loaded(name)) is not None:
                 known = {key: value for key, value in exact.items() if hasattr(module, key)}
@@ -116,6 +122,18 @@ def _settings(lane: Lane | None) -> Iterator[None]:
             for name, values in overrides(lane).items():
                 stack.enter_context(importlib.import_module(name).patch(dict(values)))
         yield
+
+
+def _give(stack: contextlib.ExitStack, name: str, key: str, value: object) -> None:
+    module = importlib.import_module(name)
+    if key not in module.get_config_copy():
+        raise UsageError(f"torch {torch.__version__} has no setting {name}.{key}")
+    # A tuple or a set is written as a list in what is recorded.
+    now = module.get_config_copy()[key]
+    fitted = (
+        type(now)(value) if isinstance(now, (list, tuple, set)) and isinstance(value, (list, tuple, set)) else value
+    )
+    stack.enter_context(module.patch({key: fitted}))
 
 
 def overrides(lane: Lane) -> dict[str, Mapping[str, object]]:

@@ -23,8 +23,11 @@ NEED_SWITCH = (
     "--contract-baselines",
     "--contract-record",
     "--contract-accept-reason",
+    "--contract-repeat",
+    "--contract-set",
 )
 MODES = ("new", "changed", "all")
+MOST_REPEATS = 1000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +63,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="record even what broke, exceeds its limits or captured nothing; the reason is kept in the baseline",
     )
+    group.addoption(
+        "--contract-repeat",
+        metavar="N",
+        type=_repeats,
+        default=None,
+        help="measure each lane N times: counts that differ are unstable, times and sizes get the band they lay in",
+    )
+    group.addoption(
+        "--contract-set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=None,
+        help="give every lane a setting in place of torch's default (torch._dynamo.config.recompile_limit=4); the "
+        "receipt keeps it, and no such run is held to anything",
+    )
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 
@@ -70,6 +88,12 @@ def _mode(text: str) -> str:
     return text
 
 
+def _repeats(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_REPEATS):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_REPEATS}, got {text!r}")
+    return int(text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if config.getoption("--compile-contracts"):
@@ -77,6 +101,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[HOOKS] = hooks = Hooks(config)
         config.pluginmanager.register(hooks, "compilecontract-hooks")
+        if hooks.session.settings.repeat > 1:
+            from .repeating import Repeating
+
+            config.pluginmanager.register(Repeating(hooks), "compilecontract-repeating")
     elif used := [name for name in NEED_SWITCH if config.getoption(name) is not None]:
         raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
 

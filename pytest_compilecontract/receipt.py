@@ -10,7 +10,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -28,6 +28,7 @@ from pytest_compilecontract.measurement import Measurement
 T = TypeVar("T")
 
 FORMAT = 1
+RECEIPT = "receipt.json"
 DEEPEST = 64
 LARGEST_BYTES = 256 * 1024 * 1024
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -45,6 +46,9 @@ class Environment:
     the processor's name. `dirty`: tracked files differ from `commit`. `settings` are the values of torch's config
     modules that differ from torch's defaults, by their full names; `variables` the environment variables that torch,
     triton or CUDA read. Folders of this machine are written as <home>, <root> and <tmp>.
+
+    `overrides` are settings that the run was given in place of torch's defaults (`--contract-set`): it is no run as
+    users have it. `defaults` is the key of torch's own defaults, a table that many environments share.
     """
 
     torch: str | None = None
@@ -66,6 +70,8 @@ class Environment:
     libraries: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+    defaults: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +80,8 @@ class Entry:
 
     `contract` is the test without its lane, `test` pytest's node id. `environment` is a key of the receipt's
     `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `seconds` the test's wall time.
-    `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity.
+    `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity. `repeats` is how
+    often the lane was measured, `spread` the lowest and the highest value of each banded metric over them.
     """
 
     contract: str
@@ -89,6 +96,8 @@ class Entry:
     measurement: Measurement | None = None
     worker: str = ""
     seconds: float = 0.0
+    repeats: int = 1
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,15 +130,17 @@ class Setup:
 class Receipt:
     """What one session measured, with the environments it was measured in.
 
-    `created` is UTC, as "2026-01-31T12:00:00Z". The entries are always in order of contract, lane, environment, test
-    and worker, whatever the order they were given in. `setup` is there where the session did not come to its end, and
-    says why: then what is missing is no fact about the contracts.
+    `created` is UTC, as "2026-01-31T12:00:00Z". `defaults` are torch's own defaults of its settings, by the key that
+    the environments name: full name and value, as Python writes it. The entries are always in order of contract, lane,
+    environment, test and worker, whatever the order they were given in. `setup` is there where the session did not come
+    to its end, and says why: then what is missing is no fact about the contracts.
     """
 
     format: int = FORMAT
     plugin: str
     created: str
     environments: dict[str, Environment] = field(default_factory=dict)
+    defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
     setup: Setup | None = None
 
@@ -150,9 +161,20 @@ def environment_key(env: Environment) -> str:
 
 
 def fingerprint(env: Environment) -> str:
-    """12 hex digits over every field: two environments with the same are the same in all that is recorded."""
-    text = json.dumps({each.name: getattr(env, each.name) for each in fields(env)}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """12 hex digits over every field: two environments with the same are the same in all that is recorded.
+
+    But for torch's own defaults: they come with torch.
+    """
+    return _digest({each.name: getattr(env, each.name) for each in fields(env) if each.name != "defaults"})
+
+
+def defaults_key(defaults: Mapping[str, str]) -> str:
+    """12 hex digits that name a table of torch's own defaults."""
+    return _digest(dict(defaults))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def to_json(receipt: Receipt) -> bytes:
@@ -558,6 +580,30 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
             raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
         if entry["verdict"] == "held" and (reason := _contradiction(entry)):
             raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
+        bands = {name: (float(low), float(high)) for name, (low, high) in entry.get("spread", {}).items()}
+        refuse_spread(entry.get("repeats", 1), bands, at=f"entries[{index}].")
+
+
+def refuse_spread(repeats: int, spread: Mapping[str, tuple[float, float]], *, at: str) -> None:
+    """Refuse a band that cannot have been measured.
+
+    Raises:
+        ReceiptError: fewer than one repeat, a band of a single run, or one whose ends are not in order.
+    """
+    if repeats < 1:
+        raise ReceiptError(f"expected at least 1, got {repeats}", at=f"{at}repeats")
+    if spread and repeats < 2:
+        raise ReceiptError("a spread without repeats", at=f"{at}spread")
+    for name, (low, high) in spread.items():
+        if not low <= high:
+            raise ReceiptError(
+                f"expected the lowest and the highest value, got {low} and {high}", at=f"{at}spread.{name}"
+            )
+
+
+def is_a_spread(repeats: int, spread: Mapping[str, tuple[float, float]]) -> bool:
+    """Whether `refuse_spread` has nothing to refuse."""
+    return repeats >= 1 and (repeats > 1 or not spread) and all(low <= high for low, high in spread.values())
 
 
 def _is_consistent(receipt: Receipt) -> bool:
@@ -566,6 +612,7 @@ def _is_consistent(receipt: Receipt) -> bool:
     return _is_time(receipt.created) and all(
         entry.environment in receipt.environments
         and (entry.verdict != "held" or not (entry.violations or entry.measurement in (None, nothing)))
+        and is_a_spread(entry.repeats, entry.spread)
         for entry in receipt.entries
     )
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import __version__
 from .contract import Limits, Verdict, Violation, doubts, judge, verdict
+from .drift import unsteady
 from .lanes import Lane
 from .measurement import Measurement, combined
+from .policy import BANDED
 from .receipt import (
     Entry,
     Environment,
     Receipt,
+    defaults_key,
     entry_from_data,
     environment_from_data,
     write_receipt,
@@ -44,6 +47,7 @@ class Judged:
 
     entry: Entry
     doubts: tuple[str, ...] = ()
+    unsteady: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -57,12 +61,15 @@ class Session:
     settings: Settings
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
+    defaults: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def receive(self, sent: Mapping[str, Any]) -> None:
         """Keep what a report brought; a test that ran again replaces what it showed before."""
         entry = entry_from_data(sent["entry"])
         self.entries[entry.test] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
+        if defaults := sent.get("defaults"):
+            self.defaults[defaults_key(defaults)] = dict(defaults)
 
     def lose(self, contract: str, lane: Lane, test: str, reason: str) -> None:
         """Keep that a lane took its process with it, and all that was known of it."""
@@ -94,6 +101,7 @@ class Session:
             plugin=__version__,
             created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             environments=dict(self.environments),
+            defaults=dict(self.defaults),
             entries=tuple(self.entries.values()),
         )
 
@@ -133,6 +141,41 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
         seconds=seconds,
     )
     return Judged(entry=entry, doubts=doubted)
+
+
+def over_repeats(runs: Sequence[Judged], ended: str = "") -> Judged:
+    """The one verdict of a lane that ran several times: held if every run was, and all showed the same.
+
+    The worst counts: broken, unstable, then as a single run is judged. What is kept is the first run that shows it.
+    `ended` is what cut the last repeat short, where the others went through.
+    """
+    if len(runs) == 1 and not ended:
+        return runs[0]
+    entries = [run.entry for run in runs]
+    broken = next((number for number, each in enumerate(entries) if each.verdict == "broken"), None)
+    worst = next((run for run in runs if run.entry.violations), runs[0])
+    differing = () if runs[0].entry.verdict == "reference" else (*unsteady(entries), *((ended,) if ended else ()))
+    doubted = tuple(dict.fromkeys(each for run in runs for each in run.doubts))
+    kept = replace(worst.entry, repeats=len(runs), seconds=entries[-1].seconds, spread=_spread(entries))
+    if broken is not None:
+        reason = f"{entries[broken].reason} (in repeat {broken + 1})"
+        return replace(runs[broken], entry=replace(entries[broken], reason=reason, repeats=len(runs)))
+    if differing:
+        reason = "; ".join(part for part in (*differing, kept.reason) if part)
+        return Judged(entry=replace(kept, verdict="unstable", reason=reason), doubts=doubted, unsteady=differing)
+    if kept.verdict == "held" and doubted:
+        kept = replace(kept, verdict="unverified", reason="; ".join(doubted))
+    return Judged(entry=kept, doubts=doubted)
+
+
+def _spread(entries: Sequence[Entry]) -> dict[str, tuple[float, float]]:
+    """The band of each banded metric that every repeat measured."""
+    bands: dict[str, tuple[float, float]] = {}
+    for name in BANDED if len(entries) > 1 else ():
+        values = [getattr(each.measurement, name) for each in entries if each.measurement is not None]
+        if values and len(values) == len(entries) and None not in values:
+            bands[name] = (float(min(values)), float(max(values)))
+    return bands
 
 
 def unmeasured(subject: Subject, reason: str) -> Entry:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .baseline import FOLDER, Mode
+from .environment import DEFAULTS_MODULES
 from .errors import UsageError
 from .lanes import BUILT_IN, Lane, chosen, lanes_from_table
 
@@ -22,7 +24,9 @@ class Settings:
 
     `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
     is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
-    what to write there, None nothing; `accepted` is why even what should not be recorded is to be.
+    what to write there, None nothing; `accepted` is why even what should not be recorded is to be. A lane is measured
+    `repeat` times. `overrides` are settings of torch by their full names, given to every lane in place of torch's
+    defaults.
     """
 
     root: Path
@@ -34,6 +38,8 @@ class Settings:
     asked_for_lanes: bool = False
     record: Mode | None = None
     accepted: str = ""
+    repeat: int = 1
+    overrides: Mapping[str, object] = field(default_factory=dict)
 
 
 def settings_from(
@@ -46,6 +52,8 @@ def settings_from(
     baselines: str | None = None,
     record: Mode | None = None,
     accepted: str | None = None,
+    repeat: int = 1,
+    overrides: Sequence[str] = (),
 ) -> Settings:
     """The settings behind the options.
 
@@ -62,6 +70,8 @@ def settings_from(
         raise UsageError("--contract-baselines names no folder")
     if accepted is not None and record is None:
         raise UsageError("--contract-accept-reason does nothing without --contract-record")
+    if overrides and record is not None:
+        raise UsageError("--contract-record records what users have, and --contract-set gives them something else")
     if accepted is not None and not accepted.strip():
         raise UsageError("--contract-accept-reason gives no reason")
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
@@ -77,7 +87,26 @@ def settings_from(
         asked_for_lanes=asked is not None,
         record=record,
         accepted=(accepted or "").strip(),
+        repeat=repeat,
+        overrides=_overrides(overrides),
     )
+
+
+def _overrides(texts: Sequence[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.startswith(tuple(f"{module}." for module in DEFAULTS_MODULES)):
+            raise UsageError(
+                f"--contract-set={text}: expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of "
+                f"{', '.join(DEFAULTS_MODULES)}"
+            )
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            expected = "a value as Python writes it (True, 8, 'text')"
+            raise UsageError(f"--contract-set={text}: expected {expected}, got {value!r}") from error
+    return found
 
 
 def project_lanes(root: Path) -> dict[str, Lane]:

@@ -20,6 +20,7 @@ from pytest_compilecontract.measurement import (
     Recompile,
     StateChange,
 )
+from pytest_compilecontract.policy import BANDED, METRICS, Metric
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
 
 OLD = Environment(torch="2.11.0", triton="3.6.0", device="A processor", python="3.11.7", commit="a" * 40, dirty=False)
@@ -99,6 +100,11 @@ def an_entry(measurement: Measurement | None = HOLDING, **changes: Any) -> Entry
     return replace(entry, **changes)
 
 
+def repeated(measurement: Measurement | None = HOLDING, *, repeats: int = 3, **spread: tuple[float, float]) -> Entry:
+    """The entry of a lane that was measured several times, with the bands that were seen."""
+    return an_entry(measurement, repeats=repeats, spread=spread)
+
+
 def a_receipt(*entries: Entry, environment: Environment = OLD) -> Receipt:
     return Receipt(
         plugin="0.1.0", created="2026-01-31T12:00:00Z", environments={"here": environment}, entries=tuple(entries)
@@ -111,3 +117,29 @@ def before(*entries: Entry) -> Receipt:
 
 def after(*entries: Entry) -> Receipt:
     return a_receipt(*entries, environment=NEW)
+
+
+def _beyond_its_band(metric: Metric) -> tuple[Entry, Entry]:
+    ends = (repeated(**{metric.name: (1.0, 1.2)}), repeated(**{metric.name: (1.3, 1.5)}))
+    return ends if metric.better == "lower" else ends[::-1]
+
+
+# Each metric that can gate, as it was and worse. A new one that is banded has its case; any other needs one here.
+WORSE: dict[str, tuple[Entry, Entry]] = {
+    **{name: (an_entry(), an_entry(measured)) for name, measured in WORSENED.items()},
+    "limits": (an_entry(), an_entry(verdict="violated", violations=(VIOLATION,))),
+    "fullgraph": (an_entry(), an_entry(WORSENED["graph_breaks"])),
+    **{name: _beyond_its_band(METRICS[name]) for name in BANDED if name not in WORSENED},
+}
+# What torch renames, and what is no drift.
+BENIGN: dict[str, GraphBreak] = {
+    "reworded": replace(BREAK, reason="deepcopy is unsupported", explanation="other", kind="copy.deepcopy", hints=()),
+    "renumbered": replace(BREAK, registry_id="GB0007"),
+    "met-more-often": replace(BREAK, events=5, whole_frame=True),
+    "moved-lines": replace(BREAK, location=replace(COPY, line=57), stacks=((replace(COPY, line=57),), BREAK.stacks[1])),
+    "met-by-its-caller-alone": replace(BREAK, stacks=BREAK.stacks[1:]),
+    "in-a-resume-function": replace(
+        BREAK,
+        location=replace(COPY, function="torch_dynamo_resume_in_forward_at_40"),
+    ),
+}

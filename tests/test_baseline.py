@@ -25,6 +25,7 @@ from receipts import (
     WORSENED,
     an_entry,
     before,
+    repeated,
 )
 
 from pytest_compilecontract.baseline import (
@@ -46,7 +47,8 @@ from pytest_compilecontract.baseline import (
 from pytest_compilecontract.drift import compare
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry, Environment, fingerprint
+from pytest_compilecontract.policy import Policy
+from pytest_compilecontract.receipt import Entry, Environment, defaults_key, fingerprint
 
 MIDDLE = replace(OLD, torch="2.13.0")
 FILE = "contracts/baselines/torch2.11-cpu/tests/test_block.json"
@@ -400,3 +402,118 @@ def test_baselines_of_several_environments_are_not_one_receipt(baselines: Baseli
         f"{baselines.folder}: baselines of several environments (torch2.11-cpu, torch2.15-cpu), name one of them"
     )
     assert len(read_folder(baselines.folder / "torch2.15-cpu").entries) == 1
+
+
+# Repeats
+
+
+def test_the_band_of_the_repeats_is_kept_in_a_line_each_and_never_narrower(
+    baselines: Baselines, tmp_path: Path
+) -> None:
+    entry = repeated(steady_seconds=(0.0012345, 0.0012345), ops_captured=(100.0, 102.0))
+
+    record(baselines, entry)
+
+    lane = read_baseline(tmp_path / FILE).contracts[CONTRACT]["aot"]
+    assert (lane.repeats, lane.spread) == (3, {"ops_captured": (100.0, 102.0), "steady_seconds": (0.00123, 0.00124)})
+    text = (tmp_path / FILE).read_text()
+    assert '"steady_seconds": [0.00123, 0.00124]\n' in text
+    assert '"steady_seconds": 0.001' not in text
+
+
+def test_a_run_is_held_to_the_band_of_its_baseline(baselines: Baselines) -> None:
+    record(baselines, repeated(steady_seconds=(0.001, 0.0012)))
+    found = baselines.find(CONTRACT, "aot", OLD)
+    assert found is not None
+    policy = Policy(gate=frozenset({"steady_seconds"}))
+
+    verdicts = [
+        compare_lane(entry, OLD, found, policy).verdict
+        for entry in (
+            repeated(steady_seconds=(0.00119, 0.002)),
+            repeated(steady_seconds=(0.00125, 0.002)),
+            an_entry(),
+        )
+    ]
+
+    assert verdicts == ["held", "drifted", "unverified"]
+
+
+def test_repeats_that_disagree_are_refused_and_recorded_only_with_a_reason(baselines: Baselines) -> None:
+    entry = replace(repeated(), verdict="unstable", reason="graph breaks: 0 in repeat 1, 1 in repeat 2")
+
+    refused, accepted = record(baselines, entry), record(baselines, entry, accepted="known to vary")
+
+    found = baselines.find(CONTRACT, "aot", OLD)
+    assert refused == ["aot: unstable: graph breaks: 0 in repeat 1, 1 in repeat 2"]
+    assert accepted == ["aot"]
+    assert found is not None
+    lane = compare_lane(an_entry(), OLD, found)
+    assert (lane.verdict, lane.reason) == ("unstable", "unstable before: accepted: known to vary")
+
+
+def test_a_band_is_recorded_once_and_a_single_run_does_not_take_it_away(baselines: Baselines) -> None:
+    first = record(baselines, an_entry())
+    with_band = record(baselines, repeated(steady_seconds=(0.001, 0.0012)))
+    again = record(baselines, repeated(steady_seconds=(0.0011, 0.0013)))
+    single = record(baselines, an_entry())
+
+    assert (first, with_band, again, single) == (["aot"], ["aot"], [], [])
+
+
+# torch's own defaults
+
+TABLE = {"torch._dynamo.config.a": "True", "torch._dynamo.config.b": "8"}
+KEY = defaults_key(TABLE)
+KNOWN = replace(OLD, defaults=KEY)
+
+
+def record_defaults(baselines: Baselines, environment: Environment = KNOWN) -> None:
+    baselines.record([an_entry()], {"here": environment}, "all", "", {KEY: TABLE})
+
+
+def test_torch_s_defaults_are_a_file_beside_and_read_in_a_diff(baselines: Baselines) -> None:
+    record_defaults(baselines)
+
+    (file,) = (baselines.folder / "defaults").iterdir()
+    assert file.name == f"{KEY}.json"
+    assert file.read_text() == (
+        '{\n  "defaults": {\n    "torch._dynamo.config.a": "True",\n    "torch._dynamo.config.b": "8"\n  },\n'
+        '  "format": 1,\n  "torch": "2.11.0"\n}\n'
+    )
+
+
+def test_torch_s_defaults_come_back_with_the_baseline(baselines: Baselines, tmp_path: Path) -> None:
+    record_defaults(baselines)
+    later = Baselines(tmp_path / "contracts/baselines", tmp_path)
+
+    found = later.find(CONTRACT, "aot", KNOWN)
+
+    assert found is not None
+    assert found.defaults == TABLE
+    lane = compare_lane(an_entry(), replace(NEW, defaults="x"), found, defaults=TABLE | {"torch._dynamo.config.b": "9"})
+    assert lane.attribution.defaults == ("torch._dynamo.config.b 8 -> 9",)
+    for folder in (later.folder, later.folder / "torch2.11-cpu"):
+        assert read_folder(folder).defaults == {KEY: TABLE}
+
+
+def test_a_table_that_was_changed_is_refused(baselines: Baselines, tmp_path: Path) -> None:
+    record_defaults(baselines)
+    file = baselines.folder / f"defaults/{KEY}.json"
+    file.write_text(file.read_text().replace('"8"', '"9"'))
+
+    with pytest.raises(ReceiptError) as caught:
+        Baselines(baselines.folder, tmp_path).find(CONTRACT, "aot", KNOWN)
+
+    assert str(caught.value) == f"{file}: not the table that its name says (delete it, and record again)"
+
+
+@pytest.mark.parametrize("key", ["../../x", "", "0" * 12, None])
+def test_a_name_of_no_table_reads_nothing(key: str | None, baselines: Baselines, tmp_path: Path) -> None:
+    record_defaults(baselines, replace(OLD, defaults=key))
+
+    found = Baselines(baselines.folder, tmp_path).find(CONTRACT, "aot", OLD)
+
+    assert found is not None
+    assert found.defaults == {}
+    assert not (baselines.folder / "defaults").exists()

@@ -81,8 +81,8 @@ def test_each_mismatch_is_a_line_with_its_place(document: dict[str, Any], capsys
         "receipt.json: entries[0].measurement.graphs: expected integer or null, got 'one'",
         "receipt.json: entries[0].measurement: Additional properties are not allowed ('matrix' was unexpected)",
         "receipt.json: entries[0].seconds: expected number or 'nan' or 'inf' or '-inf', got 'slow'",
-        "receipt.json: entries[0].verdict: expected 'broken' or 'held' or 'reference' or 'unmeasured' or 'unverified' "
-        "or 'violated', got 'fine'",
+        "receipt.json: entries[0].verdict: expected 'broken' or 'held' or 'reference' or 'unmeasured' or 'unstable' "
+        "or 'unverified' or 'violated', got 'fine'",
     ]
     assert code == 1
 

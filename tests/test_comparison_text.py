@@ -16,12 +16,14 @@ from receipts import (
     after,
     an_entry,
     before,
+    repeated,
 )
 
 from pytest_compilecontract.drift import compare
 from pytest_compilecontract.gate import answer
 from pytest_compilecontract.measurement import Location
-from pytest_compilecontract.receipt import Environment
+from pytest_compilecontract.policy import Policy
+from pytest_compilecontract.receipt import Environment, Receipt, defaults_key
 from pytest_compilecontract.report.comparison import MOST_GROUPS, WIDTH, answer_lines, comparison_lines
 
 HOSTILE = "\x1b]0;title\x07\x1b[31mred\x1b[0m\u202eleft\r\n\x00end"
@@ -88,6 +90,62 @@ def test_a_lane_whose_limits_changed_says_so_beside_its_drift() -> None:
     lines = comparison_lines(compare(before(*old), after(*new)))
 
     assert "    project: limit: rtol none -> 0.1" in lines
+
+
+def with_defaults(receipt: Receipt, value: str) -> Receipt:
+    table = {f"torch._dynamo.config.{name}": value for name in "abc"}
+    key = defaults_key(table)
+    return replace(
+        receipt, environments={"here": replace(receipt.environments["here"], defaults=key)}, defaults={key: table}
+    )
+
+
+def test_the_defaults_that_changed_are_told_and_listed_on_asking() -> None:
+    comparison = compare(with_defaults(before(an_entry()), "True"), with_defaults(after(an_entry()), "False"))
+
+    few, all_ = comparison_lines(comparison), comparison_lines(comparison, everything=True)
+
+    assert few[2] == (
+        "  3 settings whose default is another: torch._dynamo.config.a True -> False, "
+        "torch._dynamo.config.b True -> False, ..."
+    )
+    assert all_[2:6] == [
+        "  3 settings whose default is another:",
+        "    torch._dynamo.config.a True -> False",
+        "    torch._dynamo.config.b True -> False",
+        "    torch._dynamo.config.c True -> False",
+    ]
+
+
+def test_a_band_is_told_on_both_sides() -> None:
+    old, new = repeated(steady_seconds=(0.00101, 0.0012)), repeated(steady_seconds=(0.0021, 0.00234))
+    policy = Policy(gate=frozenset({"steady_seconds"}))
+
+    lines = comparison_lines(compare(before(old), after(new), policy))
+
+    assert lines[4:8] == [
+        "  seconds of a steady call 0.001 -> 0.001",
+        "    + 0.0021 to 0.00234 over 3 repeats",
+        "    - 0.00101 to 0.0012 over 3 repeats",
+        "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 "
+        "'tests/test_block.py::test_block[aot]'",
+    ]
+
+
+def test_repeats_that_disagree_are_told_with_both_values_and_the_command() -> None:
+    said = "graph breaks: 0 in repeat 1, 1 in repeat 2"
+    new = replace(repeated(), verdict="unstable", reason=said)
+
+    lines = comparison_lines(compare(before(an_entry()), after(new)))
+
+    assert lines[3:] == [
+        "unstable tests/test_block.py::test_block [aot]",
+        f"  {said}",
+        "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 "
+        "'tests/test_block.py::test_block[aot]'",
+        "",
+        "lanes: 1 unstable",
+    ]
 
 
 def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:

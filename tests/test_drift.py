@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from receipts import (
+    BENIGN,
     BREAK,
     CALLER,
     CONTRACT,
@@ -25,11 +26,13 @@ from receipts import (
     RAISED,
     RECOMPILE,
     VIOLATION,
+    WORSE,
     WORSENED,
     a_receipt,
     after,
     an_entry,
     before,
+    repeated,
 )
 
 from pytest_compilecontract.contract import Violation
@@ -42,12 +45,13 @@ from pytest_compilecontract.drift import (
     compare,
     device_of,
     rerun_command,
+    unsteady,
 )
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.gate import answer
 from pytest_compilecontract.measurement import Call, Location, Measurement, Numerics
-from pytest_compilecontract.policy import Policy
-from pytest_compilecontract.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.policy import BANDED, METRICS, Policy
+from pytest_compilecontract.receipt import Entry, Environment, Receipt, defaults_key
 
 
 def compared(old: Measurement | None, new: Measurement | None, **changes: Any) -> LaneComparison:
@@ -61,18 +65,6 @@ def metrics(lane: LaneComparison) -> dict[str, str]:
 
 
 # What torch renames, and what is no drift
-
-BENIGN = {
-    "reworded": replace(BREAK, reason="deepcopy is unsupported", explanation="other", kind="copy.deepcopy", hints=()),
-    "renumbered": replace(BREAK, registry_id="GB0007"),
-    "met-more-often": replace(BREAK, events=5, whole_frame=True),
-    "moved-lines": replace(BREAK, location=replace(COPY, line=57), stacks=((replace(COPY, line=57),), BREAK.stacks[1])),
-    "met-by-its-caller-alone": replace(BREAK, stacks=BREAK.stacks[1:]),
-    "in-a-resume-function": replace(
-        BREAK,
-        location=replace(COPY, function="torch_dynamo_resume_in_forward_at_40"),
-    ),
-}
 
 
 @pytest.mark.parametrize("changed", BENIGN.values(), ids=BENIGN)
@@ -274,15 +266,160 @@ def test_a_frame_that_is_eager_for_another_cause_is_another_fact() -> None:
     assert [(len(drift.came), len(drift.went)) for drift in lane.drifts] == [(1, 1)]
 
 
-def test_times_are_compared_within_the_band_that_the_project_gives() -> None:
-    policy = Policy(gate=frozenset({"steady_seconds"}), band={"steady_seconds": 0.25})
+# What moves by itself
 
-    verdicts = [
-        compare(before(an_entry()), after(an_entry(replace(HOLDING, steady_seconds=seconds))), policy).lanes[0].verdict
-        for seconds in (0.00124, 0.00126, 0.0007)
+TIMES = Policy(gate=frozenset({"steady_seconds"}))
+
+
+def of_bands(
+    before_: tuple[float, float] | None, after_: tuple[float, float] | None, policy: Policy = TIMES
+) -> LaneComparison:
+    """A lane by the bands of a steady call's seconds on both sides; None was measured once."""
+    sides = [an_entry() if band is None else repeated(steady_seconds=band) for band in (before_, after_)]
+    return compare(before(sides[0]), after(sides[1]), policy).lanes[0]
+
+
+@pytest.mark.parametrize(
+    ("band", "verdict"),
+    [
+        pytest.param((1.0, 1.2), "held", id="the-same"),
+        pytest.param((1.2, 1.5), "held", id="touching"),
+        pytest.param((0.5, 2.0), "held", id="around-it"),
+        pytest.param((1.05, 1.1), "held", id="within-it"),
+        pytest.param((1.21, 1.5), "drifted", id="slower"),
+        pytest.param((0.8, 0.99), "improved", id="faster"),
+    ],
+)
+def test_a_change_within_the_bands_is_none(band: tuple[float, float], verdict: str) -> None:
+    assert of_bands((1.0, 1.2), band).verdict == verdict
+
+
+def test_a_change_beyond_the_bands_is_told_with_both() -> None:
+    (drift,) = of_bands((1.0, 1.2), (1.3, 1.5)).drifts
+
+    assert (drift.metric, drift.direction, drift.gates) == ("steady_seconds", "worse", True)
+    assert drift.came == (Fact(where="1.3 to 1.5 over 3 repeats"),)
+    assert drift.went == (Fact(where="1 to 1.2 over 3 repeats"),)
+    assert drift.rerun == f"pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 '{CONTRACT}[aot]'"
+
+
+def test_the_policy_s_width_comes_on_top_of_the_bands() -> None:
+    policy = Policy(gate=TIMES.gate, band={"steady_seconds": 0.25})
+
+    verdicts = [of_bands((1.0, 2.0), (low, 3.0), policy).verdict for low in (2.1, 2.5, 2.51)]
+
+    assert verdicts == ["held", "held", "drifted"]
+
+
+@pytest.mark.parametrize(
+    ("before_", "after_", "reason"),
+    [
+        pytest.param(None, None, "no band before and now", id="neither"),
+        pytest.param((1.0, 1.2), None, "no band now", id="not-now"),
+        pytest.param(None, (1.3, 1.5), "no band before", id="not-before"),
+    ],
+)
+def test_a_time_without_a_band_is_not_known_and_never_guessed(before_: Any, after_: Any, reason: str) -> None:
+    policy = Policy(gate=TIMES.gate, band={"steady_seconds": 0.25})
+
+    asked, left_out = of_bands(before_, after_, policy), of_bands(before_, after_, Policy())
+
+    assert asked.verdict == "unverified"
+    assert asked.reason == f"steady_seconds: {reason}, it was measured once (--contract-repeat)"
+    assert (left_out.verdict, left_out.drifts) == ("held", ())
+
+
+def test_a_band_of_one_run_is_no_band() -> None:
+    forged = an_entry(spread={"steady_seconds": (1.0, 1.0)})
+
+    lane = compare(before(forged), after(repeated(steady_seconds=(2.0, 2.0))), TIMES).lanes[0]
+
+    assert lane.verdict == "unverified"
+
+
+def test_what_no_policy_judges_is_told_where_both_have_a_band() -> None:
+    lane = of_bands((1.0, 1.2), (1.3, 1.5), Policy())
+
+    assert lane.verdict == "held"
+    assert [(drift.metric, drift.direction, drift.gates) for drift in lane.drifts] == [
+        ("steady_seconds", "worse", False)
     ]
 
-    assert verdicts == ["held", "drifted", "improved"]
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        pytest.param((100, 100), (94, 94), "drifted", id="lost"),
+        pytest.param((100, 100), (96, 96), "held", id="lost-by-less-than-the-policy-says"),
+        pytest.param((90, 100), (80, 84), "drifted", id="beyond-a-wide-band"),
+        pytest.param((90, 100), (80, 92), "held", id="within-a-wide-band"),
+        pytest.param((90, 90), (96, 96), "improved", id="gained"),
+    ],
+)
+def test_ops_are_held_to_their_band_and_the_policy_s_width(
+    old: tuple[float, float], new: tuple[float, float], verdict: str
+) -> None:
+    lane = compare(before(repeated(ops_captured=old)), after(repeated(ops_captured=new))).lanes[0]
+
+    assert lane.verdict == verdict
+
+
+def test_ops_of_a_single_run_are_held_to_the_band_of_several() -> None:
+    lane = compare(before(repeated(ops_captured=(96.0, 104.0))), after(an_entry(WORSENED["ops_captured"]))).lanes[0]
+    lost = compare(before(repeated(ops_captured=(99.0, 104.0))), after(an_entry(WORSENED["ops_captured"]))).lanes[0]
+
+    assert (lane.verdict, lost.verdict) == ("held", "drifted")
+    assert lost.drifts[0].came == (Fact(where="94 measured once"),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "reason"),
+    [
+        pytest.param("held", "unstable", "unstable", "graph breaks: 0 in repeat 1, 1 in repeat 2", id="now"),
+        pytest.param("unstable", "held", "unstable", "unstable before: graph breaks: 0 in ", id="before"),
+        pytest.param("unmeasured", "unstable", "unstable", "graph breaks: 0 in ", id="not-measured-before"),
+        pytest.param("broken", "unstable", "unstable", "graph breaks: 0 in ", id="broken-before"),
+        pytest.param("unstable", "broken", "broken", "graph breaks: 0 in ", id="broken-now"),
+        pytest.param("unstable", "unmeasured", "unmeasured", "graph breaks: 0 in ", id="not-measured-now"),
+    ],
+)
+def test_repeats_that_disagree_are_neither_held_nor_drift(old: Any, new: Any, verdict: str, reason: str) -> None:
+    said = "graph breaks: 0 in repeat 1, 1 in repeat 2"
+    entries = [
+        an_entry(WORSENED["graph_breaks"] if own == "unstable" else HOLDING, verdict=own, reason=said)
+        for own in (old, new)
+    ]
+
+    lane = compare(before(entries[0]), after(entries[1])).lanes[0]
+
+    assert lane.verdict == verdict
+    assert lane.reason.startswith(reason)
+    assert not lane.compared or verdict == "broken"
+
+
+@pytest.mark.parametrize("name", [name for name in WORSE if METRICS[name].gates])
+def test_a_repeat_that_shows_another_fact_is_named(name: str) -> None:
+    one, other = WORSE[name]
+
+    said = unsteady([one, one, other])
+
+    if METRICS[name].banded:
+        assert said == ()
+        return
+    assert any(line.startswith(f"{METRICS[name].label}: ") and "in repeat 3" in line for line in said)
+    assert unsteady([other, other]) == ()
+
+
+def test_a_metric_that_only_one_repeat_has_is_unsteady() -> None:
+    without = replace(HOLDING, recompiles=None)
+
+    assert unsteady([an_entry(), an_entry(without)]) == ("recompiles: not measured any more (repeat 2)",)
+
+
+def test_what_moves_by_itself_may_differ_between_repeats() -> None:
+    other = replace(HOLDING, ops_captured=90, steady_seconds=7.0, caches={"hits": 3})
+
+    assert unsteady([an_entry(), an_entry(other)]) == ()
 
 
 # What broke
@@ -484,6 +621,49 @@ def test_the_settings_that_changed_are_listed() -> None:
     assert comparison.lanes[0].attribution.settings == ("torch._dynamo.config.cache 8 -> 16",)
 
 
+def with_defaults(receipt: Receipt, **table: str) -> Receipt:
+    """The receipt with a table of torch's own defaults."""
+    full = {f"torch._dynamo.config.{name}": value for name, value in table.items()}
+    key = defaults_key(full)
+    environments = {name: replace(each, defaults=key) for name, each in receipt.environments.items()}
+    return replace(receipt, environments=environments, defaults={key: full})
+
+
+def test_the_settings_that_both_torches_have_and_whose_defaults_differ_are_listed() -> None:
+    old = with_defaults(before(an_entry()), a="True", b="8", same="1", gone="1")
+    new = with_defaults(after(an_entry()), a="False", b="16", same="1", come="1")
+
+    attribution = compare(old, new).lanes[0].attribution
+
+    assert attribution.defaults == ("torch._dynamo.config.a True -> False", "torch._dynamo.config.b 8 -> 16")
+    assert attribution.suspects() == ("torch",)
+
+
+def test_without_the_table_of_both_no_default_is_listed() -> None:
+    new = with_defaults(after(an_entry()), a="False")
+
+    assert compare(before(an_entry()), new).lanes[0].attribution.defaults == ()
+
+
+@pytest.mark.parametrize("verdict", ["held", "broken", "unstable", "violated"])
+@pytest.mark.parametrize("sides", ["after", "before", "both"])
+def test_a_run_with_settings_of_its_own_is_never_a_normal_one(sides: str, verdict: Any) -> None:
+    entry = an_entry(WORSENED["recompiles"], verdict=verdict)
+    given = {"overrides": {"torch._dynamo.config.a": "1"}}
+    environments = [
+        replace(OLD, **(given if sides != "after" else {})),
+        replace(NEW, **(given if sides != "before" else {})),
+    ]
+
+    comparison = compare(*(a_receipt(entry, environment=each) for each in environments))
+
+    when = " before" if sides == "before" else ""
+    lane = comparison.lanes[0]
+    assert lane.verdict == "unverified"
+    assert lane.reason == f"not run as users have it{when}: --contract-set torch._dynamo.config.a=1"
+    assert answer(comparison).outcome == "not known"
+
+
 def test_the_command_of_a_test_that_compiles_by_itself_names_no_lane() -> None:
     entry = an_entry(lane="body", lane_settings={"backend": ""}, test="tests/test_a.py::test_b[a b]")
 
@@ -518,7 +698,9 @@ MEASUREMENTS = st.builds(
 ENTRIES = st.builds(
     an_entry,
     st.none() | MEASUREMENTS,
-    verdict=st.sampled_from(["held", "violated", "broken", "unmeasured", "unverified", "reference"]),
+    verdict=st.sampled_from(["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]),
+    repeats=st.integers(1, 3),
+    spread=st.dictionaries(st.sampled_from(BANDED), st.sampled_from([(0.0, 0.0), (1.0, 1.0), (2.0, 4.0)]), max_size=2),
     violations=st.sampled_from([(), (VIOLATION,)]),
     reason=st.sampled_from(["", "the test failed in call: ValueError: no"]),
     lane=st.sampled_from(["aot", "capture", "inductor"]),
@@ -552,7 +734,7 @@ def test_a_receipt_compared_with_itself_shows_nothing(receipt: Receipt) -> None:
     comparison = compare(receipt, receipt)
 
     assert comparison.drifts == ()
-    assert {lane.verdict for lane in comparison.lanes} <= {"held", "broken", "unmeasured", "unverified"}
+    assert {lane.verdict for lane in comparison.lanes} <= {"held", "broken", "unmeasured", "unverified", "unstable"}
     assert answer(comparison).outcome != "no"
 
 
@@ -564,7 +746,7 @@ def test_swapping_the_sides_swaps_the_verdicts(one: Receipt, other: Receipt) -> 
     for ahead, behind in zip(there.drifts, back.drifts, strict=True):
         assert (ahead.metric, ahead.before, ahead.after) == (behind.metric, behind.after, behind.before)
         assert wheres(ahead.came, ahead.went) == wheres(behind.went, behind.came)
-        both = ahead.came and ahead.went
+        both = ahead.came and ahead.went and not METRICS[ahead.metric].banded
         assert behind.direction == (ahead.direction if both else swapped[ahead.direction])
     only_there = {lane.lane for lane in there.lanes if lane.before is None}
     assert only_there == {lane.lane for lane in back.lanes if lane.after is None}

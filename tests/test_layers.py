@@ -61,21 +61,23 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "hooks",
         "plugin",
         "progress",
+        "repeating",
         "requirements",
         "sample",
         "session",
         "settings",
         "suite",
         "trimming",
+        "trying",
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "events", "hooks", "plugin")
+KNOW_PYTEST = ("__init__", "events", "hooks", "plugin", "repeating")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},
     "torch rim": {"torch", "numpy"},
-    "top": {"torch", "pytest", "jsonschema", "msgspec"},
+    "top": {"torch", "pytest", "_pytest", "jsonschema", "msgspec"},
 }
 SLOW = ("torch", "numpy", "msgspec", "jsonschema", "jinja2", "markupsafe", "triton", "hypothesis", "asyncio")
 

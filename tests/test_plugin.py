@@ -629,8 +629,60 @@ def test_a_path_after_the_option_to_record_is_no_mode(pytester: pytest.Pytester)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
-@pytest.mark.parametrize("option", ["--contract-baselines=x", "--contract-record", "--contract-accept-reason=x"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--contract-baselines=x",
+        "--contract-record",
+        "--contract-accept-reason=x",
+        "--contract-repeat=2",
+        "--contract-set=torch._dynamo.config.recompile_limit=4",
+    ],
+)
 def test_baselines_do_nothing_without_the_switch(pytester: pytest.Pytester, option: str) -> None:
     result = pytester.runpytest(option)
 
     result.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]} does nothing without --compile-contracts"])
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1001", ""])
+def test_a_number_of_repeats_that_means_nothing_is_refused(pytester: pytest.Pytester, given: str) -> None:
+    result = pytester.runpytest("--compile-contracts", f"--contract-repeat={given}")
+
+    said = f"argument --contract-repeat: expected a whole number from 1 to 1000, got {given!r}"
+    result.stderr.fnmatch_lines([f"*{said}"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        pytest.param(
+            "torch._dynamo.config.recompile_limit",
+            "expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of torch._dynamo.config, "
+            "torch._inductor.config, torch._functorch.config, torch.compiler.config, torch.fx.experimental._config",
+            id="no-value",
+        ),
+        pytest.param(
+            "os.environ=4",
+            "expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of torch._dynamo.config, "
+            "torch._inductor.config, torch._functorch.config, torch.compiler.config, torch.fx.experimental._config",
+            id="no-setting-of-torch",
+        ),
+        pytest.param(
+            "torch._dynamo.config.recompile_limit=four",
+            "expected a value as Python writes it (True, 8, 'text'), got 'four'",
+            id="no-value-of-python",
+        ),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused(pytester: pytest.Pytester, given: str, message: str) -> None:
+    assert refused(pytester, f"--contract-set={given}") == f"ERROR: --contract-set={given}: {message}"
+
+
+def test_what_nobody_has_is_not_recorded(pytester: pytest.Pytester) -> None:
+    options = ("--contract-record", "--contract-set=torch._dynamo.config.recompile_limit=4")
+
+    assert refused(pytester, *options) == (
+        "ERROR: --contract-record records what users have, and --contract-set gives them something else"
+    )

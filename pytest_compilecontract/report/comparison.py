@@ -23,11 +23,13 @@ WIDTH = 160
 MOST_FACTS = 6
 MOST_GROUPS = 40
 MOST_SETTINGS = 8
+MOST_DEFAULTS = 2
 
 # The worst first.
 _ORDER: tuple[Verdict, ...] = (
     "broken",
     "drifted",
+    "unstable",
     "unverified",
     "missing",
     "unmeasured",
@@ -57,7 +59,7 @@ def comparison_lines(comparison: Comparison, *, everything: bool = False) -> lis
     `everything` also shows what no policy judges, and each lane that held.
     """
     shared = _shared(comparison)
-    lines = [title(comparison), *_attribution_lines(shared)]
+    lines = [title(comparison), *_attribution_lines(shared, everything)]
     shown = [lane for lane in comparison.lanes if everything or _is_news(lane)]
     groups = _grouped(shown, shared, everything)
     for group in groups if everything else groups[:MOST_GROUPS]:
@@ -134,13 +136,22 @@ def _shared(comparison: Comparison) -> Attribution:
     return found.most_common(1)[0][0] if found else Attribution()
 
 
-def _attribution_lines(attribution: Attribution) -> list[str]:
+def _attribution_lines(attribution: Attribution, everything: bool = False) -> list[str]:
     lines = []
     for kind in attribution.suspects():
         changes = getattr(attribution, kind)
         shown = ", ".join(plain(change) for change in changes[:MOST_SETTINGS])
         more = f", and {len(changes) - MOST_SETTINGS} more" if len(changes) > MOST_SETTINGS else ""
         lines.append(cut(f"{_MARGIN}{kind}: {shown}{more}"))
+    if attribution.defaults:
+        changed = [plain(change) for change in attribution.defaults]
+        count = _counted(len(changed), "setting")
+        if everything:
+            lines += [f"{_MARGIN}{count} whose default is another:", *(cut(_MARGIN * 2 + change) for change in changed)]
+        else:
+            more = ", ..." if len(changed) > MOST_DEFAULTS else ""
+            shown = ", ".join(changed[:MOST_DEFAULTS])
+            lines.append(cut(f"{_MARGIN}{count} whose default is another: {shown}{more}"))
     return lines
 
 
@@ -165,7 +176,7 @@ def _grouped(lanes: Sequence[LaneComparison], shared: Attribution, everything: b
 def _group_lines(group: _Group) -> list[str]:
     lanes = ", ".join(plain(lane) for lane in group.lanes)
     lines = [cut(f"{group.verdict} {plain(group.contract)} [{lanes}]"), *group.lines]
-    if group.verdict in ("broken", "drifted", "unverified"):
+    if group.verdict in ("broken", "drifted", "unstable", "unverified"):
         # To be copied, so whole.
         lines.append(f"{_MARGIN}rerun: {plain(group.rerun)}")
     return lines

@@ -12,7 +12,16 @@ from pytest_compilecontract.report.terminal import FAILURE_LINES, Line, plain
 
 MOST = 20
 RECORD = "pytest --compile-contracts --contract-record"
-_ORDER: tuple[Verdict, ...] = ("held", "improved", "waived", "unmeasured", "unverified", "broken", "drifted")
+_ORDER: tuple[Verdict, ...] = (
+    "held",
+    "improved",
+    "waived",
+    "unmeasured",
+    "unverified",
+    "unstable",
+    "broken",
+    "drifted",
+)
 
 
 def drift_text(lane: LaneComparison, found: Found, mode: str) -> str:
@@ -42,10 +51,15 @@ def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, know
     lines: list[Line] = [
         (
             f"baselines: compared {compared} of {_counted(known, 'lane')} with {where}: {totals}",
-            {"red": True} if bad else {"yellow": True} if "unverified" in found else {"green": True},
+            {"red": True} if bad else {"yellow": True} if {"unstable", "unverified"} & set(found) else {"green": True},
         )
     ]
-    for verdict, markup in (("drifted", {"red": True}), ("waived", {"yellow": True}), ("unverified", {"yellow": True})):
+    for verdict, markup in (
+        ("drifted", {"red": True}),
+        ("waived", {"yellow": True}),
+        ("unstable", {"yellow": True}),
+        ("unverified", {"yellow": True}),
+    ):
         named = [lane for _, lane in lanes if lane.verdict == verdict]
         lines += [(cut(f"  {verdict} {_name(lane)}: {what_drifted(lane)}"), markup) for lane in named[:MOST]]
         if len(named) > MOST:

@@ -27,8 +27,17 @@ _COUNTS_WIDTH = 34
 _REASON_WIDTH = 40
 _MARGIN = "  "
 # The worst first: the order in which a contract's verdicts are named.
-_VERDICTS: tuple[Shown, ...] = ("broken", "violated", "drifted", "unverified", "unmeasured", "held", "reference")
-_NOT_HELD: tuple[Shown, ...] = ("broken", "violated", "drifted", "unverified")
+_VERDICTS: tuple[Shown, ...] = (
+    "broken",
+    "violated",
+    "drifted",
+    "unstable",
+    "unverified",
+    "unmeasured",
+    "held",
+    "reference",
+)
+_NOT_HELD: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified")
 _SHOWN_ALWAYS = ("graphs", "graph_breaks", "recompiles")
 _SHOWN_IF_ANY = ("eager_frames", "limit_hits")
 # One and many of each count, as short as a line of a hundred columns needs.
@@ -73,16 +82,28 @@ def counts_of(measurement: Measurement) -> dict[str, int | None]:
     }
 
 
-def failure_text(contract: str, lane: str, violations: Sequence[Violation], doubts: Sequence[str], rerun: str) -> str:
+def failure_text(
+    contract: str,
+    lane: str,
+    violations: Sequence[Violation],
+    doubts: Sequence[str],
+    rerun: str,
+    *,
+    unsteady: Sequence[str] = (),
+) -> str:
     """Why one lane of a contract is not held, in at most 25 lines, ending with the command that runs it alone.
 
     Every line but the command is at most 160 characters, and none holds a control character.
     """
-    assert violations or doubts, "a lane that is held has no failure"
-    blocks = [_Block(head=_judged(each), facts=_facts(each.details)) for each in violations]
+    assert violations or doubts or unsteady, "a lane that is held has no failure"
+    blocks = []
+    if unsteady:
+        blocks.append(_Block(head="its repeats disagree:", facts=tuple((plain(each),) for each in unsteady)))
+    blocks += [_Block(head=_judged(each), facts=_facts(each.details)) for each in violations]
     if doubts:
         blocks.append(_Block(head="not certain, so not held:", facts=tuple((plain(each),) for each in doubts)))
-    start = "compile contract violated: " if violations else "compile contract unverified: "
+    found = "unstable" if unsteady else "violated" if violations else "unverified"
+    start = f"compile contract {found}: "
     end = f", lane {plain(lane)}"
     if violations:
         end += f" ({_counted(len(violations), 'violation')})"
