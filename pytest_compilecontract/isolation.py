@@ -108,13 +108,21 @@ def _settings(lane: Lane | None) -> Iterator[None]:
         for name in CONFIGS:
             if (module := _loaded(name)) is not None:
                 stack.enter_context(_kept(module))
-        for name, exact in EXACT.items():
-            if (module := _loaded(name)) is not None:
-                known = {key: value for key, value in exact.items() if hasattr(module, key)}
-                stack.enter_context(module.patch(known))
+        stack.enter_context(exact())
         if lane is not None:
             for name, values in overrides(lane).items():
                 stack.enter_context(importlib.import_module(name).patch(dict(values)))
+        yield
+
+
+@contextlib.contextmanager
+def exact() -> Iterator[None]:
+    """The settings without which no count is exact."""
+    with contextlib.ExitStack() as stack:
+        for name, values in EXACT.items():
+            if (module := _loaded(name)) is not None:
+                known = {key: value for key, value in values.items() if hasattr(module, key)}
+                stack.enter_context(module.patch(known))
         yield
 
 
@@ -141,10 +149,15 @@ def _kept(module: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        after = module.get_config_copy()
-        for key, value in before.items():
-            if key in after and after[key] != value:
-                setattr(module, key, value)
+        put_settings_back(module, before)
+
+
+def put_settings_back(module: Any, before: Mapping[str, object]) -> None:
+    """Undo what was changed in a module of settings since its copy was taken."""
+    after = module.get_config_copy()
+    for key, value in before.items():
+        if key in after and after[key] != value:
+            setattr(module, key, value)
 
 
 def _loaded(name: str) -> Any:

@@ -18,8 +18,6 @@ from .probes.dynamo import NEEDS, Ledger
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
 
-SENTINEL = "compilecontract"
-
 
 @dataclass(kw_only=True, slots=True)
 class Timed:
@@ -31,7 +29,10 @@ class Timed:
 
 
 class Measuring:
-    """Record all that Dynamo does while entered. Starts from no compiled code."""
+    """Record all that Dynamo does while entered. Starts from no compiled code.
+
+    Who cannot enter it, being called in the middle of things, calls `start` and `stop`, and answers for the rest.
+    """
 
     def __init__(self, paths: Paths, *, backend: str) -> None:
         self._paths = paths
@@ -40,6 +41,7 @@ class Measuring:
         self.ledger = Ledger(paths)
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
+        self._doubt: str | None = None
         self._done: Measurement | None = None
 
     _active = False
@@ -50,21 +52,40 @@ class Measuring:
         # A process in which the canary is wrong is not measured with more trust later.
         self._doubt = canary()
         torch.compiler.reset()
-        self._counters = importlib.import_module("torch._dynamo.utils").counters
-        self._counters.clear()
-        # Counters that the test itself clears on the way cannot be compared with the ledger.
-        self._counters[SENTINEL]["present"] = 1
-        self.ledger.__enter__()
-        self._trace.__enter__()
-        Measuring._active = True
+        _counters().clear()
+        self.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.stop()
+        if self._done is None:
+            self._done = self._measurement()
+
+    @staticmethod
+    def going_on() -> bool:
+        """Whether anything is being measured now."""
+        return Measuring._active
+
+    def start(self) -> None:
+        """Record from here on; what is compiled and counted already stays."""
+        self._counters = _counters()
+        self._before = {group: dict(values) for group, values in self._counters.items()}
+        # Whoever clears the counters on the way makes another of these: then they cannot be compared with the ledger.
+        self._stats = self._counters["stats"]
+        self.ledger.__enter__()
+        self._trace.__enter__()
+        Measuring._active = True
+
+    def stop(self) -> None:
+        """Record no more."""
         Measuring._active = False
         self._trace.__exit__()
         self.ledger.__exit__()
-        if self._done is None:
-            self._done = self._measurement()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether Dynamo meant to compile anything."""
+        return bool(self.ledger.attempts or self.ledger.loose_graphs)
 
     def call(self, make: Callable[[], Any], *, device: torch.device) -> Any:
         """Make one call and keep its figures, also when it raises."""
@@ -105,11 +126,7 @@ class Measuring:
             unmeasured["calls"] = "the test makes its own calls"
         if self.backwards is None:
             unmeasured["backward_graphs"] = "no loss was followed into its backward, as compile_lane.train does"
-        counters = {
-            group: {self._paths.text(str(key)): int(value) for key, value in values.items()}
-            for group, values in self._counters.items()
-            if group != SENTINEL and values
-        }
+        counters = self._counted()
         return Measurement(
             backend=self._backend,
             calls=calls,
@@ -147,15 +164,33 @@ class Measuring:
         doubts = (self._doubt,) if self._doubt else ()
         if self.ledger.missing:
             return doubts
-        intact = self._counters.get(SENTINEL, {}).get("present") == 1
-        unique_graphs = int(self._counters["stats"]["unique_graphs"]) if intact else None
+        unique_graphs = self._rise("stats", "unique_graphs") if self._intact() else None
         return doubts + disagreements(self.ledger, self._trace, unique_graphs)
+
+    def _counted(self) -> dict[str, dict[str, int]]:
+        """By how much Dynamo's counters rose, those that did not left out."""
+        rises = {
+            group: {self._paths.text(str(key)): rise for key in values if (rise := self._rise(group, key))}
+            for group, values in list(self._counters.items())
+        }
+        return {group: values for group, values in rises.items() if values}
+
+    def _rise(self, group: str, key: Any) -> int:
+        before = self._before.get(group, {}).get(key, 0) if self._intact() else 0
+        return int(self._counters[group][key]) - int(before)
+
+    def _intact(self) -> bool:
+        return self._counters.get("stats") is self._stats
 
     def _calls(self, *, measured: bool) -> tuple[Call, ...]:
         return tuple(
             Call(phase=_phase(index, each), seconds=each.seconds, graphs_executed=each.executed if measured else None)
             for index, each in enumerate(self.timed)
         )
+
+
+def _counters() -> Any:
+    return importlib.import_module("torch._dynamo.utils").counters
 
 
 def _phase(index: int, timed: Timed) -> Phase:

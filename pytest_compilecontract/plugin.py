@@ -23,6 +23,7 @@ NEED_SWITCH = (
     "--contract-baselines",
     "--contract-record",
     "--contract-accept-reason",
+    "--contract-observe",
 )
 MODES = ("new", "changed", "all")
 
@@ -60,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="record even what broke, exceeds its limits or captured nothing; the reason is kept in the baseline",
     )
+    group.addoption(
+        "--contract-observe",
+        action="store_true",
+        default=None,
+        help="measure every test that compiles anything, marked or not; one that is not marked fails by drift alone",
+    )
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 
@@ -77,6 +84,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[HOOKS] = hooks = Hooks(config)
         config.pluginmanager.register(hooks, "compilecontract-hooks")
+        if config.getoption("--contract-observe"):
+            from .observer import Observer
+
+            config.pluginmanager.register(Observer(hooks), "compilecontract-observer")
     elif used := [name for name in NEED_SWITCH if config.getoption(name) is not None]:
         raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
 

@@ -22,7 +22,8 @@ class Settings:
 
     `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
     is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
-    what to write there, None nothing; `accepted` is why even what should not be recorded is to be.
+    what to write there, None nothing; `accepted` is why even what should not be recorded is to be. `observe`: tests
+    that are no contracts are measured too.
     """
 
     root: Path
@@ -34,6 +35,7 @@ class Settings:
     asked_for_lanes: bool = False
     record: Mode | None = None
     accepted: str = ""
+    observe: bool = False
 
 
 def settings_from(
@@ -46,6 +48,7 @@ def settings_from(
     baselines: str | None = None,
     record: Mode | None = None,
     accepted: str | None = None,
+    observe: bool = False,
 ) -> Settings:
     """The settings behind the options.
 
@@ -77,6 +80,7 @@ def settings_from(
         asked_for_lanes=asked is not None,
         record=record,
         accepted=(accepted or "").strip(),
+        observe=observe,
     )
 
 
