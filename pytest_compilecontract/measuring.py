@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from .errors import UsageError
 from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
+from .probes.counters import Rises, counters
 from .probes.dynamo import NEEDS, Ledger
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
@@ -52,8 +52,8 @@ class Measuring:
         # A process in which the canary is wrong is not measured with more trust later.
         self._doubt = canary()
         torch.compiler.reset()
-        _counters().clear()
-        self.start()
+        counters().clear()
+        self.start(Rises())
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -66,12 +66,10 @@ class Measuring:
         """Whether anything is being measured now."""
         return Measuring._active
 
-    def start(self) -> None:
-        """Record from here on; what is compiled and counted already stays."""
-        self._counters = _counters()
-        self._before = {group: dict(values) for group, values in self._counters.items()}
-        # Whoever clears the counters on the way makes another of these: then they cannot be compared with the ledger.
-        self._stats = self._counters["stats"]
+    def start(self, rises: Rises) -> None:
+        """Record from here on; what is compiled already stays. `rises` are the counters since the test began."""
+        self._rises = rises
+        self._rises.settle()
         self.ledger.__enter__()
         self._trace.__enter__()
         Measuring._active = True
@@ -126,13 +124,16 @@ class Measuring:
             unmeasured["calls"] = "the test makes its own calls"
         if self.backwards is None:
             unmeasured["backward_graphs"] = "no loss was followed into its backward, as compile_lane.train does"
-        counters = self._counted()
+        rises = {
+            group: {self._paths.text(key): rise for key, rise in values.items()}
+            for group, values in self._rises.all().items()
+        }
         return Measurement(
             backend=self._backend,
             calls=calls,
             backward_graphs=None if self.backwards is None else len(self.backwards),
-            caches=cache_state(counters),
-            counters=counters,
+            caches=cache_state(rises),
+            counters=rises,
             disagreements=self._disagreements(),
             unmeasured=unmeasured,
             **seconds(calls),
@@ -164,33 +165,14 @@ class Measuring:
         doubts = (self._doubt,) if self._doubt else ()
         if self.ledger.missing:
             return doubts
-        unique_graphs = self._rise("stats", "unique_graphs") if self._intact() else None
+        unique_graphs = self._rises.of("stats", "unique_graphs") if self._rises.intact() else None
         return doubts + disagreements(self.ledger, self._trace, unique_graphs)
-
-    def _counted(self) -> dict[str, dict[str, int]]:
-        """By how much Dynamo's counters rose, those that did not left out."""
-        rises = {
-            group: {self._paths.text(str(key)): rise for key in values if (rise := self._rise(group, key))}
-            for group, values in list(self._counters.items())
-        }
-        return {group: values for group, values in rises.items() if values}
-
-    def _rise(self, group: str, key: Any) -> int:
-        before = self._before.get(group, {}).get(key, 0) if self._intact() else 0
-        return int(self._counters[group][key]) - int(before)
-
-    def _intact(self) -> bool:
-        return self._counters.get("stats") is self._stats
 
     def _calls(self, *, measured: bool) -> tuple[Call, ...]:
         return tuple(
             Call(phase=_phase(index, each), seconds=each.seconds, graphs_executed=each.executed if measured else None)
             for index, each in enumerate(self.timed)
         )
-
-
-def _counters() -> Any:
-    return importlib.import_module("torch._dynamo.utils").counters
 
 
 def _phase(index: int, timed: Timed) -> Phase:

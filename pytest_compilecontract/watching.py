@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .measurement import Measurement
+from .probes.counters import Rises, counters_kept
 from .probes.entrances import Entrances, anything_compiled
 from .probes.source import Paths
 
@@ -55,6 +55,7 @@ class Watch(contextlib.ExitStack):
         self._open = False
         self._used = False
         self._measuring: Measuring | None = None
+        self._rises: Rises | None = None
         self._lock = threading.Lock()
         self.callback(self._stop_waiting)
 
@@ -74,7 +75,7 @@ class Watch(contextlib.ExitStack):
         from .measuring import Measuring
 
         measuring = Measuring(self._paths(), backend="")
-        measuring.start()
+        measuring.start(Rises())
         measuring.stop()
         return _finished(measuring)
 
@@ -91,7 +92,7 @@ class Watch(contextlib.ExitStack):
             if self._used:
                 _reset()
                 self._used = False
-            self._entrances.note_settings()
+            self._note(self._entrances)
         self._open = True
 
     def _end(self) -> Measurement | None:
@@ -121,9 +122,13 @@ class Watch(contextlib.ExitStack):
                 return False
             if self._measuring is None:
                 measuring = Measuring(self._paths(), backend="")
-                measuring.start()
+                measuring.start(self._rises or Rises())
                 self._measuring = measuring
         return True
+
+    def _note(self, entrances: Entrances) -> None:
+        entrances.note_settings()
+        self._rises = Rises()
 
     def _paths(self) -> Paths:
         return Paths(self._root)
@@ -150,7 +155,7 @@ class Watch(contextlib.ExitStack):
         self._used = anything_compiled()
         self._entrances = entrances
         if self._open:
-            entrances.note_settings()
+            self._note(entrances)
         self._armed()
         return ""
 
@@ -198,15 +203,8 @@ def _canary() -> str | None:
     """Only now: a suite that compiles nothing has no use for it, and a body starts from what its fixtures left."""
     from .probes.canary import canary
 
-    counters = importlib.import_module("torch._dynamo.utils").counters
-    saved = {group: dict(values) for group, values in counters.items()}
-    try:
-        with _without_warnings():
-            return canary()
-    finally:
-        counters.clear()
-        for group, values in saved.items():
-            counters[group].update(values)
+    with _without_warnings(), counters_kept():
+        return canary()
 
 
 def _reset() -> None:
