@@ -38,7 +38,11 @@ WATCHED = pytest.StashKey[Watched]()
 
 
 class Observer:
-    """Makes a contract without limits of each test whose body compiles anything, or did so for its baseline."""
+    """Makes a contract without limits of each test whose body compiles or calls torch.compile, or did for its baseline.
+
+    What a fixture compiles is not counted, and compiled anew where the body runs it: in which test a shared one is made
+    depends on the selection. A unittest's setUp is a part of the body.
+    """
 
     def __init__(self, hooks: Hooks) -> None:
         from .watching import Watch
@@ -115,7 +119,7 @@ class Observer:
     def _entry(
         self, item: pytest.Item, watched: Watched | None, call: pytest.CallInfo[None], report: pytest.TestReport
     ) -> Entry | None:
-        """The entry of a test that compiled, or is held to a baseline; None for all others."""
+        """The entry of a test that was to compile, or is held to a baseline; None for all others."""
         contract = watched.contract if watched is not None else None
         measured = contract.judged.entry if contract is not None and contract.judged is not None else None
         raised = call.excinfo if contract is None or not contract.drifted else None

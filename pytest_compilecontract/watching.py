@@ -28,13 +28,13 @@ DYNAMO = "torch._dynamo"
 
 @dataclass(kw_only=True, slots=True)
 class Body:
-    """One test's body. `measurement` is there once it is over, and None where it compiled nothing."""
+    """One test's body. `measurement` is there once it is over, and None where nothing was to be compiled in it."""
 
     measurement: Measurement | None = None
 
 
 class Watch(contextlib.ExitStack):
-    """Measures each body that compiles anything, and costs the others next to nothing.
+    """Measures each body that compiles anything or calls torch.compile, and costs the others next to nothing.
 
     A suite that never imports Dynamo is left alone: two light taps are set when it is there, in the midst of a body if
     need be. What is dear comes later, and only if something is compiled: those of the ledger with the first attempt of
@@ -54,6 +54,7 @@ class Watch(contextlib.ExitStack):
         self._awaited: _WhenImported | None = None
         self._open = False
         self._used = False
+        self._asked = False
         self._measuring: Measuring | None = None
         self._rises: Rises | None = None
         self._lock = threading.Lock()
@@ -93,6 +94,7 @@ class Watch(contextlib.ExitStack):
                 _reset()
                 self._used = False
             self._note(self._entrances)
+        self._asked = False
         self._open = True
 
     def _end(self) -> Measurement | None:
@@ -105,10 +107,15 @@ class Watch(contextlib.ExitStack):
             with _without_warnings():
                 for module, before in changed:
                     put_settings_back(module, before)
-        if measuring is None:
-            return None
-        measuring.stop()
-        return _finished(measuring) if measuring.compiled else None
+        if measuring is not None:
+            measuring.stop()
+            if measuring.compiled:
+                return _finished(measuring)
+        # torch.compile without effect is a fact too: a later torch may refuse, or compile, what this one passes over.
+        return self.nothing() if self._asked else None
+
+    def _was_asked(self) -> None:
+        self._asked = self._asked or self._open
 
     def _entered(self) -> bool:
         """Dynamo is about to compile; the first time in a body, the ledger is opened."""
@@ -147,7 +154,7 @@ class Watch(contextlib.ExitStack):
     def _tap(self) -> str:
         from .isolation import CONFIGS, exact
 
-        entrances = Entrances(self._entered, CONFIGS)
+        entrances = Entrances(told=self._entered, asked=self._was_asked, configs=CONFIGS)
         self.callback(entrances.close)
         if "convert_frame" in entrances.missing:
             return entrances.missing["convert_frame"]

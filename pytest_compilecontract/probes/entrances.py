@@ -14,17 +14,20 @@ class Entrances(Taps):
     """Say each time that Dynamo is about to compile, and keep what settings were before they are changed.
 
     `told` is called first, in the thread that compiles; if it answers True, the taps that it has set meanwhile see this
-    attempt as well. `configs` are the modules of settings that count.
+    attempt as well. `asked` is called where something is to be compiled once it runs: torch.compile, with whatever
+    backend. `configs` are the modules of settings that count.
     """
 
-    def __init__(self, told: Callable[[], bool], configs: Iterable[str]) -> None:
+    def __init__(self, *, told: Callable[[], bool], asked: Callable[[], None], configs: Iterable[str]) -> None:
         super().__init__()
         self._told = told
+        self._asked = asked
         self._configs = frozenset(configs)
         self._were: dict[str, tuple[Any, dict[str, object]]] | None = None
         # A frame comes by the first; export, and a graph that is specialised later, only by the second.
         self._at("convert_frame", _attribute("torch._dynamo.convert_frame", "ConvertFrameAssert"), "__call__")
         self._at("call_user_compiler", _attribute("torch._dynamo.output_graph", "OutputGraph"), "call_user_compiler")
+        self.set("optimize", importlib.import_module("torch._dynamo"), "optimize", self._on_optimize)
         for name, kind in _kinds_of_settings():
             self.set(f"settings of {name}", kind, "__setattr__", self._on_setting)
 
@@ -43,6 +46,10 @@ class Entrances(Taps):
     def _entered(self, owner: Any, attribute: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._told():
             return getattr(owner, attribute)(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    def _on_optimize(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._asked()
         return original(*args, **kwargs)
 
     def _on_setting(self, original: Callable[..., None], config: Any, name: str, value: object) -> None:
