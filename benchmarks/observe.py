@@ -45,11 +45,9 @@ def main() -> int:
                 print(f"{turn}: {'with' if options is WITH else 'without'}: {taken:.2f} s", file=sys.stderr, flush=True)
     pairs = [with_ / without for without, with_ in zip(seconds[WITHOUT], seconds[WITH], strict=True)]
     plain, observed = statistics.median(seconds[WITHOUT]), statistics.median(seconds[WITH])
-    print(
-        f"torch {version('torch')}, pytest {version('pytest')}, Python {platform.python_version()}: {observed:.2f} s with, "
-        f"{plain:.2f} s without, ratio {observed / plain:.3f} (pairs {min(pairs):.3f} to {max(pairs):.3f}), "
-        f"medians of {arguments.rounds}"
-    )
+    print(f"torch {version('torch')}, pytest {version('pytest')}, Python {platform.python_version()}")
+    print(f"{observed:.2f} s with, {plain:.2f} s without, medians of {arguments.rounds}")
+    print(f"ratio {observed / plain:.3f}, pairs {min(pairs):.3f} to {max(pairs):.3f}")
     return 0
 
 
