@@ -6,6 +6,7 @@ run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -197,6 +198,15 @@ class Baselines:
             environments = {name: each for name, each in baseline.environments.items() if name in used}
             self._read[file] = Baseline(environments=environments, contracts=left)
             write_bytes(file, to_json(Baseline(environments=environments, contracts=left)))
+
+    def names(self) -> frozenset[tuple[str, str]]:
+        """Every contract and lane in any of the files; a file that cannot be read is told when it is needed."""
+        found: set[tuple[str, str]] = set()
+        for file in sorted(self.folder.rglob("*.json")):
+            with contextlib.suppress(ReceiptError):
+                if (baseline := self._file(file)) is not None:
+                    found |= {(contract, lane) for contract, lanes in baseline.contracts.items() for lane in lanes}
+        return frozenset(found)
 
     def record(
         self,

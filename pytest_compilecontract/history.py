@@ -55,6 +55,7 @@ class History:
     baselines: Baselines = field(init=False)
     waivers: tuple[Waiver, ...] = field(init=False)
     today: datetime.date = field(default_factory=datetime.date.today)
+    _known: frozenset[tuple[str, str]] | None = None
 
     def __post_init__(self) -> None:
         file = self.settings.root / FILE
@@ -75,6 +76,15 @@ class History:
         compared = compare_lane(entry, environment, found, defaults=defaults)
         lane = waived(_alone(compared), self.waivers, self.today).lanes[0]
         return Held(found=found, lane=lane, own=found.key == environment_key(environment))
+
+    def knows(self, contract: str, lane: str) -> bool:
+        """Whether a baseline of any environment has this lane: cheap, and asked before torch is there."""
+        return (contract, lane) in self._names()
+
+    def _names(self) -> frozenset[tuple[str, str]]:
+        if self._known is None:
+            self._known = self.baselines.names()
+        return self._known
 
     def rotten(self, summary: Summary) -> tuple[str, ...]:
         """The waivers to delete, as far as a run of perhaps a part of all tests can tell."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .contract import Limits, limits_from
+from .contract import OBSERVED, Limits, limits_from
 from .errors import ReceiptError, UsageError
 from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
@@ -28,7 +28,7 @@ from .trimming import Collected, collected_from, gone, gone_lines
 if TYPE_CHECKING:
     from .baseline import Recorded
     from .lane import CompileLane, Observation
-    from .receipt import Environment
+    from .receipt import Entry, Environment
 
 FIXTURE = "compile_lane"
 OLDEST_TORCH = (2, 11)
@@ -96,8 +96,9 @@ class Hooks:
                 accepted=config.getoption("--contract-accept-reason"),
                 repeat=config.getoption("--contract-repeat") or 1,
                 overrides=config.getoption("--contract-set") or (),
+                observe=bool(config.getoption("--contract-observe")),
             )
-            self._history = History(settings=settings)
+            self.history = History(settings=settings)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         self.session = Session(settings=settings)
@@ -219,7 +220,7 @@ class Hooks:
     def surrounded(self, contract: Contract) -> Iterator[None]:
         """One run of a contract in the surroundings of its lane, as if it had not run before."""
         contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
-        contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
+        contract.unusable = no_torch() or (None if contract.bare else _unavailable(contract.lane))
         with contextlib.ExitStack() as stack:
             if contract.unusable is None:
                 try:
@@ -232,7 +233,7 @@ class Hooks:
                 contract.started = time.perf_counter()
             yield
 
-    def _where(self) -> tuple[str, Environment]:
+    def where(self) -> tuple[str, Environment]:
         """The environment of this process, and the key that entries know it by."""
         if self._place is None:
             from .environment import with_overrides
@@ -300,7 +301,7 @@ class Hooks:
         except (Exception, pytest.fail.Exception):
             self._judge_what_there_is(contract)
             raise
-        if (outcome := _unittest_outcome(item)) is not None:
+        if (outcome := unittest_outcome(item)) is not None:
             if not isinstance(outcome, pytest.skip.Exception):
                 self._judge_what_there_is(contract)
             return result
@@ -310,7 +311,7 @@ class Hooks:
             contract.runs = [*contract.runs[: contract.number - 1], run]
             contract.judged = over_repeats(contract.runs)
             contract.whole = True
-        contract.drifted = self._drift(contract)
+        contract.drifted = self.drift(contract)
         said = [_failure(contract)] if contract.judged is not None and contract.judged.failed else []
         if contract.drifted:
             said.append(contract.drifted)
@@ -335,26 +336,26 @@ class Hooks:
             with observing(Paths(self._settings.root), "") as contract.seen:
                 yield
 
-    def _drift(self, contract: Contract) -> str:
+    def drift(self, contract: Contract) -> str:
         """What to say if the lane is not what its baseline says; empty where it is."""
         entry = contract.judged.entry if contract.judged is not None else None
         if entry is None or entry.verdict == "broken":
             return ""
         try:
-            held = self._history.hold(entry, self._where()[1], _torch_defaults())
+            held = self.history.hold(entry, self.where()[1], _torch_defaults())
         except ReceiptError as error:
             return f"the baseline of this lane: {error}"
-        if held is None or not held.failed or self._history.is_recorded(entry, held):
+        if held is None or not held.failed or self.history.is_recorded(entry, held):
             return ""
         return drift_text(held.lane, held.found, held.record)
 
-    def _subject(self, contract: Contract) -> Subject:
+    def subject(self, contract: Contract) -> Subject:
         return Subject(
             contract=contract.name,
             lane=contract.lane,
             test=contract.item.nodeid,
             limits=contract.limits,
-            environment=self._where()[0],
+            environment=self.where()[0],
             worker=self._worker,
         )
 
@@ -369,7 +370,7 @@ class Hooks:
         if contract.compile_lane is not None:
             measured = contract.compile_lane.measurements
         return judged(
-            self._subject(contract),
+            self.subject(contract),
             measurements=tuple(measured),
             seconds=time.perf_counter() - contract.started,
             torch_version=torch.__version__,
@@ -391,14 +392,20 @@ class Hooks:
         contract = item.stash.get(CONTRACT, None)
         if contract is None or (call.when != "call" and report.outcome == "passed"):
             return report
-        if (kept := self._entry(contract, call)) is not None:
-            # pytest and pytest-xdist carry a report's own attributes from a worker to the controller.
-            vars(report)["compile_contract"] = kept
+        if (entry := self._entry(contract, call)) is not None:
+            self.attach(report, entry)
         return report
 
-    def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
+    def attach(self, report: pytest.TestReport, entry: Entry) -> None:
+        """Send an entry with a report: pytest and pytest-xdist carry its own attributes from worker to controller."""
         from .receipt import entry_to_data, environment_to_data
 
+        _, environment = self.where()
+        kept = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        # A table of some size, so once for each process.
+        vars(report)["compile_contract"] = kept if self._told_defaults else {**kept, "defaults": _torch_defaults()}
+
+    def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> Entry | None:
         if contract.inherited and contract.judged is None:
             return None
         if not contract.bare and contract.lane not in self._settings.lanes:
@@ -407,19 +414,13 @@ class Hooks:
         entry = contract.judged.entry if contract.judged is not None else None
         failed_by_us = contract.drifted or (contract.judged is not None and contract.judged.failed)
         if call.excinfo is not None and not failed_by_us:
-            said = next(iter(str(call.excinfo.value).splitlines()), "") or call.excinfo.typename
             if isinstance(call.excinfo.value, pytest.skip.Exception):
-                entry = unmeasured(self._subject(contract), said.removeprefix(_CANNOT_RUN.format(contract.lane.name)))
+                said = said_by(call.excinfo).removeprefix(_CANNOT_RUN.format(contract.lane.name))
+                entry = unmeasured(self.subject(contract), said)
             else:
-                reason = f"the test failed in {call.when}: {call.excinfo.typename}: {said}"
-                reason += f" (in repeat {contract.number})" if self._settings.repeat > 1 else ""
-                entry = failed(self._subject(contract), reason, entry)
-        if entry is None:
-            return None
-        _, environment = self._where()
-        sent = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
-        # A table of some size, so once for each process.
-        return sent if self._told_defaults else {**sent, "defaults": _torch_defaults()}
+                reason = own_failure(call) + (f" (in repeat {contract.number})" if self._settings.repeat > 1 else "")
+                entry = failed(self.subject(contract), reason, entry)
+        return entry
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kept = getattr(report, "compile_contract", None)
@@ -437,6 +438,10 @@ class Hooks:
                 contract = contract_name(report.nodeid, name, lane.name)
                 self.session.lose(contract, lane, report.nodeid, next(iter(str(report.longrepr).splitlines()), ""))
                 return
+        if self._settings.observe:
+            # Nobody knows whether it compiled anything.
+            reason = next(iter(str(report.longrepr).splitlines()), "")
+            self.session.lose(report.nodeid, BODY, report.nodeid, reason, OBSERVED)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._worker:
@@ -452,10 +457,10 @@ class Hooks:
     def _hold_to_history(self) -> None:
         entries, environments = self.session.entries.values(), self.session.environments
         # Before recording, which would make this run its own baseline.
-        self._held = self._history.summary(entries, environments, self.session.defaults)
-        self._recorded = self._history.record(entries, environments, self.session.defaults)
+        self._held = self.history.summary(entries, environments, self.session.defaults)
+        self._recorded = self.history.record(entries, environments, self.session.defaults)
         self._gone = self._find_gone()
-        problems = list(self._history.rotten(self._held))
+        problems = list(self.history.rotten(self._held))
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._recorded is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
@@ -465,7 +470,7 @@ class Hooks:
         """Contracts that the baselines have and the project has no more; removed by a recording of all there is."""
         if self._collected is None:
             return ()
-        baselines, root = self._history.baselines, self._settings.root
+        baselines, root = self.history.baselines, self._settings.root
         keys = {environment_key(each) for name, each in self.session.environments.items() if name != UNKNOWN}
         found = {key: gone(baselines, key, self._collected, root) for key in sorted(keys)}
         if self._trims:
@@ -479,7 +484,7 @@ class Hooks:
         return self._settings.record == "all" and not self._deselected and not self._settings.asked_for_lanes
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        rows = self._history.marked(self.session.rows(), self._held)
+        rows = self.history.marked(self.session.rows(), self._held)
         verbosity = terminalreporter.verbosity
         terminalreporter.write_sep("=", headline(rows, self.session.torch_versions()))
         for text, markup in summary_lines(rows, verbosity):
@@ -541,7 +546,18 @@ def _failure(contract: Contract) -> str:
     )
 
 
-def _unittest_outcome(item: pytest.Item) -> BaseException | None:
+def own_failure(call: pytest.CallInfo[None]) -> str:
+    """What a test that failed by itself failed by, in one line."""
+    assert call.excinfo is not None
+    return f"the test failed in {call.when}: {call.excinfo.typename}: {said_by(call.excinfo)}"
+
+
+def said_by(raised: pytest.ExceptionInfo[BaseException]) -> str:
+    """The first line of an exception's message, or its type's name."""
+    return next(iter(str(raised.value).splitlines()), "") or raised.typename
+
+
+def unittest_outcome(item: pytest.Item) -> BaseException | None:
     """What ended a unittest.TestCase method. It is not raised: pytest reports it in place of what its hooks raise."""
     kept = getattr(item, "_excinfo", None)
     return kept[0].value if kept else None
@@ -568,7 +584,7 @@ def _surroundings(contract: Contract, defaults: Mapping[str, object]) -> context
 
 
 @functools.cache
-def _no_torch() -> str | None:
+def no_torch() -> str | None:
     """Why nothing can be measured in this process, or None."""
     try:
         import torch

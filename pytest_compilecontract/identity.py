@@ -29,6 +29,8 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^\s*\d+/\d+:\s*"), ""),  # the compile id that torch puts ahead
     (re.compile(r"\s{2,}#.*$"), ""),  # the source and line that torch puts behind
     (re.compile(r"\s+"), " "),
+    # What follows is advice, which torch 2.13 replaced by both backends with their ids.
+    (re.compile(r"^(BACKEND_MATCH failure)\b.*$"), r"\1"),
     (_RESUME_INSIDE, r"\1"),
     (re.compile(r"\b0x(?:[0-9a-fA-F]+|\.\.\.)"), "ADDRESS"),
     (re.compile(r"(___check_\w+_id\(.*?, ?)(?:\d+|\.\.\.)"), r"\1ID"),

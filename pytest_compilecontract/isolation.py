@@ -111,16 +111,25 @@ def _settings(lane: Lane | None, defaults: Mapping[str, object]) -> Iterator[Non
         for name in CONFIGS:
             if (module := _loaded(name)) is not None:
                 stack.enter_context(_kept(module))
-        for full_name, value in defaults.items():
-            name = next(name for name in CONFIGS if full_name.startswith(f"{name}."))
-            _give(stack, name, full_name.removeprefix(f"{name}."), value)
-        for name, exact in EXACT.items():
-            if (module := _loaded(name)) is not None:
-                known = {key: value for key, value in exact.items() if hasattr(module, key)}
-                stack.enter_context(module.patch(known))
+        stack.enter_context(given(defaults))
+        stack.enter_context(exact())
         if lane is not None:
             for name, values in overrides(lane).items():
                 stack.enter_context(importlib.import_module(name).patch(dict(values)))
+        yield
+
+
+@contextlib.contextmanager
+def given(defaults: Mapping[str, object]) -> Iterator[None]:
+    """Settings in place of torch's own defaults, by their full names.
+
+    Raises:
+        UsageError: this torch has no such setting.
+    """
+    with contextlib.ExitStack() as stack:
+        for full_name, value in defaults.items():
+            name = next(name for name in CONFIGS if full_name.startswith(f"{name}."))
+            _give(stack, name, full_name.removeprefix(f"{name}."), value)
         yield
 
 
@@ -134,6 +143,17 @@ def _give(stack: contextlib.ExitStack, name: str, key: str, value: object) -> No
         type(now)(value) if isinstance(now, (list, tuple, set)) and isinstance(value, (list, tuple, set)) else value
     )
     stack.enter_context(module.patch({key: fitted}))
+
+
+@contextlib.contextmanager
+def exact() -> Iterator[None]:
+    """The settings without which no count is exact."""
+    with contextlib.ExitStack() as stack:
+        for name, values in EXACT.items():
+            if (module := _loaded(name)) is not None:
+                known = {key: value for key, value in values.items() if hasattr(module, key)}
+                stack.enter_context(module.patch(known))
+        yield
 
 
 def overrides(lane: Lane) -> dict[str, Mapping[str, object]]:
@@ -159,10 +179,15 @@ def _kept(module: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        after = module.get_config_copy()
-        for key, value in before.items():
-            if key in after and after[key] != value:
-                setattr(module, key, value)
+        put_settings_back(module, before)
+
+
+def put_settings_back(module: Any, before: Mapping[str, object]) -> None:
+    """Undo what was changed in a module of settings since its copy was taken."""
+    after = module.get_config_copy()
+    for key, value in before.items():
+        if key in after and after[key] != value:
+            setattr(module, key, value)
 
 
 def _loaded(name: str) -> Any:

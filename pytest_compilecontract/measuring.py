@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import time
 from collections.abc import Callable
@@ -16,12 +15,11 @@ from .errors import UsageError
 from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
+from .probes.counters import Rises, counters
 from .probes.dynamo import NEEDS, Ledger
 from .probes.inplace import COMPILED
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
-
-SENTINEL = "compilecontract"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,7 +36,10 @@ class Timed:
 
 
 class Measuring:
-    """Record all that Dynamo does while entered. Starts from no compiled code."""
+    """Record all that Dynamo does while entered. Starts from no compiled code.
+
+    Who cannot enter it, being called in the middle of things, calls `start` and `stop`, and answers for the rest.
+    """
 
     def __init__(self, paths: Paths, *, backend: str) -> None:
         self._paths = paths
@@ -47,6 +48,7 @@ class Measuring:
         self.ledger = Ledger(paths)
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
+        self._doubt: str | None = None
         self._done: Measurement | None = None
         self._callees = 0
 
@@ -58,21 +60,38 @@ class Measuring:
         # A process in which the canary is wrong is not measured with more trust later.
         self._doubt = canary()
         torch.compiler.reset()
-        self._counters = importlib.import_module("torch._dynamo.utils").counters
-        self._counters.clear()
-        # Counters that the test itself clears on the way cannot be compared with the ledger.
-        self._counters[SENTINEL]["present"] = 1
-        self.ledger.__enter__()
-        self._trace.__enter__()
-        Measuring._active = True
+        counters().clear()
+        self.start(Rises())
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.stop()
+        if self._done is None:
+            self._done = self._measurement()
+
+    @staticmethod
+    def going_on() -> bool:
+        """Whether anything is being measured now."""
+        return Measuring._active
+
+    def start(self, rises: Rises) -> None:
+        """Record from here on; what is compiled already stays. `rises` are the counters since the test began."""
+        self._rises = rises
+        self._rises.settle()
+        self.ledger.__enter__()
+        self._trace.__enter__()
+        Measuring._active = True
+
+    def stop(self) -> None:
+        """Record no more."""
         Measuring._active = False
         self._trace.__exit__()
         self.ledger.__exit__()
-        if self._done is None:
-            self._done = self._measurement()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether Dynamo meant to compile anything."""
+        return bool(self.ledger.attempts or self.ledger.loose_graphs)
 
     def noting(self, compiled: Any, *, device: torch.device) -> Any:
         """What was compiled, each call of it kept as a call of its own."""
@@ -136,17 +155,16 @@ class Measuring:
             unmeasured["calls"] = "the test makes its own calls"
         if self.backwards is None:
             unmeasured["backward_graphs"] = "no loss was followed into its backward, as compile_lane.train does"
-        counters = {
-            group: {self._paths.text(str(key)): int(value) for key, value in values.items()}
-            for group, values in self._counters.items()
-            if group != SENTINEL and values
+        rises = {
+            group: {self._paths.text(key): rise for key, rise in values.items()}
+            for group, values in self._rises.all().items()
         }
         return Measurement(
             backend=self._backend,
             calls=calls,
             backward_graphs=None if self.backwards is None else len(self.backwards),
-            caches=cache_state(counters),
-            counters=counters,
+            caches=cache_state(rises),
+            counters=rises,
             disagreements=self._disagreements(),
             unmeasured=unmeasured,
             **seconds(calls),
@@ -178,8 +196,7 @@ class Measuring:
         doubts = (self._doubt,) if self._doubt else ()
         if self.ledger.missing:
             return doubts
-        intact = self._counters.get(SENTINEL, {}).get("present") == 1
-        unique_graphs = int(self._counters["stats"]["unique_graphs"]) if intact else None
+        unique_graphs = self._rises.of("stats", "unique_graphs") if self._rises.intact() else None
         return doubts + disagreements(self.ledger, self._trace, unique_graphs)
 
     def _calls(self, *, measured: bool) -> tuple[Call, ...]:

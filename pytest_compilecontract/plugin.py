@@ -25,6 +25,7 @@ NEED_SWITCH = (
     "--contract-accept-reason",
     "--contract-repeat",
     "--contract-set",
+    "--contract-observe",
 )
 MODES = ("new", "changed", "all")
 MOST_REPEATS = 1000
@@ -78,6 +79,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="give every lane a setting in place of torch's default (torch._dynamo.config.recompile_limit=4); the "
         "receipt keeps it, and no such run is held to anything",
     )
+    group.addoption(
+        "--contract-observe",
+        action="store_true",
+        default=None,
+        help="measure every test that compiles anything, marked or not; one that is not marked fails by drift alone",
+    )
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 
@@ -105,6 +112,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from .repeating import Repeating
 
             config.pluginmanager.register(Repeating(hooks), "compilecontract-repeating")
+        if config.getoption("--contract-observe"):
+            from .observer import Observer
+
+            config.pluginmanager.register(Observer(hooks), "compilecontract-observer")
     elif used := [name for name in NEED_SWITCH if config.getoption(name) is not None]:
         raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
 

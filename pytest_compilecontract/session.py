@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import __version__
-from .contract import Limits, Verdict, Violation, doubts, judge, verdict
+from .contract import OBSERVED, Limits, Verdict, Violation, doubts, judge, verdict
 from .drift import unsteady
 from .lanes import Lane
 from .measurement import Measurement, combined
@@ -27,6 +27,7 @@ from .settings import Settings
 
 # The environment of a test whose process died before it could say.
 UNKNOWN = "unknown"
+_OBSERVED = OBSERVED.to_dict()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +72,12 @@ class Session:
         if defaults := sent.get("defaults"):
             self.defaults[defaults_key(defaults)] = dict(defaults)
 
-    def lose(self, contract: str, lane: Lane, test: str, reason: str) -> None:
+    def lose(self, contract: str, lane: Lane, test: str, reason: str, limits: Limits | None = None) -> None:
         """Keep that a lane took its process with it, and all that was known of it."""
         self.environments.setdefault(UNKNOWN, Environment())
-        subject = Subject(contract=contract, lane=lane, test=test, limits=Limits(), environment=UNKNOWN, worker="")
+        subject = Subject(
+            contract=contract, lane=lane, test=test, limits=limits or Limits(), environment=UNKNOWN, worker=""
+        )
         self.entries[test] = failed(subject, reason, None)
 
     def torch_versions(self) -> str:
@@ -91,6 +94,7 @@ class Session:
                 verdict=each.verdict,
                 counts=counts_of(each.measurement) if each.measurement else {},
                 reason=each.reason,
+                observed=each.limits == _OBSERVED,
             )
             for each in self.entries.values()
         ]

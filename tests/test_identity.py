@@ -56,6 +56,11 @@ from pytest_compilecontract.measurement import Location
             "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CUDA), actual DispatchKeySet(CPU)",
             id="a-property-of-several-words",
         ),
+        pytest.param(
+            "BACKEND_MATCH failure: torch.compile detected different backend callables. If this is unexpected, wrap it",
+            "BACKEND_MATCH failure: torch.compile detected different backend callables. Cached backend: W (id=...).",
+            id="another-backend-as-2.11-and-2.15-say-it",
+        ),
     ],
 )
 def test_these_guards_are_the_same(one: str, other: str) -> None:

@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "programs",
         "runner",
         "state",
+        "watching",
     ),
     "top": (
         "__init__",
@@ -59,6 +60,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "events",
         "history",
         "hooks",
+        "observer",
         "plugin",
         "progress",
         "repeating",
@@ -72,8 +74,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "events", "hooks", "plugin", "repeating")
-KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
+KNOW_PYTEST = ("__init__", "events", "hooks", "observer", "plugin", "repeating")
+KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},
     "torch rim": {"torch", "numpy"},

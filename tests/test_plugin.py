@@ -97,7 +97,7 @@ def test_off_nothing_heavy_is_imported(pytester: pytest.Pytester) -> None:
     assert json.loads(Path("loaded.json").read_text()) == []
 
 
-@pytest.mark.parametrize("option", ["--contract-lanes=aot", "--contract-report=out"])
+@pytest.mark.parametrize("option", ["--contract-lanes=aot", "--contract-report=out", "--contract-observe"])
 def test_off_an_option_of_the_plugin_is_a_usage_error(pytester: pytest.Pytester, option: str) -> None:
     result = pytester.runpytest(option)
 
@@ -686,3 +686,86 @@ def test_what_nobody_has_is_not_recorded(pytester: pytest.Pytester) -> None:
     assert refused(pytester, *options) == (
         "ERROR: --contract-record records what users have, and --contract-set gives them something else"
     )
+
+
+# observing
+
+
+def test_observing_a_suite_without_torch_does_not_import_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pathlib, sys
+
+        def test_plain():
+            pass
+
+        def test_fails():
+            assert 1 == 2, "my own assertion"
+        """
+    )
+    pytester.makeconftest(
+        """
+        import json, pathlib, sys
+
+        def pytest_unconfigure():
+            loaded = [name for name in ("torch", "numpy", "triton") if name in sys.modules]
+            pathlib.Path("loaded.json").write_text(json.dumps(loaded))
+            pathlib.Path("finders.json").write_text(json.dumps([str(each) for each in sys.meta_path]))
+        """
+    )
+
+    result = pytester.runpytest_subprocess("--compile-contracts", "--contract-observe", "--contract-report=out")
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*= compile contracts: none measured =*", "no compile contract was measured"])
+    assert json.loads(Path("loaded.json").read_text()) == []
+    assert "pytest_compilecontract" not in Path("finders.json").read_text()
+    assert json.loads(Path("out/receipt.json").read_text())["entries"] == []
+
+
+BASELINE = """{"format": 1, "environments": {"here": {"torch": "2.11.0"}}, "contracts": {
+    "test_old.py::test_compiled_once": {"body": {"environment": "here", "measurement": {"graphs": 1},
+    "test": "test_old.py::test_compiled_once", "verdict": "held"}}}}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "verdict", "reason"),
+    [
+        pytest.param("pass", "passed", "unmeasured", "torch cannot be imported (no torch today)", id="passes"),
+        pytest.param(
+            "import torch", "failed", "broken", "the test failed in call: ImportError: no torch today", id="fails"
+        ),
+        pytest.param("import pytest; pytest.skip('today')", "skipped", "unmeasured", "today", id="skips"),
+        pytest.param(
+            "import pytest; pytest.xfail('today')", "xfailed", "unmeasured", "today", id="is-expected-to-fail"
+        ),
+    ],
+)
+def test_a_test_with_a_baseline_is_never_silently_missing(
+    pytester: pytest.Pytester, body: str, outcome: str, verdict: str, reason: str
+) -> None:
+    pytester.makepyfile(
+        torch="raise ImportError('no torch today')",
+        test_old=f"""
+        def test_compiled_once():
+            {body}
+
+        def test_other():
+            pass
+        """,
+    )
+    pytester.syspathinsert()
+    pytester.mkdir("kept")
+    file = pytester.path / "kept/torch2.11-cpu/test_old.json"
+    file.parent.mkdir()
+    file.write_text(BASELINE)
+
+    result = pytester.runpytest_subprocess(
+        "--compile-contracts", "--contract-observe", "--contract-baselines=kept", "--contract-report=out"
+    )
+
+    assert result.parseoutcomes()[outcome] == (2 if outcome == "passed" else 1)
+    entries = json.loads(Path("out/receipt.json").read_text())["entries"]
+    assert [(each["contract"], each["verdict"], each["reason"]) for each in entries] == [
+        ("test_old.py::test_compiled_once", verdict, reason)
+    ]

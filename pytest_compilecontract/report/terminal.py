@@ -59,13 +59,17 @@ _UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured."""
+    """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured.
+
+    `observed` is a test that is no contract of its author's: there may be hundreds, so they are told together.
+    """
 
     contract: str
     lane: str
     verdict: Shown
     counts: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     reason: str = ""
+    observed: bool = False
 
 
 def counts_of(measurement: Measurement) -> dict[str, int | None]:
@@ -140,7 +144,8 @@ def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
         return [*_not_held(rows), _totals(rows)]
     if verbosity > 0:
         return [*_lane_lines(rows), _totals(rows)]
-    return [*_contract_lines(rows), *_unmeasured(rows), _totals(rows)]
+    told = [row for row in rows if not row.observed or row.verdict in _NOT_HELD]
+    return [*(_contract_lines(told) if told else ()), *_observed(rows), *_unmeasured(rows), _totals(rows)]
 
 
 def plain(text: str) -> str:
@@ -323,6 +328,20 @@ def _not_held(rows: Sequence[Row]) -> list[Line]:
         name = _middle(plain(row.contract), max(_NAME_WIDTH[0], room))
         lines.append((_cut(f"{row.verdict} {name}{lane}{reason}", SUMMARY_WIDTH), _markup([row])))
     return lines
+
+
+def _observed(rows: Sequence[Row]) -> list[Line]:
+    """All tests that were only observed, in one line; those that drifted or broke have lines of their own."""
+    observed = [row for row in rows if row.observed and row.counts]
+    if not observed:
+        return []
+    sums = {
+        name: sum(count for row in observed if (count := row.counts.get(name)) is not None)
+        for name in (*_SHOWN_ALWAYS, *_SHOWN_IF_ANY)
+    }
+    texts = [_amount(total, name) for name, total in sums.items() if total or name in _SHOWN_ALWAYS]
+    who = "1 test that compiles" if len(observed) == 1 else f"{len(observed)} tests that compile"
+    return [(line, {}) for line in _wrapped(f"observed {who}: {', '.join(texts)}", _MARGIN)]
 
 
 def _unmeasured(rows: Sequence[Row]) -> list[Line]:

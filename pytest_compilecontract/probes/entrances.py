@@ -1,0 +1,83 @@
+"""Where Dynamo is entered, and where its settings are changed: taps that stay on, and cost nothing till then."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .taps import Taps
+
+
+class Entrances(Taps):
+    """Say each time that Dynamo is about to compile, and keep what settings were before they are changed.
+
+    `told` is called first, in the thread that compiles; if it answers True, the taps that it has set meanwhile see this
+    attempt as well. `asked` is called where something is to be compiled once it runs: torch.compile, with whatever
+    backend. `configs` are the modules of settings that count.
+    """
+
+    def __init__(self, *, told: Callable[[], bool], asked: Callable[[], None], configs: Iterable[str]) -> None:
+        super().__init__()
+        self._told = told
+        self._asked = asked
+        self._configs = frozenset(configs)
+        self._were: dict[str, tuple[Any, dict[str, object]]] | None = None
+        # A frame comes by the first; export, and a graph that is specialised later, only by the second.
+        self._at("convert_frame", _attribute("torch._dynamo.convert_frame", "ConvertFrameAssert"), "__call__")
+        self._at("call_user_compiler", _attribute("torch._dynamo.output_graph", "OutputGraph"), "call_user_compiler")
+        self.set("optimize", importlib.import_module("torch._dynamo"), "optimize", self._on_optimize)
+        for name, kind in _kinds_of_settings():
+            self.set(f"settings of {name}", kind, "__setattr__", self._on_setting)
+
+    def note_settings(self) -> None:
+        """From here on, keep what is changed."""
+        self._were = {}
+
+    def settings(self) -> list[tuple[Any, dict[str, object]]]:
+        """Each module that had a setting written since `note_settings`, and all its settings before; notes no more."""
+        were, self._were = self._were or {}, None
+        return list(were.values())
+
+    def _at(self, tap: str, owner: Any, attribute: str) -> None:
+        self.set(tap, owner, attribute, functools.partial(self._entered, owner, attribute))
+
+    def _entered(self, owner: Any, attribute: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._told():
+            return getattr(owner, attribute)(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    def _on_optimize(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._asked()
+        return original(*args, **kwargs)
+
+    def _on_setting(self, original: Callable[..., None], config: Any, name: str, value: object) -> None:
+        were = self._were
+        if were is not None:
+            module = getattr(config, "__name__", "")
+            if module in self._configs and module not in were:
+                were[module] = (config, config.get_config_copy())
+        original(config, name, value)
+
+
+def anything_compiled() -> bool:
+    """Whether Dynamo has compiled any frame since it was last reset."""
+    frames = importlib.import_module("torch._dynamo.convert_frame")
+    codes = [getattr(getattr(frames, name, None), "seen", None) for name in ("input_codes", "output_codes")]
+    return any(each is None or len(each) > 0 for each in codes)
+
+
+def _kinds_of_settings() -> list[tuple[str, type]]:
+    """torch's classes of modules that hold settings, as far as they have a way to set one of their own."""
+    module = importlib.import_module("torch.utils._config_module")
+    base = getattr(module, "ConfigModule", type(None))
+    kinds = [(name, kind) for name, kind in vars(module).items() if isinstance(kind, type)]
+    return [(name, kind) for name, kind in kinds if issubclass(kind, base) and "__setattr__" in vars(kind)]
+
+
+def _attribute(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
