@@ -405,6 +405,20 @@ def test_the_page_lets_nothing_in_and_asks_for_nothing() -> None:
     assert re.findall(r"https?://|@import|url\(", text) == []
 
 
+def test_an_environment_that_stopped_says_why_at_the_top() -> None:
+    found = of("held")
+    first, last = found.columns
+    stopped = replace(last, installed="no: <no> such release", imported="not tried", cut_off="the time was up")
+
+    text = rendered(replace(found, columns=(first, stopped)))
+
+    assert re.findall(r'<p class="rotten">(.*?)</p>', text) == [
+        "torch 2.15.0: could not be installed: &lt;no&gt; such release",
+        "torch 2.15.0: the tests did not run to their end: the time was up",
+    ]
+    assert {"no: <no> such release", "not tried"} <= set(data_of(text)["texts"])
+
+
 def test_one_environment_alone_is_no_answer() -> None:
     text = rendered(matrix([before(an_entry())]))
 
@@ -449,6 +463,16 @@ def test_a_long_table_is_folded_and_one_too_long_says_where_it_was_cut() -> None
     assert whole.count("\n| tests/") == int(cut[1])
     assert whole.count("<details>") == whole.count("</details>") == 2
     assert len(whole) <= MOST_CHARACTERS
+
+
+def test_what_an_installer_said_is_cut() -> None:
+    found = of("held")
+    stopped = replace(found.columns[1], installed=f"no: {'x' * 100_000}")
+
+    text = markdown(replace(found, columns=(found.columns[0], stopped)))
+
+    assert len(text) < 2000
+    assert "torch 2.15.0: could not be installed: xxx" in text
 
 
 # The command

@@ -16,6 +16,8 @@ MOST_CHARACTERS = 60_000
 UNFOLDED_ROWS = 20
 MOST_ROWS = 60
 NAME_WIDTH = 60
+# What an installer says may be pages long.
+STOPPED_WIDTH = 1000
 CELL_WIDTH = 42
 _MARGIN = "  "
 _SETUP = ("installed", "imported")
@@ -39,7 +41,7 @@ def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
     table = [["", *(plain(column.name) for column in found.columns)]]
     table += [[name, *(_short(getattr(column, name)) for column in found.columns)] for name in _SETUP]
     table += [[row.name, *row.cells] for row in kept]
-    lines = [*_aligned(table), *_folded(found, shown, kept, everything), *_stopped(found.columns)]
+    lines = [*_aligned(table), *_folded(found, shown, kept, everything), *stopped_lines(found.columns)]
     for row in kept:
         if row.lists:
             lines += ["", row.name, *(f"{_MARGIN}{kind}: {said}" for kind, said in row.lists)]
@@ -64,7 +66,7 @@ def markdown(found: Matrix) -> str:
         parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[:2], *kept])]
     else:
         parts = [*head, *kept]
-    if said := [*_folded(found, shown, shown[: len(kept)], False), *_stopped(found.columns)]:
+    if said := [*_folded(found, shown, shown[: len(kept)], False), *stopped_lines(found.columns)]:
         # A blank line between, or Markdown makes one paragraph of them.
         parts += [line for each in said for line in ("", _md(each))]
     if len(kept) < len(rows):
@@ -118,7 +120,7 @@ def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], ever
     return lines
 
 
-def _stopped(columns: Sequence[Column]) -> list[str]:
+def stopped_lines(columns: Sequence[Column]) -> list[str]:
     """What the first rows have no room for: the whole reason why an environment measured nothing, or not all."""
     lines = []
     for column in columns:
@@ -128,7 +130,7 @@ def _stopped(columns: Sequence[Column]) -> list[str]:
             ("the tests did not run to their end", column.cut_off),
         ):
             if why not in ("", "yes", "no", "not known", "not tried"):
-                lines.append(f"{plain(column.name)}: {what}: {plain(why)}")
+                lines.append(_cut(f"{plain(column.name)}: {what}: {plain(why)}", STOPPED_WIDTH))
     return lines
 
 

@@ -24,7 +24,7 @@ from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.policy import METRICS
 from pytest_compilecontract.receipt import Entry, Environment, one_line
 from pytest_compilecontract.report.comparison import drift_headline, rotten_lines, verdict_line
-from pytest_compilecontract.report.matrix import lists_of
+from pytest_compilecontract.report.matrix import lists_of, stopped_lines
 from pytest_compilecontract.report.terminal import plain
 
 # Jinja2 is imported where it is used: only this needs it.
@@ -67,6 +67,7 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> 
         names=[_visible(column.name) for column in found.columns],
         question=_question(found, answer),
         outcome=answer.outcome if answer else "not known",
+        stopped=[_visible(line) for line in stopped_lines(found.columns)],
         rotten=[_visible(line) for line in rotten_lines(answer)] if answer else [],
         lanes=len(found.rows),
         contracts=len({row.contract for row in found.rows}),

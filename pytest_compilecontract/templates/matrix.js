@@ -107,9 +107,9 @@
   function setupRow(name) {
     const cells = shownColumns().map((at) => {
       const said = texts[columns[at][name]];
-      const bad = said !== "yes";
-      return make("td", { class: bad ? "bad" : "", "data-column": columnName(at) },
-        make("span", {}, `${bad ? "✕" : "✓"} ${said}`));
+      const good = said === "yes", open = said === "not known" || said === "not tried";
+      return make("td", { class: good || open ? "" : "bad", "data-column": columnName(at) },
+        make("span", {}, `${good ? "✓" : open ? "?" : "✕"} ${said}`));
     });
     return make("tr", { class: "setup" }, make("th", { scope: "row" }, name), cells);
   }
