@@ -1,4 +1,4 @@
-"""A hybrid stack on kernels of our own, words to loss: attention, a selective scan and experts are one graph together."""
+"""A hybrid stack on kernels of our own, words to loss: attention, a selective scan and experts in one graph."""
 
 from __future__ import annotations
 
