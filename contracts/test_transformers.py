@@ -113,14 +113,14 @@ def test_llama_trains_in_one_graph(compile_lane: CompileLane) -> None:
 
 
 @each_family
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["bf16", "cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane, family: Callable[[Any], nn.Module]) -> None:
     """Each family infers in one graph, under CUDA graphs too."""
     compile_lane.run(made(family).eval(), *texts(16, 16, 16, 16))
 
 
 @each_family
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["aot", "float32", "autocast"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["aot", "autocast"])
 def test_trains_in_one_graph(compile_lane: CompileLane, family: Callable[[Any], nn.Module]) -> None:
     """Each family trains on its own loss in one graph and one backward graph."""
     seen = compile_lane.train(made(family), texts(16, 16, 16))
@@ -128,11 +128,29 @@ def test_trains_in_one_graph(compile_lane: CompileLane, family: Callable[[Any], 
     assert seen.backward_graphs == 1
 
 
-@each_family
+@pytest.mark.parametrize("family", [qwen3_moe, t5, bert], ids=["qwen3_moe", "t5", "bert"])
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=["float32"])
 def test_another_length(compile_lane: CompileLane, family: Callable[[Any], nn.Module]) -> None:
     """The second length compiles once more, and that graph serves every later one."""
     compile_lane.run(made(family).eval(), *texts(16, 24, 9, 33))
+
+
+@compile_contract(fullgraph=True, max_graphs=3, max_recompiles=2, lanes=["aot"])
+def test_a_length_that_fills_no_chunk(compile_lane: CompileLane) -> None:
+    """Mamba2 cuts a text into chunks of 8: one more recompile where the last of them is not full for the first time."""
+    compile_lane.run(made(mamba2).eval(), *texts(16, 24, 9, 33))
+
+
+@compile_contract(max_graph_breaks=4, max_eager_frames=4, lanes=["float32"])
+def test_t5_with_a_cache_breaks_where_it_copies_its_config(compile_lane: CompileLane) -> None:
+    """Known breaks: a cache for the decoder is made in the forward, from a copy.deepcopy of the config."""
+    model = made(t5).eval()
+    model.config.use_cache = model.decoder.config.use_cache = True
+    words = [torch.randint(WORDS, (2, 16)) for _ in range(3)]
+
+    seen = compile_lane.run(model, *(call(input_ids=each, decoder_input_ids=each) for each in words))
+
+    assert any("deepcopy" in each.reason for each in seen.graph_breaks or ())
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["bf16"])

@@ -27,9 +27,10 @@ def decide(router: Tensor, embedding: Tensor) -> None:
     """
     words, width = embedding.shape
     experts = router.shape[0]
-    rows = torch.linalg.qr(torch.randn(width, width)).Q[:words] * width**0.5
+    # In float64 whatever the lane's dtype is: there is no such factorisation in bfloat16.
+    rows = torch.linalg.qr(torch.randn(width, width, dtype=torch.float64)).Q[:words] * width**0.5
     embedding.copy_(rows)
-    wanted = torch.full((words, experts), -1.0)
+    wanted = torch.full((words, experts), -1.0, dtype=torch.float64)
     number = torch.arange(words)
     wanted[number, number % experts] = 3.0
     wanted[number, (number + 1) % experts] = 1.5
