@@ -333,7 +333,7 @@ class Runner:
 
 
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether CUDA may compute float32 products in TF32: matmuls where the precision allows it, convolutions by default.
+    """Whether CUDA may compute float32 products in TF32: matmuls where asked to, convolutions unless asked not to.
 
     A convolution that is called as a function is not seen.
     """
