@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import CARD, need_card
+from contracts.card import need_card
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -21,7 +21,7 @@ def stack() -> Any:
     """A stack whose router has decided, so that no rounding moves a token to another expert."""
     hybrid = pytest.importorskip("contracts.models.hybrid", exc_type=ImportError)
     model = hybrid.HybridStack(WORDS)
-    decide(model.get_submodule(ROUTER).weight, model.embedding.weight)
+    decide(model.get_submodule(ROUTER).weight, model.embedding.weight, times=4)
     return model
 
 
@@ -49,7 +49,7 @@ def padded(words: Tensor, bucket: int) -> Tensor:
     return words.new_zeros((words.shape[0], bucket)).index_copy(1, torch.arange(words.shape[1]), words)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "bf16", "cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """All four kernels are in one graph, and calls of one length never compile again."""
     need_card(compile_lane)
@@ -59,7 +59,7 @@ def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     compile_lane.run(model, *batches)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=CARD)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["tf32", "bf16"])
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The stack trains in one graph and one backward graph."""
     need_card(compile_lane)
@@ -83,26 +83,18 @@ def test_a_free_length(compile_lane: CompileLane) -> None:
     assert seen.backward_graphs == 1
 
 
-@compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=["bf16"])
-def test_another_length(compile_lane: CompileLane) -> None:
-    """Left to torch, the second length compiles once more and every later one has its graph."""
-    need_card(compile_lane)
-
-    compile_lane.run(stack().eval(), *(batch(length) for length in (21, 40, 18, 33)))
-
-
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=["static"])
 def test_lengths_in_buckets(compile_lane: CompileLane) -> None:
-    """With static shapes, lengths filled up to 16 or 32 need a graph a bucket, whatever lengths there are."""
+    """With static shapes, lengths filled up to 24 or 32 need a graph a bucket, whatever lengths there are."""
     need_card(compile_lane)
-    buckets = [(9, 16), (31, 32), (14, 16), (20, 32), (16, 16)]
+    buckets = [(19, 24), (31, 32), (24, 24), (26, 32)]
 
     compile_lane.run(stack().eval(), *(tuple(padded(each, to) for each in batch(length)) for length, to in buckets))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
 def test_every_kernel_is_in_every_step(compile_lane: CompileLane) -> None:
-    """A training step launches four norms, one scan, one loss, and their backwards, from a CUDA graph too."""
+    """A training step launches four norms, one scan, one loss and their backwards, replayed from a CUDA graph."""
     need_card(compile_lane)
     from contracts.kernels.launches import launches, warm_profiler
 

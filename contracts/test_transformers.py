@@ -38,7 +38,7 @@ def qwen3_moe(of: Any, experts: str = "batched_mm") -> nn.Module:
     sizes = {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = of.Qwen3MoeConfig(**DECODER, **sizes, norm_topk_prob=True, experts_implementation=experts)
     model = of.Qwen3MoeForCausalLM(config)
-    decide(model.model.layers[0].mlp.gate.weight, model.model.embed_tokens.weight)
+    decide(model.model.layers[0].mlp.gate.weight, model.model.embed_tokens.weight, times=4)
     return model
 
 
@@ -89,7 +89,7 @@ def texts(*lengths: int) -> list[call]:
     fullgraph=True,
     max_graphs=1,
     max_recompiles=0,
-    lanes=["capture", "aot", "inductor", "tf32", "bf16", "cudagraphs", "autotune"],
+    lanes=["capture", "aot", "inductor", "bf16", "cudagraphs"],
 )
 def test_llama_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """Llama without a cache gives its logits in one graph."""
@@ -100,7 +100,7 @@ def test_llama_infers_in_one_graph(compile_lane: CompileLane) -> None:
     fullgraph=True,
     max_graphs=1,
     max_recompiles=0,
-    lanes=["capture", "aot", "inductor", "tf32", "bf16", "autocast", "cudagraphs"],
+    lanes=["capture", "aot", "inductor", "tf32", "autocast"],
 )
 def test_llama_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """Llama trains on its own loss in one graph and one backward graph.
@@ -129,7 +129,7 @@ def test_trains_in_one_graph(compile_lane: CompileLane, family: Callable[[Any], 
     assert seen.backward_graphs == 1
 
 
-@each_of(qwen3_moe, t5, bert)
+@each_of(t5, bert)
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=["float32"])
 def test_another_length(compile_lane: CompileLane, family: Callable[[Any], nn.Module]) -> None:
     """The second length compiles once more, and that graph serves every later one."""
@@ -142,7 +142,7 @@ def test_a_length_that_fills_no_chunk(compile_lane: CompileLane) -> None:
     compile_lane.run(made(mamba2).eval(), *texts(16, 24, 9, 33))
 
 
-@compile_contract(max_graph_breaks=4, max_eager_frames=4, lanes=["float32"])
+@compile_contract(max_graph_breaks=4, max_eager_frames=4, lanes=["aot"])
 def test_t5_with_a_cache_breaks_where_it_copies_its_config(compile_lane: CompileLane) -> None:
     """Known breaks: a cache for the decoder is made in the forward, from a copy.deepcopy of the config."""
     model = made(t5).eval()

@@ -19,17 +19,18 @@ DECIDED = 0.2
 
 
 @torch.no_grad()
-def decide(router: Tensor, embedding: Tensor) -> None:
+def decide(router: Tensor, embedding: Tensor, *, times: float = 1.0) -> None:
     """Make a router's weight (experts, width) choose by the word: expert word % n first, the one after it second.
 
     The embedding (words, width), no more words than channels, becomes orthogonal rows as long as sqrt(width), as after
-    an RMSNorm. The layers before the router may then turn a word's vector a little without moving its expert.
+    an RMSNorm, `times` so long where one is before the router. The layers between may then turn a word's vector a
+    little without moving its expert, the less the longer it is.
     """
     words, width = embedding.shape
     experts = router.shape[0]
     # In float64 whatever the lane's dtype is: there is no such factorisation in bfloat16.
     rows = torch.linalg.qr(torch.randn(width, width, dtype=torch.float64)).Q[:words] * width**0.5
-    embedding.copy_(rows)
+    embedding.copy_(rows * times)
     wanted = torch.full((words, experts), -1.0, dtype=torch.float64)
     number = torch.arange(words)
     wanted[number, number % experts] = 3.0
