@@ -26,7 +26,8 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "2.13.0"
 # Code of other projects, for contracts that are skipped without it.
-OPTIONAL = "models"
+MODELS = "models"
+KERNELS = "kernels"
 NO_ENVIRONMENT = 2
 # Imports what a run needs at once, and prints where this project is installed from.
 PROBE = "import pytest, msgspec, importlib.util as u; print(u.find_spec('pytest_compilecontract').origin)"
@@ -110,11 +111,11 @@ def make(folder: Path, torch: str) -> None:
     say(f"making {folder.name} with Python {platform.python_version()} and torch {torch}; this takes some minutes")
     shutil.rmtree(folder, ignore_errors=True)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-    wanted = [each for name, group in groups.items() if name != OPTIONAL for each in group]
+    wanted = [each for name, group in groups.items() if name not in (MODELS, KERNELS) for each in group]
     call([sys.executable, "-m", "venv", str(folder)], "no virtual environment (on Debian: install python3-venv)")
     say(f"installing torch {torch}, this project, {', '.join(wanted)}")
     install(folder, torch, ["--editable", str(ROOT), *wanted])
-    notes = add_models(folder, torch, groups[OPTIONAL])
+    notes = [*add_models(folder, torch, groups[MODELS]), *add_kernels(folder, torch, groups[KERNELS])]
     partial = folder / "ready.partial"
     partial.write_text("\n".join([key(torch), *notes]) + "\n", encoding="utf-8")
     partial.replace(folder / "ready")
@@ -136,6 +137,19 @@ def add_models(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
     said = probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"]
     call([*pip(folder), "uninstall", "--yes", "torchvision"], "pip could not remove torchvision")
     return [f"without torchvision, which does not work with this build of torch ({said[-1]})"]
+
+
+def add_kernels(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
+    """Install Triton, where torch's build has brought none; what cannot be had is a note, as for the models."""
+    probe = subprocess.run([python_of(folder), "-c", "import triton"], capture_output=True, check=False)
+    if probe.returncode == 0:
+        return []
+    say(f"installing {', '.join(wanted)}")
+    try:
+        install(folder, torch, wanted)
+    except NoEnvironment as error:
+        return [f"without {', '.join(wanted)}: {error} (remove {folder.name} to try again)"]
+    return []
 
 
 def install(folder: Path, torch: str, wanted: Sequence[str]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
+from contracts.card import ANYWHERE
 from contracts.models.bag import BagOfWords
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
+
+pytestmark = pytest.mark.compile_contract(lanes=ANYWHERE)
 
 OTHER_LENGTHS = ((3, 5), (4, 9), (1, 2), (20, 3))
 OTHER_NUMBERS = ((3, 5), (4, 9), (1, 2, 9), (2, 6, 3), (7, 7, 7, 7))

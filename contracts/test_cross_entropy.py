@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from contracts.card import ANYWHERE
 from contracts.models.cross_entropy import Head
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
+
+pytestmark = pytest.mark.compile_contract(lanes=ANYWHERE)
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)

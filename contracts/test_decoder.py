@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contracts.card import ANYWHERE
 from contracts.models.decoder import DecoderBlock
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -16,7 +17,7 @@ def tokens(length: int = 16) -> Tensor:
     return torch.randn(2, length, 32)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=[*ANYWHERE, "bf16", "cudagraphs", "autotune"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """A decoder block infers in one graph, and calls of one shape never compile again."""
     block = DecoderBlock().eval()
@@ -24,7 +25,7 @@ def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     compile_lane.run(block, *((tokens(),) for _ in range(4)))
 
 
-@compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1)
+@compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=ANYWHERE)
 def test_another_length(compile_lane: CompileLane) -> None:
     """The second length that a decoder block meets compiles once more; after that every length has its graph."""
     block = DecoderBlock().eval()
@@ -40,7 +41,7 @@ def test_a_free_length(compile_lane: CompileLane) -> None:
     compile_lane.run(block, *((tokens(length),) for length in (16, 24, 9, 33)))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=[*ANYWHERE, "autocast", "cudagraphs"])
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """A decoder block trains with AdamW in one graph and one backward graph.
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from contracts.card import ANYWHERE
 from contracts.policies.regional import Block, ScaledBlock, Stack, compile_regions
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -28,7 +29,7 @@ def in_place(compile_lane: CompileLane) -> Callable[[Any], Any]:
     return functools.partial(compile_regions, region=Block, compile_region=compile_region)
 
 
-@compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True)
+@compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True, lanes=ANYWHERE)
 def test_equal_blocks_are_compiled_once(compile_lane: CompileLane) -> None:
     """Four equal blocks share one graph; the model is the same object with the same keys."""
     stack = Stack([Block(WIDTH) for _ in range(4)], WIDTH)
@@ -38,7 +39,7 @@ def test_equal_blocks_are_compiled_once(compile_lane: CompileLane) -> None:
     assert seen.graphs_executed == 8
 
 
-@compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True)
+@compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True, lanes=ANYWHERE)
 def test_equal_blocks_train_in_one_graph(compile_lane: CompileLane) -> None:
     """Trained, the four blocks share a forward and a backward graph."""
     stack = Stack([Block(WIDTH) for _ in range(4)], WIDTH)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
+from contracts.card import ANYWHERE
 from contracts.models.stem import ConvStem
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
+
+pytestmark = pytest.mark.compile_contract(lanes=ANYWHERE)
 
 
 def images() -> tuple[Tensor]:

@@ -56,6 +56,8 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
         stack.callback(torch.compiler.reset)
         if lane is not None and lane.dtype is not None:
             torch.set_default_dtype(getattr(torch, lane.dtype))
+        if lane is not None and lane.matmul_precision not in (None, torch.get_float32_matmul_precision()):
+            torch.set_float32_matmul_precision(lane.matmul_precision)
         randomness.seed(SEED)
         yield
 

@@ -13,6 +13,8 @@ ALL = "all"
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 # torch.autocast warns and switches itself off for any other dtype: such a lane would not be what it says.
 AUTOCAST_DTYPES = ("bfloat16", "float16")
+# torch.set_float32_matmul_precision's: "highest" is float32 throughout, "high" allows TF32 on CUDA.
+MATMUL_PRECISIONS = ("highest", "high", "medium")
 CACHES = ("lane", "shared")
 
 _LANE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -25,6 +27,7 @@ class Lane:
 
     `name` is the lane's; torch.compile's parameter of that name is `compile_name` here and `name` in the project's
     table. `device` None is cuda where there is one, else cpu. `dtype` and `autocast` are names of torch dtypes.
+    `matmul_precision` is what torch.set_float32_matmul_precision is given, for eager and compiled alike.
     `in_place` compiles a module with module.compile(), which leaves its type and its state_dict keys alone, instead of
     torch.compile(module).
     `cache` "lane" gives the lane empty compile caches of its own, "shared" those of the process. `dynamo` and
@@ -44,6 +47,7 @@ class Lane:
     device: str | None = None
     dtype: str | None = None
     autocast: str | None = None
+    matmul_precision: str | None = None
     in_place: bool = False
     cache: Literal["lane", "shared"] = "lane"
     dynamo: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -237,6 +241,7 @@ _KEYS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "device": ("a device such as 'cpu' or 'cuda:0'", _is_device),
     "dtype": _one_of(DTYPES),
     "autocast": _one_of(AUTOCAST_DTYPES),
+    "matmul_precision": _one_of(MATMUL_PRECISIONS),
     "in_place": _FLAG,
     "cache": _one_of(CACHES),
     "dynamo": _TABLE,

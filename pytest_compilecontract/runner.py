@@ -70,6 +70,7 @@ class Runner:
         self._paths = paths
         self._compile = compile_target
         self._measuring: Measuring | None = None
+        self._tf32 = False
         if device.type == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]  # or its generators would not be among those below
         randomness.seed(SEED)
@@ -78,6 +79,7 @@ class Runner:
     def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and put the target back as it was."""
         state = State(target, *_modules_in(calls), *program.reaches)
+        self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
         try:
             if self._lane.reference:
                 return self._reference(target, program, calls, state)
@@ -310,6 +312,7 @@ class Runner:
             rtol=self._limits.rtol,
             atol=self._limits.atol,
             precision=getattr(torch, lowest) if lowest else None,
+            tf32=self._tf32 and lowest is None,
         )
         return replace(judged, note="; ".join(each for each in (judged.note, note) if each))
 
@@ -354,6 +357,17 @@ class Runner:
                 found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
             trace = trace.tb_next
         return found
+
+
+def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
+    """Whether CUDA may compute float32 products in TF32: matmuls where asked to, convolutions unless asked not to.
+
+    A convolution that is called as a function is not seen.
+    """
+    if torch.get_float32_matmul_precision() != "highest":
+        return True
+    convolution = torch.nn.modules.conv._ConvNd
+    return torch.backends.cudnn.allow_tf32 and any(isinstance(m, convolution) for top in modules for m in top.modules())
 
 
 def _without(measurement: Measurement, metric: str, reason: str) -> Measurement:

@@ -13,7 +13,7 @@ from pytest_compilecontract.lanes import BUILT_IN, Lane, chosen, lanes_from_tabl
 
 KNOWN_KEYS = (
     "autocast, backend, cache, device, disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, "
-    "isolate_recompiles, mode, name, options, recompile_limit, requires"
+    "isolate_recompiles, matmul_precision, mode, name, options, recompile_limit, requires"
 )
 
 
@@ -89,6 +89,7 @@ def test_a_table_sets_the_rest_of_the_lane() -> None:
             "device": "cuda:0",
             "dtype": "bfloat16",
             "autocast": "float16",
+            "matmul_precision": "high",
             "in_place": True,
             "cache": "shared",
             "dynamo": {"capture_scalar_outputs": True},
@@ -105,6 +106,7 @@ def test_a_table_sets_the_rest_of_the_lane() -> None:
             device="cuda:0",
             dtype="bfloat16",
             autocast="float16",
+            matmul_precision="high",
             in_place=True,
             cache="shared",
             dynamo={"capture_scalar_outputs": True},
@@ -157,6 +159,11 @@ def test_every_field_has_a_key() -> None:
             {"a": {"autocast": "float32"}},
             "lane 'a': autocast: expected one of bfloat16, float16, got 'float32'",
             id="autocast that torch would switch off",
+        ),
+        pytest.param(
+            {"a": {"matmul_precision": "tf32"}},
+            "lane 'a': matmul_precision: expected one of highest, high, medium, got 'tf32'",
+            id="precision by another name",
         ),
         pytest.param({"a": {"cache": "none"}}, "lane 'a': cache: expected one of lane, shared, got 'none'", id="cache"),
         pytest.param({"a": {"dynamo": []}}, "lane 'a': dynamo: expected a table, got []", id="settings"),

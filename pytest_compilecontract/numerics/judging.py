@@ -56,13 +56,15 @@ def judge(
     rtol: float | None = None,
     atol: float | None = None,
     precision: torch.dtype | None = None,
+    tf32: bool = False,
 ) -> Numerics:
     """Hold a compiled run against an eager one.
 
     `again` is a second eager run from the same state: what differs between the two is not held against compiled.
     `gold` is the run in float64; without it (`gold_absent` says why) "fp64" becomes "allclose".
     `rtol` and `atol` replace the floor; one alone leaves the other 0. `precision` is the lowest that the run computes
-    in (the lane's dtype, or autocast's), where that is below what its tensors show.
+    in (the lane's dtype, or autocast's), where that is below what its tensors show; `tf32` says that products are, in
+    TF32, which has the digits of float16 and the range of float32.
 
     The rules, with c, e and g an element of compiled, eager and float64:
         fp64      |c-g| <= 3 max|e-g| + floor x max(|g|, RMS of g), and the like for the RMS over the tensor
@@ -77,7 +79,8 @@ def judge(
     if method == "fp64" and gold is None:
         method = "allclose"
         notes.append("no float64 reference" + (f": {gold_absent}" if gold_absent else ""))
-    tolerance = Tolerance(method=method, rtol=rtol, atol=atol, precision=precision)
+    precision = torch.float16 if tf32 else precision
+    tolerance = Tolerance(method=method, rtol=rtol, atol=atol, precision=precision, tf32=tf32)
     alike, verdicts = _alike(eager, compiled, again or eager, gold if method == "fp64" else None, tolerance)
     if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
         places = list(_places(eager, compiled, again, gold))

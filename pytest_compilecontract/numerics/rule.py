@@ -86,6 +86,7 @@ class Tolerance:
     rtol: float | None
     atol: float | None
     precision: torch.dtype | None
+    tf32: bool = False
 
     @property
     def given(self) -> bool:
@@ -248,7 +249,8 @@ def _judge_floats(values: Values, allowed: _Allowed) -> Finding:
 def allowed_by(values: Values, tolerance: Tolerance) -> _Allowed:
     has_gold, floor = values.gold is not None, floor_of(values.lowest)
     # Below its smallest normal number a format rounds to steps of one size (float16: 6e-8, under which gradients lie).
-    step = 4 * torch.finfo(values.lowest).smallest_normal * torch.finfo(values.lowest).eps
+    smallest = torch.float32 if tolerance.tf32 and values.eager.dtype == torch.float32 else values.lowest
+    step = 4 * torch.finfo(smallest).smallest_normal * torch.finfo(smallest).eps
     bounds = _Allowed(
         multiple=MULTIPLE if has_gold else 0.0,
         own=0.0,

@@ -468,6 +468,20 @@ def test_a_lane_with_a_dtype() -> None:
     assert (found.numerics.method, found.numerics.differences) == ("fp64", ())
 
 
+def test_a_lane_with_a_matmul_precision() -> None:
+    seen: list[str] = []
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        return output.square().mean()
+
+    with lane_of(Lane(name="tf32", backend="aot_eager", matmul_precision="medium", **CPU)) as lane:
+        lane.train(nn.Linear(8, 8), [(X,)], loss=loss)
+
+    assert set(seen) == {"medium"}  # eager, float64 and compiled alike
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_a_lane_with_autocast() -> None:
     seen: list[torch.dtype] = []
 
@@ -699,8 +713,11 @@ def changes_everything(lane: CompileLane) -> None:
     lane.compile(scaled)(X)
 
 
+OWN = Lane(name="mine", backend="eager", dtype="bfloat16", matmul_precision="high")
+
+
 @pytest.mark.parametrize("ending", ["passes", "fails"])
-@pytest.mark.parametrize("lane", [BUILT_IN["capture"], Lane(name="mine", backend="eager", dtype="bfloat16")])
+@pytest.mark.parametrize("lane", [BUILT_IN["capture"], OWN])
 def test_the_process_is_left_as_it_was(lane: Lane, ending: str) -> None:
     importlib.import_module("torch._dynamo.utils").counters["mine"]["kept"] = 3
     random.seed(5)

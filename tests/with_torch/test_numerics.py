@@ -581,6 +581,20 @@ def test_the_lanes_precision_counts_where_the_output_hides_it() -> None:
     assert kinds(as_bfloat16) == []
 
 
+def test_tf32_has_the_digits_of_float16_and_the_range_of_float32() -> None:
+    gold = torch.tensor(2.3, dtype=torch.float64)
+    loss, off = gold.float(), gold.float() * (1 + 4e-4)
+    tiny = 1e-8 * normal(64)
+
+    as_float32 = judged(off, loss, gold)
+    as_tf32 = judged(off, loss, gold, tf32=True)
+    doubled = judged(2 * tiny.float(), tiny.float(), tiny, tf32=True)
+
+    assert kinds(as_float32) == [("output", "value")]
+    assert kinds(as_tf32) == []
+    assert kinds(doubled) == [("output", "value")]
+
+
 def test_a_gradient_that_cancels_is_noise() -> None:
     gold = {"weight": normal(64, 64), "bias": 1e-17 * normal(64)}
     eager = {"weight": gold["weight"].float(), "bias": 1e-8 * normal(64, seed=1).float()}

@@ -1,0 +1,22 @@
+"""Lanes that the contracts name together, and what a contract says where there is no card."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_compilecontract.lane import CompileLane
+
+# Without a card too: cheap enough for every run on a CPU.
+ANYWHERE = ("capture", "aot", "inductor", "dynamic")
+# Inductor in each precision that models run in, and under CUDA graphs.
+PRECISIONS = ("float32", "tf32", "bf16", "autocast")
+CARD = (*PRECISIONS, "cudagraphs")
+# Whole models: on a CPU no Inductor, which takes half a minute for each.
+MODEL = ("aot", *CARD)
+
+
+def need_card(compile_lane: CompileLane) -> None:
+    """Leave the lane unmeasured where a Triton kernel has nothing to run on."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    if compile_lane.device.type != "cuda":
+        pytest.skip("a Triton kernel needs a CUDA device to be compiled for")
