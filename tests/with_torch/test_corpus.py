@@ -6,6 +6,7 @@ Inductor are left to it too: they take a minute.
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import torch
 from corpus import RELEASES, TESTS, Case, lay_out, read_cases
 
+from pytest_compilecontract.probes.source import Paths
 from pytest_compilecontract.receipt import Entry, read_receipt
 
 ROOT = Path(__file__).parent.parent.parent
@@ -80,6 +82,20 @@ def test_an_internal_error_of_dynamos_names_the_users_line(shown: dict[tuple[str
     assert str(seen.raised.location) == "cases/enum_bad_value_in_try.py:27 in f"
     assert seen.raised.location is not None
     assert seen.raised.location.source == "m = Mode(v)"
+
+
+def test_a_break_inside_pythons_library_is_the_line_that_calls_it(shown: dict[tuple[str, str], Entry]) -> None:
+    seen = shown["deepcopy_inside", "aot"].measurement
+
+    assert seen is not None
+    assert seen.graph_breaks is not None
+    assert [each.location.source for each in seen.graph_breaks] == ["other = copy.deepcopy(table)"]
+
+
+def test_pythons_library_is_told_from_the_packages_in_it_and_from_the_project() -> None:
+    paths = Paths(ROOT)
+
+    assert [paths.is_pythons(file) for file in (copy.__file__, pytest.__file__, __file__)] == [True, False, False]
 
 
 # Cases that cannot be used
