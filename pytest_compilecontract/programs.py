@@ -79,15 +79,16 @@ class Forward:
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         def step(arguments: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
+            leaves = dict(around.leaves)
+            if self.gradients:
+                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
+                    leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
             if self.gradients:
                 root = _weighted_sum(output)
                 around.before_backward(root)
                 root.backward()  # type: ignore[no-untyped-call]
-                leaves = dict(around.leaves)
-                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
-                    leaves.setdefault(f"input tensor {index}", tensor)
                 grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
                 trail.note("grad", grads, f"{at} grad")
             return output

@@ -1,6 +1,6 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import copied, tensors_in, to_float64, wide
+from .copies import copied, leaves_of, moved, tensors_in, to_float64, wide
 from .judging import judge
 from .snapshot import Branch, Opaque, Run, ScalarLeaf, Snapshot, TensorLeaf, aliases, joined, renamed, snapshot
 
@@ -15,6 +15,8 @@ __all__ = [
     "copied",
     "joined",
     "judge",
+    "leaves_of",
+    "moved",
     "renamed",
     "snapshot",
     "tensors_in",
