@@ -251,6 +251,7 @@ def _eager_calls_allowed(limits: Limits) -> bool:
 def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
     for each in seen.disagreements:
         yield f"two ways of counting disagree: {each}"
+    yield from seen.doubts
     for limit, metric, value in (
         ("max_eager_frames", "eager_frames", seen.eager_frames),
         ("min_ops_captured", "ops_captured", seen.ops_captured),

@@ -40,11 +40,11 @@ class Timed:
 class Measuring:
     """Record all that Dynamo does while entered. Starts from no compiled code."""
 
-    def __init__(self, paths: Paths, *, backend: str) -> None:
+    def __init__(self, paths: Paths, *, backend: str, calls: bool = False) -> None:
         self._paths = paths
         self._backend = backend
         self._trace = Trace()
-        self.ledger = Ledger(paths)
+        self.ledger = Ledger(paths, calls=calls)
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
         self._done: Measurement | None = None
@@ -148,6 +148,7 @@ class Measuring:
             caches=cache_state(counters),
             counters=counters,
             disagreements=self._disagreements(),
+            doubts=self._doubts(),
             unmeasured=unmeasured,
             **seconds(calls),
             **facts,
@@ -157,7 +158,7 @@ class Measuring:
         ledger = self.ledger
         kept = [graph for graph in ledger.graphs if graph.kept]
         installed = [attempt for attempt in ledger.attempts if attempt.installed]
-        first = [attempt for attempt in installed if not attempt.recompiles]
+        first = [attempt for attempt in installed if not attempt.recompiles and not attempt.after_reset]
         return {
             "graphs": lambda: len(kept),
             "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
@@ -172,7 +173,17 @@ class Measuring:
             "backend_failures": ledger.failures,
             "errors_suppressed": ledger.suppressed,
             "graphs_executed": lambda: ledger.executed,
+            "resets": lambda: ledger.resets,
         }
+
+    def _doubts(self) -> tuple[str, ...]:
+        found = [
+            f"thread {name!r} was running before this measurement and compiled {count} frames in it"
+            for name, count in self.ledger.strangers.items()
+        ]
+        if self._backend and (forced := self.ledger.stances.forced):
+            found.append(f"the stance forced backend {forced!r}, the lane's is {self._backend!r}")
+        return tuple(found)
 
     def _disagreements(self) -> tuple[str, ...]:
         doubts = (self._doubt,) if self._doubt else ()

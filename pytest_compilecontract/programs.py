@@ -13,6 +13,7 @@ import torch
 from . import numerics
 from .calls import call
 from .errors import UsageError
+from .probes.alive import Watch
 
 
 @dataclass(kw_only=True, slots=True)
@@ -22,6 +23,9 @@ class Trail:
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
     before: list[numerics.Snapshot] = field(default_factory=list)
     aliases: set[tuple[str, str]] = field(default_factory=set)
+    facts: dict[str, str] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+    alive: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
     error: Exception | None = None
     error_at: int = 0
@@ -39,6 +43,7 @@ class Trail:
             groups={name: numerics.joined(each) for name, each in self.groups.items()},
             before=numerics.joined(self.before),
             aliases=frozenset(self.aliases),
+            facts=self.facts,
         )
 
 

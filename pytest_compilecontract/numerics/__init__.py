@@ -2,7 +2,20 @@
 
 from .copies import copied, leaves_of, moved, tensors_in, to_float64, wide
 from .judging import judge
-from .snapshot import Branch, Opaque, Run, ScalarLeaf, Snapshot, TensorLeaf, aliases, joined, renamed, snapshot
+from .snapshot import (
+    Branch,
+    Opaque,
+    Run,
+    ScalarLeaf,
+    Snapshot,
+    TensorLeaf,
+    aliases,
+    is_numpy,
+    joined,
+    renamed,
+    slots_of,
+    snapshot,
+)
 
 __all__ = [
     "Branch",
@@ -13,11 +26,13 @@ __all__ = [
     "TensorLeaf",
     "aliases",
     "copied",
+    "is_numpy",
     "joined",
     "judge",
     "leaves_of",
     "moved",
     "renamed",
+    "slots_of",
     "snapshot",
     "tensors_in",
     "to_float64",

@@ -107,6 +107,7 @@ def test_walks_what_a_model_returns() -> None:
         "output['scored'].best": "ScalarLeaf",
         "output['cache'].keys[0]": "TensorLeaf",
         "output['cache'].keys[1]": "TensorLeaf",
+        "output['cache'].name": "ScalarLeaf",
         "output['slotted'].state": "TensorLeaf",
         "output[3]['a']": "ScalarLeaf",
     }
