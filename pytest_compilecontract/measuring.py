@@ -16,7 +16,7 @@ from .errors import UsageError
 from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
-from .probes.dynamo import NEEDS, Ledger
+from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
@@ -158,7 +158,7 @@ class Measuring:
         ledger = self.ledger
         kept = [graph for graph in ledger.graphs if graph.kept]
         installed = [attempt for attempt in ledger.attempts if attempt.installed]
-        first = [attempt for attempt in installed if not attempt.recompiles and not attempt.after_reset]
+        first = [attempt for attempt in installed if not attempt.recompiles]
         return {
             "graphs": lambda: len(kept),
             "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
@@ -174,6 +174,8 @@ class Measuring:
             "errors_suppressed": ledger.suppressed,
             "graphs_executed": lambda: ledger.executed,
             "resets": lambda: ledger.resets,
+            "dropped": ledger.dropped,
+            "eager_by_request": ledger.eager_by_request,
         }
 
     def _doubts(self) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ class Measuring:
 
     def _disagreements(self) -> tuple[str, ...]:
         doubts = (self._doubt,) if self._doubt else ()
-        if self.ledger.missing:
+        if COUNTING & set(self.ledger.missing):
             return doubts
         intact = self._counters.get(SENTINEL, {}).get("present") == 1
         unique_graphs = int(self._counters["stats"]["unique_graphs"]) if intact else None

@@ -26,7 +26,7 @@ class Settings:
     is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
     what to write there, None nothing; `accepted` is why even what should not be recorded is to be. A lane is measured
     `repeat` times. `overrides` are settings of torch by their full names, given to every lane in place of torch's
-    defaults.
+    defaults. `timeout` is how many seconds the body of a test may run in a lane, None for ever.
     """
 
     root: Path
@@ -40,6 +40,7 @@ class Settings:
     accepted: str = ""
     repeat: int = 1
     overrides: Mapping[str, object] = field(default_factory=dict)
+    timeout: float | None = None
 
 
 def settings_from(
@@ -54,6 +55,7 @@ def settings_from(
     accepted: str | None = None,
     repeat: int = 1,
     overrides: Sequence[str] = (),
+    timeout: float | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -89,6 +91,7 @@ def settings_from(
         accepted=(accepted or "").strip(),
         repeat=repeat,
         overrides=_overrides(overrides),
+        timeout=timeout,
     )
 
 

@@ -686,3 +686,11 @@ def test_what_nobody_has_is_not_recorded(pytester: pytest.Pytester) -> None:
     assert refused(pytester, *options) == (
         "ERROR: --contract-record records what users have, and --contract-set gives them something else"
     )
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf", "1e9"])
+def test_a_timeout_that_is_no_time_is_refused(pytester: pytest.Pytester, seconds: str) -> None:
+    result = pytester.runpytest("--compile-contracts", f"--contract-timeout={seconds}")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--contract-timeout: expected a number of seconds above 0, got '{seconds}'"])

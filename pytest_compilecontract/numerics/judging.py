@@ -29,6 +29,7 @@ from .rule import (
     noise,
     same_bits,
     size_of,
+    turned_zeros,
     went_another_way,
 )
 from .snapshot import (
@@ -113,6 +114,9 @@ def _numerics(method: str, notes: list[str], verdicts: list[Finding]) -> Numeric
     for reason in dict.fromkeys(each.without_gold for each in verdicts if each.without_gold):
         places = [each.at for each in verdicts if each.without_gold == reason]
         notes += _listed(f"judged by allclose, as {reason}:", places)
+    # Told and not judged: relu6, a maximum or a sum on Inductor may give either.
+    zeros = [f"{each.at} ({each.zeros})" for each in verdicts if each.zeros]
+    notes += _listed("zeros of the other sign, which numerics='bitwise' would judge, at", zeros)
     notes += _listed("not compared:", [f"{each.at} {each.unread}" for each in verdicts if each.unread])
     return Numerics(
         method=method,
@@ -204,7 +208,8 @@ def _near(
     lowest = lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype)
     # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. NaN compares as beyond.
     if float(g.abs().max()) < MASK_LEAST and max(own, error) <= RMS_SHARE * floor_of(lowest) * size:
-        return Finding(at=at, compared=True, error=error, eager_error=own)
+        zeros = turned_zeros(compiled.data, eager.data)
+        return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
     return None
 
 
@@ -391,7 +396,8 @@ def _judge_tensor(
         unread = [each.unread for each in (eager, compiled, again) if each.data is None]
         return Finding(at=place.at, differences=differences, unread=unread[0])
     verdict = judge_values(values, tolerance)
-    return replace(verdict, differences=differences + verdict.differences)
+    zeros = turned_zeros(values.compiled, values.eager) if tolerance.method != "bitwise" else 0
+    return replace(verdict, differences=differences + verdict.differences, zeros=zeros)
 
 
 def _values(

@@ -4,7 +4,8 @@ An attempt is one time that Dynamo means to compile one frame. It ends with inst
 with an exception, and with at most one graph break. Everything counted here follows from the list of attempts:
 
     first compile   code installed for a frame that had no usable entry; a continuation resumes after a graph break
-    recompile       code installed for a frame that had one, or had one till torch._dynamo.reset() dropped it
+    recompile       code installed for a frame that had one
+    dropped         a first compile by torch's count, of a frame whose code torch._dynamo.reset() has dropped
     limit hit       refused, since the frame has too many entries
     eager frame     no code installed, and not for the limit
     graph break     the last one logged in the attempt
@@ -25,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from ..measurement import (
@@ -61,7 +62,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "backend_failures": ("convert_frame", "_compile", "call_user_compiler"),
     "errors_suppressed": ("convert_frame", "_compile"),
     "resets": ("reset",),
+    "dropped": ("convert_frame", "_compile", "reset"),
+    "eager_by_request": ("set_stance", "catch_errors"),
 }
+# The taps that count what the second channel counts as well.
+COUNTING = frozenset(("convert_frame", "_compile", "recompilation_reasons", "log_graph_break", "call_user_compiler"))
 DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 
 
@@ -141,6 +146,7 @@ class Ledger:
         self._local = threading.local()
         self._taps = Taps()
         self.resets = 0
+        self.noops = 0
         self.strangers: Counter[str] = Counter()
         self.stances = Stances(self._executed_here, always=calls)
         self._before: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -170,6 +176,9 @@ class Ledger:
         )
         taps.set("log_graph_break", translator, "log_graph_break", self._on_graph_break, reads=("exc",))
         taps.set("call_user_compiler", graphs, "call_user_compiler", self._on_backend, reads=("gm", "example_inputs"))
+        if hasattr(output_graph, "is_noop_graph"):
+            # From torch 2.15 on a graph with nothing in it is counted and never compiled.
+            taps.set("is_noop_graph", output_graph, "is_noop_graph", self._on_noop)
         if _distributed():
             splitter = getattr(_module("torch._dynamo.backends.distributed"), "SubmodCompiler", None)
             taps.set("ddp_pieces", splitter, "compile_submod", self._on_piece)
@@ -292,6 +301,11 @@ class Ledger:
             graph.pieces += 1
         return original(*args, **kwargs)
 
+    def _on_noop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        is_noop = original(*args, **kwargs)
+        self.noops += bool(is_noop)
+        return is_noop
+
     def _on_reset(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.resets += 1
         return original(*args, **kwargs)
@@ -348,8 +362,10 @@ class Ledger:
                 continue
             met.add(id(error))
             error.__traceback__ = None
-            for name in [name for name in vars(error) if name.startswith("_torch_dynamo")]:
-                delattr(error, name)  # what Dynamo had traced so far
+            for name, value in list(vars(error).items()):
+                # The frame that torch would show, and what Dynamo had traced so far.
+                if isinstance(value, FrameType) or name.startswith("_torch_dynamo"):
+                    setattr(error, name, None)
             pending += [error.__cause__, error.__context__, getattr(error, "inner_exception", None)]
 
     # facts
@@ -359,8 +375,11 @@ class Ledger:
         return [graph for attempt in self.attempts for graph in attempt.graphs] + self.loose_graphs
 
     def recompiles(self) -> tuple[Recompile, ...]:
-        again = (each for each in self.attempts if each.installed and (each.recompiles or each.after_reset))
-        return tuple(map(self._recompile, again))
+        return tuple(self._recompile(each) for each in self.attempts if each.installed and each.recompiles)
+
+    def dropped(self) -> tuple[Recompile, ...]:
+        """What was compiled again for the same compiled callable since a reset had dropped its code."""
+        return tuple(self._recompile(each) for each in self.attempts if each.after_reset)
 
     def graph_breaks(self) -> tuple[GraphBreak, ...]:
         return merge_breaks([self._graph_break(each) for each in self.broken()])
@@ -370,8 +389,11 @@ class Ledger:
         return [each for each in self.attempts if each.broke is not None and not each.refused and not each.fullgraph]
 
     def eager_frames(self) -> tuple[EagerFrame, ...]:
-        given_back = [self._eager_frame(each) for each in self.attempts if not each.installed and not each.refused]
-        return (*given_back, *map(self._eager_by_request, self.stances.lost()))
+        return tuple(self._eager_frame(each) for each in self.attempts if not each.installed and not each.refused)
+
+    def eager_by_request(self) -> tuple[EagerFrame, ...]:
+        """Frames that ran eager, or in part, since a stance or a setting said so."""
+        return tuple(map(self._eager_by_request, self.stances.lost()))
 
     def _eager_by_request(self, lost: Lost) -> EagerFrame:
         code = lost.code

@@ -641,3 +641,58 @@ def test_it_stops_at_the_first_failure_without_a_terminal(project: Path) -> None
     verdicts = {test: each["verdict"] for test, each in stopped.entries.items()}
     assert list(verdicts.values()).count("violated") == 1
     assert len(verdicts) < 4
+
+
+DIES = """
+import os
+import time
+
+import torch
+
+
+def test_held(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+
+
+def test_dies(compile_lane):
+    os._exit(3)
+
+
+def test_hangs(compile_lane):
+    for _ in range(600):
+        time.sleep(0.1)
+"""
+
+
+def test_a_run_that_is_killed_names_the_lane_and_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "test_dies.py").write_text(DIES, encoding="utf-8")
+
+    died = session(tmp_path, "died", "-p", "no:xdist", "-k", "capture")
+
+    assert died.code == 3
+    assert not died.file.exists()
+    assert main(["recover", str(died.file.parent)]) == 0
+    assert "the process ended while this lane ran: test_dies.py::test_dies[capture]\n" in capsys.readouterr().out
+    assert {name: each["verdict"] for name, each in died.entries.items()} == {
+        "test_held[capture]": "held",
+        "test_dies[capture]": "broken",
+    }
+
+
+def test_a_lane_that_hangs_is_broken_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "test_hangs.py").write_text(DIES, encoding="utf-8")
+
+    hung = session(tmp_path, "hung", "--contract-timeout=8", "-k", "capture and not test_dies")
+
+    assert {name: each["verdict"] for name, each in hung.entries.items()} == {
+        "test_held[capture]": "held",
+        "test_hangs[capture]": "broken",
+    }
+    assert hung.entries["test_hangs[capture]"]["reason"] == (
+        "the test failed in call: Failed: no end after 8 s (--contract-timeout), at test_hangs.py:18 in test_hangs"
+    )
+    assert hung.code == pytest.ExitCode.TESTS_FAILED

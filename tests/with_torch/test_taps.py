@@ -162,6 +162,9 @@ def test_every_metric_of_the_ledger_needs_taps_that_exist() -> None:
         "recompilation_reasons",
         "log_graph_break",
         "call_user_compiler",
+        "reset",
+        "set_stance",
+        "catch_errors",
     }
 
 
