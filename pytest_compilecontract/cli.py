@@ -302,7 +302,8 @@ def _recover(chosen: argparse.Namespace) -> int:
         return _refused(error)
     except OSError as error:
         return _refused(ReceiptError(f"{journal}: cannot be removed ({error.strerror})"))
-    print(f"{one_line(str(file))}: written ({_size(receipt)})")
+    count = len(receipt.entries)
+    print(f"{one_line(str(file))}: written ({count} {'entry' if count == 1 else 'entries'})")
     for test in running:
         print(f"{journals.ENDED}: {one_line(test)}")
     return YES
