@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shlex
+import sys
 import time
 import unittest
 from collections.abc import Generator, Iterator, Mapping
@@ -113,7 +114,8 @@ class Hooks:
         self._gone: tuple[str, ...] = ()
         self._told_defaults = False
         self._place: tuple[str, Environment] | None = None
-        self._stderr = uncaptured_stderr()
+        # As it is while pytest is set up: later on it is a test's.
+        self._stderr = sys.stderr if self._settings.timeout is None else uncaptured_stderr()
 
     @property
     def _settings(self) -> Settings:

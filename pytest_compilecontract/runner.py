@@ -247,16 +247,16 @@ class Runner:
     def _kept_alive(self, compiled: Trail, eager: Trail) -> None:
         """Note what compiled code keeps in memory and eager does not."""
         # What an exception passed is alive as long as it is. CUDA graphs put outputs in memory of their own.
-        if (
-            compiled.error is not None
-            or eager.error is not None
-            or self._lane.mode in ("reduce-overhead", "max-autotune")
-        ):
+        if compiled.error is not None or eager.error is not None or self._has_cuda_graphs():
             return
         assert self._measuring is not None
         self._measuring.ledger.forget_frames()
         for at in compiled.watch.kept(eager.alive):
             compiled.facts[f"memory: {at}"] = "keeps it alive"
+
+    def _has_cuda_graphs(self) -> bool:
+        settings = {**(self._lane.options or {}), **self._lane.inductor}
+        return self._lane.mode in ("reduce-overhead", "max-autotune") or bool(settings.get("triton.cudagraphs"))
 
     def _overhead(
         self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail

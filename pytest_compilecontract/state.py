@@ -62,6 +62,7 @@ class State:
         self._kept: list[_Kept] = []
         self._names: Counter[str] = Counter()
         self._seen: dict[int, Any] = {}
+        self._shared: dict[tuple[type, ...], list[tuple[str, Any]]] = {}
         self._pending: deque[tuple[Any, str, int]] = deque()
         self.modules: list[torch.nn.Module] = []
         self.tensors: dict[str, torch.Tensor] = {}
@@ -236,13 +237,21 @@ class State:
         """
         if (own := getattr(value, "__dict__", None)) is None:
             return
-        bases = value.__mro__[1:] if isinstance(value, type) else type(value).__mro__
-        for base in bases:
-            if not _is_projects(base.__module__):
-                continue
-            for key, saved in vars(base).items():
-                if key not in own and not _is_pythons(key) and not hasattr(type(saved), "__get__"):
-                    self._keep_inherited(value, key, saved, f"{name}.{key}" if name else key)
+        for key, saved in self._inherited(value.__mro__[1:] if isinstance(value, type) else type(value).__mro__):
+            if key not in own:
+                self._keep_inherited(value, key, saved, f"{name}.{key}" if name else key)
+
+    def _inherited(self, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
+        """The values that these classes of the project's have in common with their objects, the nearest first."""
+        if (known := self._shared.get(bases)) is None:
+            found: dict[str, Any] = {}
+            for base in bases:
+                if _is_projects(base.__module__):
+                    for key, value in vars(base).items():
+                        if not _is_pythons(key) and not hasattr(type(value), "__get__"):
+                            found.setdefault(key, value)
+            known = self._shared[bases] = list(found.items())
+        return known
 
     def _keep_inherited(self, value: Any, key: str, saved: Any, name: str) -> None:
         # Put back with all that is new.
@@ -496,6 +505,7 @@ def _is_users(module: str | None) -> bool:
     return package not in sys.stdlib_module_names and package not in ("torch", "_pytest", "pytest_compilecontract")
 
 
+@functools.cache
 def _is_projects(module: str | None) -> bool:
     """Whether a module is the project's own code, not an installed package's."""
     if module == "__main__":
