@@ -261,6 +261,8 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
             yield _unknown(seen, metric)
     if limits.allow_recompile_limit is None and seen.limit_hits is None:
         yield _unknown(seen, "limit_hits")
+    if seen.calls is None and "eager_by_request" in seen.unmeasured and limits.max_eager_frames is None:
+        yield _unknown(seen, "eager_by_request")
     if seen.calls is None or seen.raised is not None:
         return
     if limits.numerics is not None and not _numerics_given(limits) and seen.numerics is None:

@@ -182,7 +182,10 @@ class Ledger:
         if _distributed():
             splitter = getattr(_module("torch._dynamo.backends.distributed"), "SubmodCompiler", None)
             taps.set("ddp_pieces", splitter, "compile_submod", self._on_piece)
-        taps.set("reset", _module("torch._dynamo"), "reset_code_caches", self._on_reset)
+        # The part of a reset that drops the code, whoever asks for it.
+        package = _module("torch._dynamo")
+        part = "reset_code_caches" if hasattr(package, "reset_code_caches") else "reset"
+        taps.set("reset", package, part, self._on_reset)
         self.stances.set(taps)
         hook = convert_frame.register_bytecode_hook(self._on_bytecode)
         taps.callback(hook.remove)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
+import importlib
 import itertools
 import random
 import threading
@@ -673,3 +675,18 @@ def test_a_thread_of_the_tests_own_is_counted() -> None:
 
     assert kept_limits(entry) == HELD
     assert measured(entry).graphs == 1
+
+
+def test_where_a_stance_cannot_be_seen_a_test_of_its_own_is_unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(importlib.import_module("torch._dynamo.convert_frame").CatchErrorsWrapper, "__call__")
+
+    def work() -> None:
+        with contextlib.suppress(TypeError):
+            torch.compile(lambda x: x * 2, backend="eager")(X)
+
+    entry = hold(observing(work), lane="capture", min_ops_captured=0)
+
+    assert (entry.verdict, entry.reason) == (
+        "unverified",
+        "eager_by_request: cannot be measured: torch has no torch._dynamo.convert_frame.CatchErrorsWrapper.__call__",
+    )

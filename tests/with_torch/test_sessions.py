@@ -444,7 +444,8 @@ def test_the_lane_is_named_in_no_contract_and_nothing_else_is_lost(plain: Ran) -
 
 
 def test_a_skip_does_not_hide_a_violation(plain: Ran) -> None:
-    assert plain.section("test_skips_after_a_violation[capture]")[:2] == [
+    assert plain.section("test_skips_after_a_violation[capture]")[:3] == [
+        "max_graph_breaks: 1 > 0",
         "compile contract violated: test_contracts.py::test_skips_after_a_violation, lane capture (1 violation)",
         "  max_graph_breaks=0: measured 1",
     ]
@@ -470,6 +471,7 @@ def test_what_was_measured_before_the_fixture_broke_down_is_kept(plain: Ran) -> 
 
 def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
     assert plain.section("test_uses_nothing[capture]") == [
+        "something to measure: the test used nothing of compile_lane",
         "compile contract violated: test_contracts.py::test_uses_nothing, lane capture (1 violation)",
         "  something to measure: the test used nothing of compile_lane",
         "rerun this lane alone:",
@@ -480,7 +482,8 @@ def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
 def test_a_failure_is_a_few_lines_and_no_traceback(plain: Ran) -> None:
     lines = plain.section("test_violated[capture]")
 
-    assert lines[:3] == [
+    assert lines[:4] == [
+        "max_graph_breaks: 1 > 0",
         "compile contract violated: test_contracts.py::test_violated, lane capture (1 violation)",
         "  max_graph_breaks=0: measured 1",
         "    test_contracts.py:18 in breaks: torch._dynamo.graph_break()",
@@ -513,7 +516,8 @@ def test_a_failure_of_the_tests_own_is_shown_with_the_violation(plain: Ran, test
 
 
 def test_a_bare_test_is_measured(plain: Ran) -> None:
-    assert plain.section("test_bare_violated")[:3] == [
+    assert plain.section("test_bare_violated")[:4] == [
+        "max_recompiles: 1 > 0",
         "compile contract violated: test_bare.py::test_bare_violated, lane body (1 violation)",
         "  max_recompiles=0: measured 1",
         "    test_bare.py:21 in <lambda>: dynamic recompile",

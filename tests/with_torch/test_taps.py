@@ -77,6 +77,7 @@ FRAMES = {
     "first_compiles",
     "continuations",
     "recompiles",
+    "dropped",
     "eager_frames",
     "limit_hits",
     "backend_failures",
