@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
-import importlib
 import itertools
 import random
 import threading
@@ -22,6 +20,7 @@ from torch._dynamo.backends.registry import register_backend
 
 from pytest_compilecontract.lane import CompileLane
 from pytest_compilecontract.lanes import Lane
+from pytest_compilecontract.probes.canary import canary
 from pytest_compilecontract.receipt import Entry
 
 HELD: tuple[str, dict[str, int | str]] = ("held", {})
@@ -678,15 +677,17 @@ def test_a_thread_of_the_tests_own_is_counted() -> None:
 
 
 def test_where_a_stance_cannot_be_seen_a_test_of_its_own_is_unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(importlib.import_module("torch._dynamo.convert_frame").CatchErrorsWrapper, "__call__")
+    canary()  # which sets a stance, once a process
 
-    def work() -> None:
-        with contextlib.suppress(TypeError):
-            torch.compile(lambda x: x * 2, backend="eager")(X)
+    def body(lane: CompileLane) -> None:
+        with monkeypatch.context() as patch:
+            patch.delattr("torch._dynamo.decorators._set_stance")
+            with lane.observe():
+                torch.compile(lambda x: x * 2, backend="eager")(X)
 
-    entry = hold(observing(work), lane="capture", min_ops_captured=0)
+    entry = hold(body, lane="capture")
 
     assert (entry.verdict, entry.reason) == (
         "unverified",
-        "eager_by_request: cannot be measured: torch has no torch._dynamo.convert_frame.CatchErrorsWrapper.__call__",
+        "eager_by_request: cannot be measured: torch has no torch._dynamo.decorators._set_stance",
     )
