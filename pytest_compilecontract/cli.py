@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pytest_compilecontract import journal as journals
 from pytest_compilecontract.baseline import from_document as baseline_from_document
 from pytest_compilecontract.baseline import read_folder
 from pytest_compilecontract.bump import add_arguments, bump
@@ -38,6 +39,7 @@ from pytest_compilecontract.receipt import (
     read_receipt,
     receipt_from_document,
     write_bytes,
+    write_receipt,
 )
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
@@ -113,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
     show.set_defaults(command=_show, verbosity=0)
+
+    recover = commands.add_parser("recover", help="write the receipt of a run that was killed, from its journal")
+    recover.add_argument("folder", metavar="DIR", type=Path, help="the folder that --contract-report named")
+    recover.set_defaults(command=_recover)
 
     for name, help_, command in (
         ("compare", "print every drift between two runs", _compare),
@@ -286,6 +292,23 @@ def _show(chosen: argparse.Namespace) -> int:
     return YES
 
 
+def _recover(chosen: argparse.Namespace) -> int:
+    journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
+    try:
+        receipt, running = journals.recovered(journal)
+        write_receipt(file, receipt)
+        journal.unlink()
+    except ReceiptError as error:
+        return _refused(error)
+    except OSError as error:
+        return _refused(ReceiptError(f"{journal}: cannot be removed ({error.strerror})"))
+    count = len(receipt.entries)
+    print(f"{one_line(str(file))}: written ({count} {'entry' if count == 1 else 'entries'})")
+    for test in running:
+        print(f"{journals.ENDED}: {one_line(test)}")
+    return YES
+
+
 def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> None:
     print(headline(rows, torch_version))
     for text, _ in summary_lines(rows, verbosity):
@@ -407,6 +430,9 @@ def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:
 def _read(path: Path) -> Receipt:
     if not path.is_dir():
         return read_receipt(path)
+    if (path / journals.NAME).exists():
+        # Beside it may lie the receipt of an earlier run, which would pass for this one's.
+        raise ReceiptError(f"{path}: its run did not end (`compilecontract recover {path}` writes the receipt)")
     if (path / RECEIPT).exists():
         return read_receipt(path / RECEIPT)
     return read_folder(path)

@@ -131,15 +131,15 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
         yield Violation(limit="no exception (default)", measured=measured, details=_raised_lines(seen.raised))
     yield from _judge_fullgraph(limits, seen, unmeasurable)
     breaks = _break_lines(seen.graph_breaks or ())
-    recompiles = _recompile_lines(seen.recompiles or ())
+    recompiles = _recompile_lines(seen.compiled_again or ())
     eager = _eager_lines(seen.eager_frames or ())
     lost = _eager_lines(seen.lost_frames or ())
     for limit, metric, count, details in (
         ("max_graph_breaks", "graph_breaks", _length(seen.graph_breaks), breaks),
-        ("max_recompiles", "recompiles", _length(seen.recompiles), recompiles),
+        ("max_recompiles", "recompiles", _length(seen.compiled_again), recompiles),
         ("max_graphs", "graphs", seen.graphs, breaks + recompiles),
         ("max_eager_frames", "eager_frames", _length(seen.lost_frames), lost),
-        ("min_ops_captured", "ops_captured", seen.ops_captured, eager + breaks),
+        ("min_ops_captured", "ops_captured", seen.ops_captured, eager + breaks or _nothing_lines(seen)),
     ):
         bound, label = _bound(limits, limit)
         if bound is None:
@@ -257,6 +257,7 @@ def _eager_calls_allowed(limits: Limits) -> bool:
 def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
     for each in seen.disagreements:
         yield f"two ways of counting disagree: {each}"
+    yield from seen.doubts
     for limit, metric, value in (
         ("max_eager_frames", "eager_frames", seen.eager_frames),
         ("min_ops_captured", "ops_captured", seen.ops_captured),
@@ -266,6 +267,8 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
             yield _unknown(seen, metric)
     if limits.allow_recompile_limit is None and seen.limit_hits is None:
         yield _unknown(seen, "limit_hits")
+    if seen.calls is None and "eager_by_request" in seen.unmeasured and limits.max_eager_frames is None:
+        yield _unknown(seen, "eager_by_request")
     if seen.calls is None or seen.raised is not None:
         return
     if limits.numerics is not None and not _numerics_given(limits) and seen.numerics is None:
@@ -312,6 +315,8 @@ def _recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
         module = f" of {each.module}" if each.module else ""
         lines += [f"{each.frame}{module}{after}: {each.kind} recompile"]
         lines += [f"  guard: {_first_line(each.guard)}" if each.guard else "  torch names no guard"]
+        if "___stack" in each.guard:
+            lines += ["  ___stack: a value that was at hand when the graph broke, such as what the call there returned"]
         if each.location is not None:
             lines += [f"  at {_line(each.location)}"]
     return tuple(lines)
@@ -327,6 +332,13 @@ def _eager_lines(frames: Sequence[EagerFrame]) -> tuple[str, ...]:
         if each.location is not None and each.location != each.frame:
             lines += [f"  at {_line(each.location)}"]
     return tuple(lines)
+
+
+def _nothing_lines(seen: Measurement) -> tuple[str, ...]:
+    """What to say of a test in which Dynamo had nothing to do at all."""
+    if seen.graphs or seen.first_compiles or seen.recompiles or seen.limit_hits:
+        return ()
+    return ("nothing was compiled: no compiled function was called, or none that computes with tensors",)
 
 
 def _limit_hit_lines(hits: Sequence[LimitHit]) -> tuple[str, ...]:

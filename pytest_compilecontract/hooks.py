@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import shlex
+import sys
 import time
 import unittest
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -23,6 +25,7 @@ from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
 from .session import UNKNOWN, Judged, Session, Subject, failed, judged, over_repeats, unmeasured
 from .settings import DEFAULT_LANES, Settings, settings_from
+from .timeout import ends_within, uncaptured_stderr
 from .trimming import Collected, collected_from, gone, gone_lines
 
 if TYPE_CHECKING:
@@ -97,6 +100,7 @@ class Hooks:
                 repeat=config.getoption("--contract-repeat") or 1,
                 overrides=config.getoption("--contract-set") or (),
                 observe=bool(config.getoption("--contract-observe")),
+                timeout=config.getoption("--contract-timeout"),
             )
             self.history = History(settings=settings)
         except UsageError as error:
@@ -111,10 +115,16 @@ class Hooks:
         self._gone: tuple[str, ...] = ()
         self._told_defaults = False
         self._place: tuple[str, Environment] | None = None
+        # As it is while pytest is set up: later on it is a test's.
+        self._stderr = sys.stderr if self._settings.timeout is None else uncaptured_stderr()
 
     @property
     def _settings(self) -> Settings:
         return self.session.settings
+
+    def pytest_sessionstart(self) -> None:
+        if not self._worker:
+            self.session.open_journal()
 
     # collecting
 
@@ -231,7 +241,13 @@ class Hooks:
                     contract.unusable = f"{type(error).__name__}: {error}"
             if contract.number == 1:
                 contract.started = time.perf_counter()
-            yield
+            if contract.unusable is None and not self._worker:
+                # What a worker's death loses, its controller knows.
+                self.session.begin(self.subject(contract))
+            try:
+                yield
+            finally:
+                self.session.end(contract.item.nodeid)
 
     def where(self) -> tuple[str, Environment]:
         """The environment of this process, and the key that entries know it by."""
@@ -282,11 +298,12 @@ class Hooks:
             return (yield)
         from .runner import BrokenLane
 
+        cause: BaseException | None = None
         try:
-            with self._observed(contract):
+            with self._observed(contract), ends_within(self._settings.timeout, self._hangs, self._stderr):
                 result = yield
-        except BrokenLane:
-            result = None
+        except BrokenLane as error:
+            result, cause = None, error.__cause__
         except UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except pytest.skip.Exception as skipped:
@@ -316,8 +333,21 @@ class Hooks:
         if contract.drifted:
             said.append(contract.drifted)
         if said:
-            pytest.fail("\n".join(said), pytrace=False)
+            # `--pdb` stops where the traceback ends: for a lane that raised, at the line that did.
+            trace = cause.__traceback__ if cause is not None else None
+            raise pytest.fail.Exception("\n".join(said), pytrace=False).with_traceback(trace)
         return result
+
+    def _hangs(self, frame: FrameType | None) -> NoReturn:
+        """End a test that has run too long, where it is now."""
+        from .probes.source import Paths
+
+        paths, at = Paths(self._settings.root), ""
+        while frame is not None and not at:
+            if paths.is_users(frame.f_code.co_filename):
+                at = f", at {paths.location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)}"
+            frame = frame.f_back
+        pytest.fail(f"no end after {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
 
     @contextlib.contextmanager
     def _observed(self, contract: Contract) -> Iterator[None]:

@@ -40,7 +40,7 @@ class Observation:
 @contextlib.contextmanager
 def observing(paths: Paths, backend: str) -> Iterator[Observation]:
     """Measure whatever is compiled inside, in any thread."""
-    measuring = Measuring(paths, backend=backend)
+    measuring = Measuring(paths, backend=backend, calls=True)
     with measuring:
         yield Observation(measuring)
 

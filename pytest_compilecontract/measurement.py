@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated"]
-EagerCause = Literal["graph break", "error", "suppressed error", "nothing to compile"]
+RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
+EagerCause = Literal["graph break", "error", "suppressed error", "nothing to compile", "by request"]
 Phase = Literal["cold", "warm-up", "steady"]
 
 
@@ -62,7 +62,7 @@ class Recompile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EagerFrame:
-    """A frame that Dynamo meant to compile and gave back to eager."""
+    """A frame that Dynamo meant to compile and gave back to eager; "by request" of a stance or a setting."""
 
     frame: Location
     cause: EagerCause
@@ -169,6 +169,10 @@ class Measurement:
     graphs_executed   compiled graphs run, over all calls
     caches            hits and misses of torch's compile caches: the state of the disk, not a property of the model
     counters          Dynamo's raw counters, as torch keeps them
+    resets            times torch._dynamo.reset() was called; `dropped` is what the same compiled callable had to
+                      compile again after one: first compiles by torch's count, recompiles to who pays for them
+    eager_by_request  frames that ran eager since a stance or a setting said so
+    doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     """
@@ -188,6 +192,9 @@ class Measurement:
     errors_suppressed: tuple[CompileFailure, ...] | None = None
     backward_graphs: int | None = None
     graphs_executed: int | None = None
+    resets: int | None = None
+    dropped: tuple[Recompile, ...] | None = None
+    eager_by_request: tuple[EagerFrame, ...] | None = None
     calls: tuple[Call, ...] | None = None
     numerics: Numerics | None = None
     state_change: StateChange | None = None
@@ -199,6 +206,7 @@ class Measurement:
     caches: dict[str, int] | None = None
     counters: dict[str, dict[str, int]] | None = None
     disagreements: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -206,7 +214,13 @@ class Measurement:
         """The eager frames that had something to compile; the others lose nothing by being eager."""
         if self.eager_frames is None:
             return None
-        return tuple(frame for frame in self.eager_frames if frame.cause != "nothing to compile")
+        lost = tuple(frame for frame in self.eager_frames if frame.cause != "nothing to compile")
+        return lost + (self.eager_by_request or ())
+
+    @property
+    def compiled_again(self) -> tuple[Recompile, ...] | None:
+        """The recompiles, and what was compiled again since a reset had dropped it."""
+        return None if self.recompiles is None else self.recompiles + (self.dropped or ())
 
 
 def combined(parts: tuple[Measurement, ...]) -> Measurement:

@@ -16,7 +16,7 @@ from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
 from .probes.counters import Rises, counters
-from .probes.dynamo import NEEDS, Ledger
+from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
@@ -41,11 +41,11 @@ class Measuring:
     Who cannot enter it, being called in the middle of things, calls `start` and `stop`, and answers for the rest.
     """
 
-    def __init__(self, paths: Paths, *, backend: str) -> None:
+    def __init__(self, paths: Paths, *, backend: str, calls: bool = False) -> None:
         self._paths = paths
         self._backend = backend
         self._trace = Trace()
-        self.ledger = Ledger(paths)
+        self.ledger = Ledger(paths, calls=calls)
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
         self._doubt: str | None = None
@@ -166,6 +166,7 @@ class Measuring:
             caches=cache_state(rises),
             counters=rises,
             disagreements=self._disagreements(),
+            doubts=self._doubts(),
             unmeasured=unmeasured,
             **seconds(calls),
             **facts,
@@ -190,11 +191,23 @@ class Measuring:
             "backend_failures": ledger.failures,
             "errors_suppressed": ledger.suppressed,
             "graphs_executed": lambda: ledger.executed,
+            "resets": lambda: ledger.resets,
+            "dropped": ledger.dropped,
+            "eager_by_request": ledger.eager_by_request,
         }
+
+    def _doubts(self) -> tuple[str, ...]:
+        found = [
+            f"thread {name!r} was running before this measurement and compiled {count} frames in it"
+            for name, count in self.ledger.strangers.items()
+        ]
+        if self._backend and (forced := self.ledger.stances.forced):
+            found.append(f"the stance forced backend {forced!r}, the lane's is {self._backend!r}")
+        return tuple(found)
 
     def _disagreements(self) -> tuple[str, ...]:
         doubts = (self._doubt,) if self._doubt else ()
-        if self.ledger.missing:
+        if COUNTING & set(self.ledger.missing):
             return doubts
         unique_graphs = self._rises.of("stats", "unique_graphs") if self._rises.intact() else None
         return doubts + disagreements(self.ledger, self._trace, unique_graphs)

@@ -26,21 +26,6 @@ def placed(target: Any, calls: Sequence[call], *, device: torch.device, dtype: t
         return tuple(calls)
     for module in state.modules:
         module.to(device=device_to, dtype=dtype_to)
-    return tuple(
-        call(*_moved(each.args, device_to, dtype_to), **_moved(each.kwargs, device_to, dtype_to)) for each in calls
-    )
-
-
-def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
-    if isinstance(value, torch.Tensor) and value.device.type == "meta":
-        return value
-    if isinstance(value, torch.Tensor):
-        moved = value.detach().to(device=device, dtype=dtype if value.is_floating_point() else None)
-        return moved.requires_grad_(value.requires_grad)
-    if isinstance(value, torch.nn.Module):
-        return value.to(device=device, dtype=dtype)
-    if type(value) is dict:
-        return {key: _moved(each, device, dtype) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_moved(each, device, dtype) for each in value)
-    return value
+    # All at once: what the arguments of one call share with those of another, they still share.
+    arguments = [(each.args, each.kwargs) for each in calls]
+    return tuple(call(*args, **kwargs) for args, kwargs in numerics.moved(arguments, device=device_to, dtype=dtype_to))

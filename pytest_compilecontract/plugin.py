@@ -26,9 +26,11 @@ NEED_SWITCH = (
     "--contract-repeat",
     "--contract-set",
     "--contract-observe",
+    "--contract-timeout",
 )
 MODES = ("new", "changed", "all")
 MOST_REPEATS = 1000
+LONGEST_SECONDS = 1e6  # what a timer takes everywhere
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,6 +87,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="measure every test that compiles anything, marked or not; one that is not marked fails by drift alone",
     )
+    group.addoption(
+        "--contract-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=None,
+        help="a lane whose test runs longer is broken (default: no limit)",
+    )
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 
@@ -99,6 +108,16 @@ def _repeats(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_REPEATS):
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_REPEATS}, got {text!r}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
+    return seconds
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,6 +13,7 @@ import torch
 from . import numerics
 from .calls import call
 from .errors import UsageError
+from .probes.alive import Watch
 
 
 @dataclass(kw_only=True, slots=True)
@@ -22,6 +23,9 @@ class Trail:
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
     before: list[numerics.Snapshot] = field(default_factory=list)
     aliases: set[tuple[str, str]] = field(default_factory=set)
+    facts: dict[str, str] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+    alive: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
     error: Exception | None = None
     error_at: int = 0
@@ -39,6 +43,7 @@ class Trail:
             groups={name: numerics.joined(each) for name, each in self.groups.items()},
             before=numerics.joined(self.before),
             aliases=frozenset(self.aliases),
+            facts=self.facts,
         )
 
 
@@ -79,15 +84,16 @@ class Forward:
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         def step(arguments: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
+            leaves = dict(around.leaves)
+            if self.gradients:
+                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
+                    leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
             if self.gradients:
                 root = _weighted_sum(output)
                 around.before_backward(root)
                 root.backward()  # type: ignore[no-untyped-call]
-                leaves = dict(around.leaves)
-                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
-                    leaves.setdefault(f"input tensor {index}", tensor)
                 grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
                 trail.note("grad", grads, f"{at} grad")
             return output

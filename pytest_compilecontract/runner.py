@@ -112,6 +112,7 @@ class Runner:
                 note = f"eager and compiled both raise {type(eager.error).__name__} in {program.unit} {eager.error_at}"
             elif eager.random and self._draws_otherwise():
                 compared, note = self._fallback_random(target, program, calls, state, eager)
+            note = "; ".join(each for each in (note, state.unreached) if each)
             judged = self._judged(compared, eager=eager, again=again, gold=gold, gold_absent=gold_absent, note=note)
             measured = replace(measured, numerics=judged)
         error = BrokenLane() if raised is not None else eager.error
@@ -168,12 +169,16 @@ class Runner:
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")
             trail.aliases |= numerics.aliases(outputs, inputs)
+            trail.watch.add(output, f"{at} output")
+            trail.watch.add(arguments, f"{at} input")
+            del output, args, kwargs, arguments, stepped
         trail.random = randomness.drew(self._start)
-        # After an exception, how much of a call's effect on the state is left is not promised.
-        if isinstance(program, Forward) and trail.error is None:
-            changed = state.changed(names)
-            trail.changed = frozenset(changed)
-            trail.note("state", changed, "afterwards")
+        trail.facts.update(randomness.left(self._start))
+        trail.alive = trail.watch.alive()
+        # Training compares what is learned after each step, by a rule of its own.
+        changed = state.changed(names, learned=isinstance(program, Forward))
+        trail.changed = frozenset(changed)
+        trail.note("state", changed, "afterwards")
         return trail
 
     def _gold(
@@ -219,6 +224,7 @@ class Runner:
                     compiled, make = self._noting(compiled, measuring), None
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
                 measuring.close()
+                self._kept_alive(trail, eager)
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
         finally:
             self._measuring = None
@@ -239,6 +245,20 @@ class Runner:
             return measuring.noting(compile(target, **overrides), device=self._device)
 
         return noting
+
+    def _kept_alive(self, compiled: Trail, eager: Trail) -> None:
+        """Note what compiled code keeps in memory and eager does not."""
+        # What an exception passed is alive as long as it is. CUDA graphs put outputs in memory of their own.
+        if compiled.error is not None or eager.error is not None or self._has_cuda_graphs():
+            return
+        assert self._measuring is not None
+        self._measuring.ledger.forget_frames()
+        for at in compiled.watch.kept(eager.alive):
+            compiled.facts[f"memory: {at}"] = "keeps it alive"
+
+    def _has_cuda_graphs(self) -> bool:
+        settings = {**(self._lane.options or {}), **self._lane.inductor}
+        return self._lane.mode in ("reduce-overhead", "max-autotune") or bool(settings.get("triton.cudagraphs"))
 
     def _overhead(
         self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail

@@ -10,6 +10,8 @@ from typing import Any
 from . import __version__
 from .contract import OBSERVED, Limits, Verdict, Violation, doubts, judge, verdict
 from .drift import unsteady
+from .errors import ReceiptError
+from .journal import ENDED, NAME, Journal
 from .lanes import Lane
 from .measurement import Measurement, combined
 from .policy import BANDED
@@ -63,9 +65,27 @@ class Session:
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
+    journal: Journal | None = None
+
+    def open_journal(self) -> None:
+        """Note from now on, where the session was asked for a receipt, what it would lose if it were killed."""
+        if self.settings.report is not None:
+            self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=_now())
+
+    def begin(self, subject: Subject) -> None:
+        """Note that a lane runs from now on."""
+        if self.journal is not None:
+            self.journal.begin(failed(subject, ENDED, None))
+
+    def end(self, test: str) -> None:
+        """Note that a test is over, whether anything was measured or not."""
+        if self.journal is not None:
+            self.journal.end(test)
 
     def receive(self, sent: Mapping[str, Any]) -> None:
         """Keep what a report brought; a test that ran again replaces what it showed before."""
+        if self.journal is not None:
+            self.journal.keep(sent)
         entry = entry_from_data(sent["entry"])
         self.entries[entry.test] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
@@ -103,7 +123,7 @@ class Session:
         """All of it, as one document."""
         return Receipt(
             plugin=__version__,
-            created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=_now(),
             environments=dict(self.environments),
             defaults=dict(self.defaults),
             entries=tuple(self.entries.values()),
@@ -118,8 +138,19 @@ class Session:
         if self.settings.report is None:
             return
         path = self.settings.report / "receipt.json"
-        if self.entries or not path.is_file():
-            write_receipt(path, self.receipt())
+        try:
+            if self.entries or not path.is_file():
+                write_receipt(path, self.receipt())
+        except ReceiptError:
+            if self.journal is not None:
+                self.journal.close(done=False)
+            raise
+        if self.journal is not None:
+            self.journal.close(done=True)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: float, torch_version: str) -> Judged:

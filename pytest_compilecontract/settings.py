@@ -26,7 +26,8 @@ class Settings:
     is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
     what to write there, None nothing; `accepted` is why even what should not be recorded is to be. A lane is measured
     `repeat` times. `overrides` are settings of torch by their full names, given to every lane in place of torch's
-    defaults. `observe`: tests that are no contracts are measured too.
+    defaults. `observe`: tests that are no contracts are measured too. `timeout` is how many seconds the body of a test
+    may run in a lane, None for ever.
     """
 
     root: Path
@@ -41,6 +42,7 @@ class Settings:
     repeat: int = 1
     overrides: Mapping[str, object] = field(default_factory=dict)
     observe: bool = False
+    timeout: float | None = None
 
 
 def settings_from(
@@ -56,6 +58,7 @@ def settings_from(
     repeat: int = 1,
     overrides: Sequence[str] = (),
     observe: bool = False,
+    timeout: float | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -92,6 +95,7 @@ def settings_from(
         repeat=repeat,
         overrides=_overrides(overrides),
         observe=observe,
+        timeout=timeout,
     )
 
 

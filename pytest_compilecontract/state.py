@@ -5,52 +5,79 @@ In place, because a model, its optimizer and the test hold references to one ano
 
 from __future__ import annotations
 
+import array
 import contextlib
 import copy
+import enum
 import functools
+import hashlib
 import inspect
+import random
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CellType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from . import numerics
 
-DEPTH = 4
+# How far values are followed: those of the project and Python's containers; those of installed packages, which lead to
+# caches, loggers and handles; and how many in all.
+DEPTH = 32
+DEPTH_INSTALLED = 4
+REACHED = 100_000
 MISSING = object()
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 # Attributes of every nn.Module that hold no state of the user's.
 MODULE_OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
+HOOKS = tuple(name for name in sorted(MODULE_OWN) if "_hooks" in name and "state_dict" not in name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Kept:
-    """One piece of state: how to read it now, whether it is as it was saved, and how to put it back."""
+    """One piece of state: how to read it now, whether it is as it was saved, and how to put it back.
+
+    `learned` are the parameters and buffers of modules, which training compares by itself.
+    """
 
     name: str
     read: Callable[[], Any]
     is_as_saved: Callable[[Any], bool]
     put_back: Callable[[], None]
+    learned: bool = False
 
 
 class State:
-    """The modules, tensors, optimizers and plain values that a target reaches, as they are now.
+    """The modules, tensors, optimizers, generators and plain values that a target reaches, as they are now.
 
-    Reached are a module itself, a bound method's owner, and a function's closure, defaults and the globals it names.
+    Reached are a module itself with its hooks, a bound method's owner, a function's closure, defaults, attributes and
+    the globals it names, and what an object of the project's classes has in common with the others: the attributes of
+    the class, and what its methods reach. Classes of installed packages keep their own affairs.
     """
 
     def __init__(self, *targets: Any) -> None:
         self._kept: list[_Kept] = []
         self._names: Counter[str] = Counter()
-        self._seen: set[int] = set()
+        self._seen: dict[int, Any] = {}
+        self._shared: dict[tuple[type, ...], list[tuple[str, Any]]] = {}
+        self._pending: deque[tuple[Any, str, int]] = deque()
         self.modules: list[torch.nn.Module] = []
         self.tensors: dict[str, torch.Tensor] = {}
+        self.unreached = ""
         for target in targets:
             self._reach(target, "", depth=0)
+        # The nearest first: where there is too much, what is left out is the farthest.
+        while self._pending:
+            if len(self._seen) > REACHED:
+                self.unreached = (
+                    f"state not compared: what is farther than {REACHED} objects, as {self._pending[0][1]!r}"
+                )
+                break
+            value, name, depth = self._pending.popleft()
+            self._save(value, name, depth=depth)
 
     def restore(self) -> None:
         """Put everything back as it was when this object was made; may be called again and again."""
@@ -58,7 +85,7 @@ class State:
             for each in self._kept:
                 each.put_back()
 
-    def changed(self, names: frozenset[str] = frozenset()) -> dict[str, Any]:
+    def changed(self, names: frozenset[str] = frozenset(), *, learned: bool = True) -> dict[str, Any]:
         """What is not as it was saved, and what is named anyway, by name.
 
         An attribute that a run makes is put away again, and not among them: which values a model keeps for later is
@@ -66,6 +93,8 @@ class State:
         """
         found = {}
         for each in self._kept:
+            if each.learned and not learned:
+                continue
             value = each.read()
             if each.name in names or not each.is_as_saved(value):
                 found[each.name] = value
@@ -87,7 +116,12 @@ class State:
                 tensor.grad = grad
 
     def _reach(self, value: Any, name: str, *, depth: int) -> None:
-        if id(value) in self._seen or depth > DEPTH:
+        if isinstance(value, PLAIN) or id(value) in self._seen or depth > DEPTH:
+            return
+        self._pending.append((value, name, depth))
+
+    def _save(self, value: Any, name: str, *, depth: int) -> None:
+        if id(value) in self._seen:
             return
         if isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
@@ -98,11 +132,11 @@ class State:
         elif isinstance(value, tuple):
             for index, each in enumerate(value):
                 self._reach(each, f"{name}[{index}]", depth=depth + 1)
-        elif (save := self._saver(value)) is not None:
-            self._seen.add(id(value))
+        elif (save := self._saver(value, depth)) is not None:
+            self._seen[id(value)] = value
             save(value, name, depth=depth)
 
-    def _saver(self, value: Any) -> Callable[..., None] | None:
+    def _saver(self, value: Any, depth: int) -> Callable[..., None] | None:
         if isinstance(value, torch.Tensor):
             return self._save_tensor
         if isinstance(value, torch.nn.Module):
@@ -111,23 +145,27 @@ class State:
             return self._save_function
         if isinstance(value, dict):
             return functools.partial(self._save_mapping, new_counts=True)
-        if isinstance(value, (list, set)):
+        if isinstance(value, (list, set, deque, bytearray, array.array)):
             return self._save_container
-        if isinstance(value, torch.Generator):
-            return self._save_generator
+        if (stream := _stream_of(value)) is not None:
+            return functools.partial(self._save_stream, stream)
+        if numerics.is_numpy(value) and hasattr(value, "flags"):
+            return self._save_array
         if isinstance(value, type):
-            return None
+            return self._save_class if _is_projects(value.__module__) else None
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             return self._save_state_dict
-        return self._save_object if _is_user_object(value) else None
+        if not _is_user_object(value) or (depth > DEPTH_INSTALLED and not _is_projects(type(value).__module__)):
+            return None
+        return self._save_object
 
-    def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any) -> None:
+    def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, *, learned: bool = False) -> None:
         # One name, one piece: a helper's closure may have a variable of the same name as the target's.
         self._names[name] += 1
         unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
-        self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back))
+        self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, learned=learned))
 
-    def _save_tensor(self, tensor: torch.Tensor, name: str, *, depth: int) -> None:
+    def _save_tensor(self, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
         name = name or f"tensor {len(self.tensors)}"
         self.tensors[name if name not in self.tensors else f"{name} ({len(self.tensors)})"] = tensor
         data = tensor.detach().clone()
@@ -146,19 +184,124 @@ class State:
         def is_as_saved(now: torch.Tensor) -> bool:
             return now.requires_grad == requires_grad and _same(now.detach(), data)
 
-        self._keep(name, lambda: tensor, is_as_saved, put_back)
+        self._keep(name, lambda: tensor, is_as_saved, put_back, learned=learned)
+        for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
+            for hook in list((hooks or {}).values()):
+                self._reach(hook, f"{name} hook", depth=depth + 1)
 
     def _save_module(self, root: torch.nn.Module, name: str, *, depth: int) -> None:
         self.modules.append(root)
         prefix = name or (str(len(self.modules)) if len(self.modules) > 1 else "")
         for path, module in root.named_modules(prefix=prefix):
-            self._seen.add(id(module))
+            self._seen[id(module)] = module
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
-                self._save_mapping(entries, path, depth=depth)
+                self._save_mapping(entries, path, depth=depth, learned=True)
+            self._save_keys(module, path)
             self._save_mapping(vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
+            for hooks in HOOKS:
+                if isinstance(entries := vars(module).get(hooks), dict) and entries:
+                    self._save_mapping(entries, f"{path} hooks".strip(), depth=depth)
+            self._save_inherited(module, path)
+            self._reach_classes(module, depth=depth)
+
+    def _save_keys(self, module: torch.nn.Module, name: str) -> None:
+        """Which keys a module has in a state dict: one that a run adds is seen, whatever its value."""
+
+        def keys() -> set[str]:
+            own = vars(module)
+            return {*own["_parameters"], *own["_buffers"]}.difference(own["_non_persistent_buffers_set"])
+
+        saved, non_persistent = keys(), set(vars(module)["_non_persistent_buffers_set"])
+
+        def put_back() -> None:
+            vars(module)["_non_persistent_buffers_set"] = set(non_persistent)
+
+        def added() -> dict[str, str]:
+            return dict.fromkeys(sorted(keys() - saved), "added")
+
+        self._keep(f"{name}, state_dict".removeprefix(", "), added, lambda now: not now, put_back)
 
     def _save_object(self, value: Any, name: str, *, depth: int) -> None:
-        self._save_mapping(vars(value), name, depth=depth)
+        if hasattr(value, "__dict__"):
+            self._save_mapping(vars(value), name, depth=depth)
+        for slot in numerics.slots_of(value):
+            self._save_slot(value, slot, f"{name}.{slot}" if name else slot)
+            self._reach(getattr(value, slot, None), f"{name}.{slot}" if name else slot, depth=depth + 1)
+        self._save_inherited(value, name)
+        self._reach_classes(value, depth=depth)
+
+    def _save_inherited(self, value: Any, name: str) -> None:
+        """What an object, or a class, has from a class of the project's till it is given one of its own.
+
+        `self.calls += 1` makes an attribute, but changes what was there to be read.
+        """
+        if (own := getattr(value, "__dict__", None)) is None:
+            return
+        for key, saved in self._inherited(value.__mro__[1:] if isinstance(value, type) else type(value).__mro__):
+            if key not in own:
+                self._keep_inherited(value, key, saved, f"{name}.{key}" if name else key)
+
+    def _inherited(self, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
+        """The values that these classes of the project's have in common with their objects, the nearest first."""
+        if (known := self._shared.get(bases)) is None:
+            found: dict[str, Any] = {}
+            for base in bases:
+                if _is_projects(base.__module__):
+                    for key, value in vars(base).items():
+                        if not _is_pythons(key) and not hasattr(type(value), "__get__"):
+                            found.setdefault(key, value)
+            known = self._shared[bases] = list(found.items())
+        return known
+
+    def _keep_inherited(self, value: Any, key: str, saved: Any, name: str) -> None:
+        # Put back with all that is new.
+        self._keep(
+            _label(name, saved),
+            lambda: vars(value).get(key, saved),
+            lambda now: _is_same_value(now, saved),
+            lambda: None,
+        )
+
+    def _reach_classes(self, value: Any, *, depth: int) -> None:
+        for each in type(value).__mro__:
+            if _is_projects(each.__module__):
+                self._reach(each, each.__qualname__, depth=depth + 1)
+
+    def _save_class(self, kind: type, name: str, *, depth: int) -> None:
+        """The attributes that all objects of a class share, and what its methods reach."""
+        if issubclass(kind, enum.Enum):
+            return
+        saved = {key: value for key, value in vars(kind).items() if not _is_pythons(key)}
+        for key, value in saved.items():
+            inner = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(inner, FunctionType):
+                self._reach(inner, f"{kind.__qualname__}.{key}", depth=depth + 1)
+            elif not hasattr(type(value), "__get__"):
+                self._save_slot(kind, key, f"{kind.__qualname__}.{key}")
+                self._reach(value, f"{kind.__qualname__}.{key}", depth=depth + 1)
+
+        self._save_inherited(kind, kind.__qualname__)
+
+        def put_away_new() -> None:
+            for key in [key for key in vars(kind) if key not in saved and not _is_pythons(key)]:
+                delattr(kind, key)
+
+        self._keep(f"{kind.__qualname__}, new attributes", dict, lambda now: True, put_away_new)
+
+    def _save_slot(self, owner: Any, attribute: str, name: str) -> None:
+        saved = getattr(owner, attribute, MISSING)
+
+        def put_back() -> None:
+            if getattr(owner, attribute, MISSING) is saved:
+                return
+            # A frozen dataclass refuses setattr, and nothing could have written to it.
+            with contextlib.suppress(AttributeError, TypeError):
+                delattr(owner, attribute) if saved is MISSING else setattr(owner, attribute, saved)
+
+        def read() -> Any:
+            return getattr(owner, attribute, None)
+
+        self._keep(_label(name, saved), read, lambda now: _is_same_value(now, saved) or saved is MISSING, put_back)
 
     def _save_mapping(
         self,
@@ -168,6 +311,7 @@ class State:
         depth: int,
         without: frozenset[str] = frozenset(),
         new_counts: bool = False,
+        learned: bool = False,
     ) -> None:
         saved = {key: value for key, value in mapping.items() if key not in without}
 
@@ -180,16 +324,27 @@ class State:
 
         self._keep(f"{name}, new keys", new, lambda now: not now, put_away_new)
         for key, value in saved.items():
-            self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key))
+            self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
         for key, value in saved.items():
-            self._reach(value, f"{name}.{key}" if name else str(key), depth=depth + 1)
+            inner = f"{name}.{key}" if name else str(key)
+            if learned and isinstance(value, torch.Tensor) and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._save_tensor(value, inner, depth=depth, learned=True)
+            else:
+                self._reach(value, inner, depth=depth + 1)
 
-    def _save_entry(self, mapping: dict[Any, Any], key: Any, value: Any, name: str) -> None:
+    def _save_entry(self, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False) -> None:
         def put_back() -> None:
             if mapping.get(key, MISSING) is not value:
                 mapping[key] = value
 
-        self._keep(_label(name, value), lambda: mapping.get(key), lambda now: _is_same_value(now, value), put_back)
+        self._keep(
+            _label(name, value),
+            lambda: mapping.get(key),
+            lambda now: _is_same_value(now, value),
+            put_back,
+            learned=learned,
+        )
 
     def _save_function(self, function: FunctionType, name: str, *, depth: int) -> None:
         # torch's wrapper of a compiled function leads to the user's; its own variables and globals are torch's state,
@@ -204,13 +359,33 @@ class State:
             self._reach(value, "default", depth=depth + 1)
         if not own:
             return
-        named = set(function.__code__.co_names) & set(function.__globals__)
-        for variable in sorted(named):
+        for attribute in ("__defaults__", "__kwdefaults__"):
+            self._save_slot(function, attribute, f"{function.__name__}.{attribute}")
+        # What torch notes on a function stays: only what the test has put there is put back.
+        for key, value in vars(function).items():
+            self._save_entry(vars(function), key, value, f"{function.__name__}.{key}")
+            self._reach(value, f"{function.__name__}.{key}", depth=depth + 1)
+        names = _names_in(function.__code__)
+        for variable in sorted(names & set(function.__globals__)):
             value = function.__globals__[variable]
-            if inspect.ismodule(value) or inspect.isclass(value):
+            if inspect.ismodule(value):
+                self._reach_names(value, names, depth=depth)
                 continue
-            self._save_entry(function.__globals__, variable, value, variable)
-            self._reach(value, variable, depth=depth + 1)
+            if not inspect.isclass(value):
+                self._save_entry(function.__globals__, variable, value, variable)
+            self._reach(value, value.__qualname__ if inspect.isclass(value) else variable, depth=depth + 1)
+
+    def _reach_names(self, module: Any, names: set[str], *, depth: int) -> None:
+        """What a function may mean by `module.name`, of a module of the project's."""
+        if not _is_projects(module.__name__):
+            return
+        for key in sorted(names & set(vars(module))):
+            value = vars(module)[key]
+            if not inspect.ismodule(value) and not _is_pythons(key):
+                name = f"{module.__name__}.{key}"
+                if not inspect.isclass(value):
+                    self._save_entry(vars(module), key, value, name)
+                self._reach(value, name, depth=depth + 1)
 
     def _save_cell(self, cell: CellType, name: str) -> None:
         value = cell.cell_contents
@@ -224,8 +399,14 @@ class State:
         saved = copy.copy(container)
 
         def put_back() -> None:
-            container.clear()
-            container.extend(saved) if isinstance(container, list) else container.update(saved)
+            if isinstance(container, set):
+                container.clear()
+                container.update(saved)
+            elif isinstance(container, deque):
+                container.clear()
+                container.extend(saved)
+            else:
+                container[:] = saved
 
         def is_as_saved(now: Any) -> bool:
             return len(now) == len(saved) and all(map(_is_same_value, now, saved))
@@ -234,15 +415,62 @@ class State:
         for index, value in enumerate(saved):
             self._reach(value, f"{name}[{index}]", depth=depth + 1)
 
-    def _save_generator(self, value: torch.Generator, name: str, *, depth: int) -> None:
-        saved = value.get_state()
-        self._keep(name, lambda: None, lambda now: True, lambda: value.set_state(saved))
+    def _save_stream(self, stream: _Stream, value: Any, name: str, *, depth: int) -> None:
+        saved = stream.read()
+        mark = _mark(saved)
+        self._keep(name, lambda: _mark(stream.read()), lambda now: now == mark, lambda: stream.write(saved))
+
+    def _save_array(self, value: Any, name: str, *, depth: int) -> None:
+        saved = value.copy()
+
+        def put_back() -> None:
+            if value.flags.writeable:
+                value[...] = saved
+
+        self._keep(name, lambda: value, lambda now: now.tobytes() == saved.tobytes(), put_back)
 
     def _save_state_dict(self, value: Any, name: str, *, depth: int) -> None:
         saved = copy.deepcopy(value.state_dict())
         self._keep(
             name, lambda: value.state_dict(), lambda now: False, lambda: value.load_state_dict(copy.deepcopy(saved))
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stream:
+    """Where an object that draws random numbers is, and how to put it there."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+def _stream_of(value: Any) -> _Stream | None:
+    if isinstance(value, torch.Generator):
+        return _Stream(read=value.get_state, write=value.set_state)
+    if isinstance(value, random.Random):
+        return _Stream(read=value.getstate, write=value.setstate)
+    if (
+        type(value).__module__.startswith("numpy.random")
+        and (bits := getattr(value, "bit_generator", None)) is not None
+    ):
+        return _Stream(read=lambda: bits.state, write=functools.partial(setattr, bits, "state"))
+    return None
+
+
+def _mark(state: Any) -> str:
+    """A short name of a generator's state."""
+    text = state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state).encode()
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The global and attribute names in a function and in those defined inside it."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*(_names_in(each) for each in inner))
+
+
+def _is_pythons(name: str) -> bool:
+    return name.startswith("__") or name.startswith("_abc_")
 
 
 def _label(name: str, value: Any) -> str:
@@ -265,7 +493,9 @@ def _same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
 
 def _is_user_object(value: Any) -> bool:
     """An object of a class of the user's: not torch's, not Python's own."""
-    if isinstance(value, type) or not hasattr(value, "__dict__") or inspect.ismodule(value):
+    if isinstance(value, type) or inspect.ismodule(value):
+        return False
+    if not hasattr(value, "__dict__") and not numerics.slots_of(value):
         return False
     return _is_users(type(value).__module__)
 
@@ -273,3 +503,14 @@ def _is_user_object(value: Any) -> bool:
 def _is_users(module: str | None) -> bool:
     package = (module or "").partition(".")[0]
     return package not in sys.stdlib_module_names and package not in ("torch", "_pytest", "pytest_compilecontract")
+
+
+@functools.cache
+def _is_projects(module: str | None) -> bool:
+    """Whether a module is the project's own code, not an installed package's."""
+    if module == "__main__":
+        return True
+    if not _is_users(module):
+        return False
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & set(file.replace("\\", "/").split("/"))

@@ -487,3 +487,56 @@ def test_min_ops_captured_is_a_lower_bound(count: int, bound: int) -> None:
     violations = judged(Limits(min_ops_captured=bound), replace(GOOD, ops_captured=count))
 
     assert bool(violations) == (count < bound)
+
+
+def test_a_test_that_compiled_nothing_is_told_so() -> None:
+    seen = Measurement(graphs=0, ops_captured=0, first_compiles=0, eager_frames=(), limit_hits=())
+
+    (violation,) = judge(Limits(), seen, torch_version="2.13.0")
+
+    assert violation.details == (
+        "nothing was compiled: no compiled function was called, or none that computes with tensors",
+    )
+
+
+def test_a_value_from_a_break_is_explained_beside_its_guard() -> None:
+    frame = Location(file="model.py", line=1, function="f")
+    recompile = Recompile(frame=frame, kind="guard", guard="tensor '___stack0' size mismatch at index 0")
+    seen = Measurement(graphs=2, ops_captured=2, recompiles=(recompile,), eager_frames=(), limit_hits=())
+
+    (violation,) = judge(Limits(max_recompiles=0), seen, torch_version="2.13.0")
+
+    assert violation.details[1:] == (
+        "  guard: tensor '___stack0' size mismatch at index 0",
+        "  ___stack: a value that was at hand when the graph broke, such as what the call there returned",
+    )
+
+
+def test_what_a_reset_dropped_counts_as_compiled_again_and_what_was_asked_for_as_eager() -> None:
+    frame = Location(file="model.py", line=1, function="f")
+    seen = Measurement(
+        graphs=2,
+        ops_captured=2,
+        recompiles=(),
+        dropped=(Recompile(frame=frame, kind="reset", guard="dropped"),),
+        eager_frames=(),
+        eager_by_request=(EagerFrame(frame=frame, cause="by request", reason="stance 'force_eager' was set"),),
+        limit_hits=(),
+    )
+
+    violations = judge(Limits(max_recompiles=0), seen, torch_version="2.13.0")
+
+    assert [(each.limit, each.measured, each.details) for each in violations] == [
+        ("max_recompiles=0", 1, ("model.py:1 in f: reset recompile", "  guard: dropped")),
+        (
+            "max_eager_frames=0 (default)",
+            1,
+            ("model.py:1 in f: ran eager, by request", "  stance 'force_eager' was set"),
+        ),
+    ]
+
+
+def test_a_doubt_of_the_measurement_makes_the_lane_unverified() -> None:
+    seen = Measurement(graphs=1, ops_captured=1, eager_frames=(), limit_hits=(), doubts=("a thread",))
+
+    assert doubts(Limits(), seen) == ("a thread",)

@@ -231,7 +231,7 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         pytest.param(
             "[tool.compilecontract.lanes.mine]\nbackends = 'eager'",
             "pyproject.toml: lane 'mine': unknown key 'backends' (known keys: autocast, backend, cache, device, "
-            "disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, isolate_recompiles, mode, name, options, "
+            "disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, isolate_recompiles, matmul_precision, mode, name, options, "
             "recompile_limit, requires)",
             id="key-of-a-lane",
         ),
@@ -769,3 +769,11 @@ def test_a_test_with_a_baseline_is_never_silently_missing(
     assert [(each["contract"], each["verdict"], each["reason"]) for each in entries] == [
         ("test_old.py::test_compiled_once", verdict, reason)
     ]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf", "1e9"])
+def test_a_timeout_that_is_no_time_is_refused(pytester: pytest.Pytester, seconds: str) -> None:
+    result = pytester.runpytest("--compile-contracts", f"--contract-timeout={seconds}")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--contract-timeout: expected a number of seconds above 0, got '{seconds}'"])

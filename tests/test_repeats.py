@@ -111,6 +111,7 @@ def test_the_failure_names_what_differs_first() -> None:
     text = failure_text("t.py::t", "aot", found.entry.violations, (), "pytest t.py", unsteady=found.unsteady)
 
     assert text.splitlines() == [
+        "limits exceeded: 0 in repeat 1, 1 in repeat 2 (max_graphs=1)",
         "compile contract unstable: t.py::t, lane aot (1 violation)",
         "  its repeats disagree:",
         "    limits exceeded: 0 in repeat 1, 1 in repeat 2 (max_graphs=1)",

@@ -55,6 +55,7 @@ def test_a_failure_in_full() -> None:
     text = failure_text(BLOCK, "inductor", violations, ["two ways of counting disagree: graphs"], RERUN)
 
     assert text.splitlines() == [
+        "max_graph_breaks: 1 > 0, max_recompiles: cannot be measured on torch 2.16.0",
         "compile contract violated: tests/test_block.py::test_block, lane inductor (2 violations)",
         "  max_graph_breaks=0: measured 1",
         "    model.py:0 in forward: x.item()",
@@ -72,6 +73,7 @@ def test_a_lane_that_is_only_in_doubt() -> None:
     text = failure_text(BLOCK, "aot", [], ["limit_hits: cannot be measured: its tap is gone"], RERUN)
 
     assert text.splitlines() == [
+        "limit_hits: cannot be measured: its tap is gone",
         "compile contract unverified: tests/test_block.py::test_block, lane aot",
         "  not certain, so not held:",
         "    limit_hits: cannot be measured: its tap is gone",
@@ -83,7 +85,7 @@ def test_a_lane_that_is_only_in_doubt() -> None:
 def test_details_that_do_not_fit_are_counted_by_fact() -> None:
     lines = failure_text(BLOCK, "aot", [Violation(limit="a=0", measured=9, details=breaks(9))], [], RERUN).splitlines()
 
-    assert len(lines) == 23
+    assert len(lines) == 24
     assert lines[-4:] == ["      hint: do not", "    ... and 3 more", "rerun this lane alone:", RERUN]
 
 
@@ -91,7 +93,7 @@ def test_room_is_shared_so_that_no_violation_hides_another() -> None:
     violations = [
         Violation(limit="a=0", measured=40, details=breaks(40)),
         Violation(limit="b=0", measured=1, details=breaks(1)),
-        Violation(limit="c=0", measured=40, details=breaks(40)),
+        Violation(limit="c=0", measured=40, details=tuple(f"{line}!" for line in breaks(40))),
     ]
 
     lines = failure_text(BLOCK, "aot", violations, [], RERUN).splitlines()
@@ -102,7 +104,8 @@ def test_room_is_shared_so_that_no_violation_hides_another() -> None:
         "  c=0: measured 40",
     ]
     assert lines.count("    ... and 38 more") == 2
-    assert lines.count("    model.py:0 in forward: x.item()") == 3
+    assert lines.count("    model.py:0 in forward: x.item()") == 1
+    assert "    1 listed above" in lines
     assert len(lines) <= 25
 
 
@@ -110,7 +113,7 @@ def test_more_violations_than_lines() -> None:
     lines = failure_text(BLOCK, "aot", [Violation(limit="a=0", measured=1)] * 30, [], RERUN).splitlines()
 
     assert len(lines) == 25
-    assert lines[-3] == "  ... and 9 more"
+    assert lines[-3] == "  ... and 10 more"
 
 
 def test_a_hostile_line_writes_no_escape_sequence() -> None:
@@ -118,7 +121,7 @@ def test_a_hostile_line_writes_no_escape_sequence() -> None:
 
     text = failure_text(BLOCK, "aot", [Violation(limit="a=0", measured=1, details=details)], [], RERUN)
 
-    assert text.splitlines()[2:4] == ["    m.py:1 in f: red  txt", "      two lines"]
+    assert text.splitlines()[3:5] == ["    m.py:1 in f: red  txt", "      two lines"]
 
 
 def test_a_long_line_is_cut_and_the_command_is_not() -> None:
@@ -129,10 +132,34 @@ def test_a_long_line_is_cut_and_the_command_is_not() -> None:
         "t" * 300, "aot", [Violation(limit="a=0", measured=1, details=details)], [], command
     ).splitlines()
 
-    assert [len(line) for line in lines[:3]] == [160, 17, 160]
-    assert lines[0].endswith("ttt, lane aot (1 violation)")
-    assert lines[2].endswith("yyy...")
+    assert [len(line) for line in lines[:4]] == [8, 160, 17, 160]
+    assert lines[1].endswith("ttt, lane aot (1 violation)")
+    assert lines[3].endswith("yyy...")
     assert lines[-1] == command
+
+
+def test_a_fact_is_under_the_first_limit_that_it_speaks_of() -> None:
+    violations = [
+        Violation(limit="max_graph_breaks=0", measured=2, details=breaks(2)),
+        Violation(limit="max_graphs=1", measured=3, details=(*breaks(2), "model.py:9 in forward: guard recompile")),
+    ]
+
+    lines = failure_text(BLOCK, "aot", violations, [], RERUN).splitlines()
+
+    assert lines[0] == "max_graph_breaks: 2 > 0, max_graphs: 3 > 1"
+    assert lines[-5:-2] == [
+        "  max_graphs=1: measured 3",
+        "    model.py:9 in forward: guard recompile",
+        "    2 more, listed above",
+    ]
+
+
+def test_too_little_is_said_to_be_less() -> None:
+    violation = Violation(limit="min_ops_captured=1 (default)", measured=0)
+
+    lines = failure_text(BLOCK, "aot", [violation], [], RERUN).splitlines()
+
+    assert lines[0] == "min_ops_captured: 0 < 1"
 
 
 anything = st.text(st.characters(), max_size=200)
@@ -312,6 +339,25 @@ def test_a_summary_is_always_narrow_and_printable(rows: list[Row], verbosity: in
     assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for line in lines for char in line)
 
 
+def test_why_lanes_are_broken_or_unverified_is_said_once() -> None:
+    rows = [
+        Row(contract=BLOCK, lane=lane, verdict=verdict, counts={}, reason=reason)
+        for lane, verdict, reason in (
+            ("capture", "broken", "the test failed in call: ValueError: no"),
+            ("aot", "broken", "the test failed in call: ValueError: no"),
+            ("inductor", "unverified", "graphs: 1 or 2"),
+            ("dynamic", "violated", "max_graphs=1: 2"),
+        )
+    ]
+
+    lines = [line for line, _ in summary_lines(rows, 0)]
+
+    assert lines[-3:-1] == [
+        "    broken (capture, aot): the test failed in call: ValueError: no",
+        "    unverified (inductor): graphs: 1 or 2",
+    ]
+
+
 def test_counts_of_a_measurement() -> None:
     frame = Location(file="a.py", line=1, function="f")
     eager = (
@@ -325,6 +371,7 @@ def test_counts_of_a_measurement() -> None:
         "recompiles": 0,
         "eager_frames": 1,
         "limit_hits": None,
+        "resets": None,
         "ops_captured": None,
         "graphs_executed": None,
         "backward_graphs": None,

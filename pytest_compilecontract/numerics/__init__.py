@@ -1,8 +1,21 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import copied, tensors_in, to_float64, wide
+from .copies import copied, leaves_of, moved, tensors_in, to_float64, wide
 from .judging import judge
-from .snapshot import Branch, Opaque, Run, ScalarLeaf, Snapshot, TensorLeaf, aliases, joined, renamed, snapshot
+from .snapshot import (
+    Branch,
+    Opaque,
+    Run,
+    ScalarLeaf,
+    Snapshot,
+    TensorLeaf,
+    aliases,
+    is_numpy,
+    joined,
+    renamed,
+    slots_of,
+    snapshot,
+)
 
 __all__ = [
     "Branch",
@@ -13,9 +26,13 @@ __all__ = [
     "TensorLeaf",
     "aliases",
     "copied",
+    "is_numpy",
     "joined",
     "judge",
+    "leaves_of",
+    "moved",
     "renamed",
+    "slots_of",
     "snapshot",
     "tensors_in",
     "to_float64",

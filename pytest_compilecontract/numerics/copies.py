@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -14,68 +15,163 @@ T = TypeVar("T")
 
 
 def copied(value: T) -> T:
-    """A deep copy for one run: strides, offsets, `requires_grad` and shared memory stay; nothing has a graph.
+    """A deep copy for one run: all that a program can see of a tensor stays, but for the graph behind it.
 
-    A tensor in the middle of a graph becomes a leaf. What cannot be copied is shared.
+    Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
+    test has noted on it (`mark_dynamic`). What cannot be copied is shared.
     """
-    return _deep(value, _Tensors(double=False))
+    return _deep(value, _Tensors())
 
 
 def to_float64(value: T) -> T:
     """`copied`, with floating tensors in float64 and complex ones in complex128, in modules and objects too."""
-    return _deep(value, _Tensors(double=True))
+    return _deep(value, _Tensors(to=wide))
+
+
+def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -> T:
+    """`copied`, with all tensors on `device` and the floating ones in `dtype`; modules are moved in place."""
+    tensors = _Tensors(to=lambda was: dtype if dtype and was.is_floating_point else was, device=device)
+    for module in _modules_in(value):
+        module.to(device=device, dtype=dtype)
+        tensors.memo[id(module)] = module
+    return _deep(value, tensors)
+
+
+def leaves_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The leaves whose gradients are those of a copied tensor: itself, its base, or what stands for its graph."""
+    if tensor.grad_fn is None:
+        return [tensor] if tensor.requires_grad else []
+    leaves, pending, seen = [], [tensor.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            leaves.append(leaf)
+        pending += [following for following, _ in node.next_functions if following is not None]
+    return leaves
+
+
+class _Middle(torch.autograd.Function):
+    """Makes a tensor that has a graph: as one in the middle of the test's, whose gradient goes to `seed`."""
+
+    @staticmethod
+    def forward(ctx: Any, seed: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
 
 
 class _Tensors:
-    """Copies of tensors that share their storages as the tensors do."""
+    """Copies of tensors that share their storages, and are views of one another, as the tensors do."""
 
-    def __init__(self, *, double: bool) -> None:
-        self.double = double
+    def __init__(
+        self, *, to: Callable[[torch.dtype], torch.dtype] = lambda was: was, device: torch.device | None = None
+    ) -> None:
         self.memo: dict[int, Any] = {}
-        self._storages: dict[tuple[int, torch.dtype | None], torch.Tensor | torch.UntypedStorage] = {}
+        self._dtype = to
+        self._device = device
+        self._storages: dict[tuple[int, torch.dtype | None], torch.UntypedStorage] = {}
 
-    def copy(self, tensor: torch.Tensor) -> None:
-        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            new = self._copy(tensor)
-        if isinstance(tensor, torch.nn.Parameter):
-            new = torch.nn.Parameter(new, requires_grad=tensor.requires_grad)
-        elif new.is_floating_point() or new.is_complex():
-            new.requires_grad_(tensor.requires_grad)
+    def copy(self, tensor: torch.Tensor) -> Any:
+        """The copy of a tensor, which `memo` has from now on."""
+        if id(tensor) in self.memo:
+            return self.memo[id(tensor)]
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            base = tensor._base
+            new = self._view(tensor, self.copy(base)) if base is not None and is_plain(base) else None
+            if new is None:
+                new = self._whole(tensor)
         self.memo[id(tensor)] = new
+        for name, value in vars(tensor).items():
+            setattr(new, name, _deepcopy(value, self.memo))
         if tensor.is_leaf and tensor.grad is not None:
-            self.copy(tensor.grad)
-            new.grad = self.memo[id(tensor.grad)]
+            new.grad = self.copy(tensor.grad)
+        return new
 
-    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = self._dtype(tensor.dtype)
+    def _view(self, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor | None:
+        """The same view of another base; None where there is none, as of a base in another dtype."""
+        if isinstance(tensor, torch.nn.Parameter):
+            return None
+        has_graph = tensor.requires_grad and not tensor.is_leaf
+        for replayed in (_replayed, _strided):
+            try:
+                with torch.set_grad_enabled(has_graph or not base.requires_grad):
+                    new = replayed(tensor, base)
+            except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+                continue
+            if tensor.requires_grad and not new.requires_grad:
+                new.requires_grad_()
+            if new.dtype == self._dtype(tensor.dtype) and _is_laid_out_as(new, tensor):
+                return new
+        return None
+
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        new = self._stored(tensor)
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(new, requires_grad=tensor.requires_grad)
+        if not tensor.requires_grad:
+            return new
+        if tensor.is_leaf or tensor.layout != torch.strided:
+            return new.requires_grad_()
+        seed = new.new_zeros(()).expand(new.shape).requires_grad_()
+        with torch.enable_grad():
+            return _Middle.apply(seed, [new])  # type: ignore[no-any-return, no-untyped-call]
+
+    def _stored(self, tensor: torch.Tensor) -> torch.Tensor:
+        dtype, device = self._dtype(tensor.dtype), self._device or tensor.device
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-            return tensor.detach().to(dtype, copy=True)
+            to = device if tensor.device.type != "meta" else tensor.device
+            return tensor.detach().to(device=to, dtype=dtype, copy=True)
         storage = tensor.untyped_storage()
-        if dtype == tensor.dtype:
-            new = self._storages.get((storage.data_ptr(), None))
-            if new is None:
-                new = self._storages[storage.data_ptr(), None] = storage.clone()  # type: ignore[no-untyped-call]
-        else:
-            new = self._storages.get((storage.data_ptr(), tensor.dtype))
-            if new is None:
-                whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-                whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
-                new = self._storages[storage.data_ptr(), tensor.dtype] = whole.to(dtype).untyped_storage()
-        view = torch.empty(0, dtype=dtype, device=tensor.device)
-        view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())  # type: ignore[arg-type]
+        key = (storage.data_ptr(), None if dtype == tensor.dtype else tensor.dtype)
+        new = self._storages.get(key) if key[0] else None
+        if new is None:
+            # As bytes where the dtype stays: the storage may be longer than a whole number of elements.
+            element = torch.uint8 if key[1] is None else tensor.dtype
+            whole = torch.empty(0, dtype=element, device=tensor.device)
+            whole.set_(storage, 0, (storage.nbytes() // element.itemsize,), (1,))
+            made = whole.to(device=device, dtype=element if key[1] is None else dtype, copy=True)
+            new = self._storages[key] = made.untyped_storage()
+        view = torch.empty(0, dtype=dtype, device=device)
+        view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
         view = view.conj() if tensor.is_conj() else view
         return torch._neg_view(view) if tensor.is_neg() else view
 
-    def _dtype(self, dtype: torch.dtype) -> torch.dtype:
-        if not self.double:
-            return dtype
-        return wide(dtype)
+
+def _replayed(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    # How a tensor is a view decides what Dynamo makes of its sizes, so the same operations are done once more.
+    return tensor._view_func_unsafe(base)  # type: ignore[no-any-return]
+
+
+def _strided(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    return base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _is_laid_out_as(new: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return all(
+        read(new) == read(tensor)
+        for read in (
+            torch.Tensor.size,
+            torch.Tensor.stride,
+            torch.Tensor.storage_offset,
+            torch.Tensor.is_conj,
+            torch.Tensor.is_neg,
+            operator.attrgetter("requires_grad", "is_leaf"),
+        )
+    )
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is copied here. A wrapper subclass copies itself: only it knows what its parts mean."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _deep(value: T, tensors: _Tensors) -> T:
-    for tensor in _tensors_in(value, set(), 0):
-        if id(tensor) in tensors.memo:
-            continue
+    for tensor in tensors_in(value):
         try:
             tensors.copy(tensor)
         except (RuntimeError, NotImplementedError, TypeError):
@@ -105,13 +201,16 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in containers and objects, in order, each once."""
-    yield from _tensors_in(value, set(), 0)
+    return (each for each in _reached(value, set(), 0) if isinstance(each, torch.Tensor))
 
 
-def _tensors_in(value: Any, seen: set[int], depth: int) -> Iterator[torch.Tensor]:
+def _modules_in(value: Any) -> list[torch.nn.Module]:
+    return [each for each in _reached(value, set(), 0) if isinstance(each, torch.nn.Module)]
+
+
+def _reached(value: Any, seen: set[int], depth: int) -> Iterator[torch.Tensor | torch.nn.Module]:
     if isinstance(value, torch.Tensor):
-        # A wrapper subclass copies itself: only it knows what its parts mean.
-        if type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if is_plain(value):
             yield value
         return
     if id(value) in seen or depth > DEPTH or is_scalar(value) or is_numpy(value):
@@ -119,10 +218,11 @@ def _tensors_in(value: Any, seen: set[int], depth: int) -> Iterator[torch.Tensor
     seen.add(id(value))
     try:
         if isinstance(value, torch.nn.Module):
+            yield value
             parts: list[Any] = list(vars(value).values())
         else:
             parts = [part for _, part in parts_of(value)[0] or []]
     except Exception:  # noqa: BLE001 - as in a snapshot
         return
     for part in parts:
-        yield from _tensors_in(part, seen, depth + 1)
+        yield from _reached(part, seen, depth + 1)

@@ -29,6 +29,7 @@ from .rule import (
     noise,
     same_bits,
     size_of,
+    turned_zeros,
     went_another_way,
 )
 from .snapshot import (
@@ -89,6 +90,7 @@ def judge(
     verdicts += _missing(eager, compiled)
     uncompared = tuple(_uncompared(eager, verdicts))
     verdicts += _judge_aliases(eager, compiled, again or eager)
+    verdicts += _judge_facts(eager, compiled, again or eager)
     return replace(_numerics(method, notes, verdicts), uncompared=uncompared)
 
 
@@ -115,6 +117,9 @@ def _numerics(method: str, notes: list[str], verdicts: list[Finding]) -> Numeric
     for reason in dict.fromkeys(each.without_gold for each in verdicts if each.without_gold):
         places = [each.at for each in verdicts if each.without_gold == reason]
         notes += _listed(f"judged by allclose, as {reason}:", places)
+    # Told and not judged: relu6, a maximum or a sum on Inductor may give either.
+    zeros = [f"{each.at} ({each.zeros})" for each in verdicts if each.zeros]
+    notes += _listed("zeros of the other sign, which numerics='bitwise' would judge, at", zeros)
     notes += _listed("not compared:", [f"{each.at} {each.unread}" for each in verdicts if each.unread])
     return Numerics(
         method=method,
@@ -173,6 +178,9 @@ def _alike(
             others = (found.get(at), repeated.get(at))
             if isinstance(node, Branch) and all(node == each for each in others):
                 alike.add(at)
+            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(node == each for each in others):
+                alike.add(at)
+                verdicts.append(Finding(at=at, compared=True))
             elif isinstance(node, TensorLeaf) and all(_is_twin(node, each) for each in others):
                 alike.add(at)
                 verdicts.append(_known(at, node, exact.get(at)))
@@ -203,8 +211,13 @@ def _near(
     lowest = lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype)
     # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. NaN compares as beyond.
     if float(g.abs().max()) < MASK_LEAST and max(own, error) <= RMS_SHARE * floor_of(lowest) * size:
-        return Finding(at=at, compared=True, error=error, eager_error=own)
+        zeros = turned_zeros(compiled.data, eager.data)
+        return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
     return None
+
+
+def _is_discrete(node: ScalarLeaf) -> bool:
+    return not isinstance(node.value, (float, complex))
 
 
 def _is_twin(leaf: TensorLeaf, other: Node | None) -> bool:
@@ -245,12 +258,18 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
     known = {each.at: each for each in findings}
     nodes = _group(eager, "output")
     for top in _tops(nodes):
-        below = [at for at, node in nodes.items() if at.startswith(top) and not isinstance(node, Branch)]
+        leaves = [at for at, node in nodes.items() if at.startswith(top) and not isinstance(node, Branch)]
+        # A number beside a tensor that cannot be read does not stand for it.
+        below = [at for at in leaves if not _is_incidental(nodes[at])] or leaves
         found = [known[at] for at in below if at in known]
         if unstable := [each.at for each in found if each.unstable]:
             yield f"{unstable[0]}: eager differs from itself there"
         elif below and not any(each.differences or each.compared for each in found):
             yield f"{top}: a {nodes[top].type} cannot be compared"
+
+
+def _is_incidental(node: Node | None) -> bool:
+    return isinstance(node, ScalarLeaf) and node.incidental
 
 
 def _tops(nodes: Mapping[str, Node]) -> list[str]:
@@ -279,11 +298,21 @@ def _judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
     return [difference(output, "alias", "; ".join(details)) for output, details in found.items()]
 
 
+def _judge_facts(eager: Run, compiled: Run, again: Run) -> Iterator[Finding]:
+    """What a run left beside values; a fact that eager itself leaves otherwise the second time says nothing."""
+    for name in sorted({*eager.facts, *compiled.facts}):
+        ours, theirs = eager.facts.get(name, ""), compiled.facts.get(name, "")
+        if again.facts.get(name, "") == ours and theirs != ours:
+            kind, _, at = name.partition(": ")
+            yield difference(at, kind, f"compiled {theirs or 'not'}, eager {ours or 'not'}")
+
+
 def _judge_place(place: _Place, steps: _Steps, tolerance: Tolerance) -> Finding:
     built = _built_otherwise(place.eager, place.compiled)
     if built is not None:
         if place.again is None or _built_otherwise(place.eager, place.again) is not None:
-            return Finding(at=place.at, unstable="its structure")
+            incidental = _is_incidental(place.eager) or _differ_by_the_way(place.eager, place.again)
+            return Finding(at=place.at, unstable="" if incidental else "its structure")
         return difference(place.at, *built)
     if isinstance(place.eager, TensorLeaf) and isinstance(place.compiled, TensorLeaf):
         slack = steps.slack(place)
@@ -292,6 +321,14 @@ def _judge_place(place: _Place, steps: _Steps, tolerance: Tolerance) -> Finding:
         return _judge_scalar(place, place.eager, place.compiled, tolerance)
     reasons = [each.unread for each in (place.eager, place.compiled) if isinstance(each, Opaque) and each.unread]
     return Finding(at=place.at, unread=f"cannot be read ({reasons[0]})" if reasons else "")
+
+
+def _differ_by_the_way(one: Node, other: Node | None) -> bool:
+    """Whether two objects differ in nothing but which incidental attributes they have."""
+    if not isinstance(one, Branch) or not isinstance(other, Branch) or one.type != other.type:
+        return False
+    mine, theirs = ([part for part in each.parts if part not in each.incidental] for each in (one, other))
+    return mine == theirs
 
 
 def _built_otherwise(eager: Node, compiled: Node) -> tuple[str, str] | None:
@@ -312,7 +349,7 @@ def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolera
     if isinstance(eager.value, (float, complex)):
         return _judge_float(place, tolerance)
     if not isinstance(place.again, ScalarLeaf) or place.again.value != eager.value:
-        return Finding(at=place.at, compared=True, unstable="its value")
+        return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
     if compiled.value == eager.value:
         return Finding(at=place.at, compared=True)
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
@@ -328,6 +365,8 @@ def _judge_float(place: _Place, tolerance: Tolerance) -> Finding:
     assert eager is not None
     assert compiled is not None
     assert eager.data is not None
+    if _is_incidental(place.eager) and (again is None or again.data is None or not same_bits(eager.data, again.data)):
+        return Finding(at=place.at, compared=True)
     # As far as can be known, `.item()` took it out of a float32 tensor.
     precision = lowest_of(torch.float32, tolerance.precision or torch.float32)
     as_tensors = replace(place, eager=eager, compiled=compiled, again=again, gold=gold, size=size_of(eager.data))
@@ -360,7 +399,8 @@ def _judge_tensor(
         unread = [each.unread for each in (eager, compiled, again) if each.data is None]
         return Finding(at=place.at, differences=differences, unread=unread[0])
     verdict = judge_values(values, tolerance)
-    return replace(verdict, differences=differences + verdict.differences)
+    zeros = turned_zeros(values.compiled, values.eager) if tolerance.method != "bitwise" else 0
+    return replace(verdict, differences=differences + verdict.differences, zeros=zeros)
 
 
 def _values(
@@ -488,6 +528,12 @@ def _facts(eager: TensorLeaf, compiled: TensorLeaf) -> Iterator[tuple[str, str]]
         ("layout", compiled.layout, eager.layout),
         ("requires_grad", compiled.requires_grad, eager.requires_grad),
     ]
+    if compiled.requires_grad == eager.requires_grad:
+        pairs.append(("grad_fn", _graph(compiled), _graph(eager)))
     if compiled.shape == eager.shape and compiled.stride is not None and eager.stride is not None:
         pairs.append(("stride", list(compiled.stride), list(eager.stride)))
     return ((fact, f"compiled {theirs}, eager {ours}") for fact, theirs, ours in pairs if theirs != ours)
+
+
+def _graph(leaf: TensorLeaf) -> str:
+    return "in a graph" if leaf.has_graph else "in none"

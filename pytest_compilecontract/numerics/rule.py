@@ -95,13 +95,14 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What is known of one place after comparing it."""
+    """What is known of one place after comparing it. `zeros` are those that have the other sign than in eager."""
 
     at: str
     compared: bool = False
     differences: tuple[Difference, ...] = ()
     error: float | None = None
     eager_error: float | None = None
+    zeros: int = 0
     unstable: str = ""
     without_gold: str = ""
     unread: str = ""
@@ -109,6 +110,14 @@ class Finding:
 
 def difference(at: str, kind: str, detail: str) -> Finding:
     return Finding(at=at, differences=(Difference(at=at, kind=kind, detail=detail),))
+
+
+def turned_zeros(compiled: torch.Tensor, eager: torch.Tensor) -> int:
+    """How many elements are 0 in both and differ in its sign, which Inductor does not promise to keep."""
+    if not eager.is_floating_point() or not compiled.is_floating_point():
+        return 0
+    turned = (eager == 0) & (compiled == 0) & (torch.signbit(eager) != torch.signbit(compiled))
+    return int(turned.sum())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

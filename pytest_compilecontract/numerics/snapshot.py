@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import datetime
 import enum
+import functools
+import inspect
 import math
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 import torch
 
@@ -41,6 +50,7 @@ class TensorLeaf:
     device: str
     layout: str
     requires_grad: bool
+    has_graph: bool
     data: torch.Tensor | None
     unread: str = ""
     memory: Memory | None = None
@@ -48,18 +58,24 @@ class TensorLeaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalarLeaf:
-    """A value without parts, compared by type and `==`; floats by the rule."""
+    """A value without parts, compared by type and `==`; floats by the rule.
+
+    An `incidental` one is an attribute of an object. It may be a time, an id or a count of all such objects: where
+    eager itself gives another one, nothing is asked of it.
+    """
 
     type: str
     value: Any
+    incidental: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """A container or an object: its type, and the places under which its parts are."""
+    """A container or an object: its type, and the places under which its parts are; `incidental` ones among them."""
 
     type: str
     parts: tuple[str, ...]
+    incidental: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,19 +106,21 @@ class Run:
     `groups` has a snapshot for each of "output", "input" (the arguments after the call), "grad", "parameter", "buffer"
     and "loss", as far as the run has them. `before` has the arguments before the call and the parameters before the
     first step, under the places that they have in "input" and "parameter" (see `renamed`). `aliases` are the pairs that
-    `aliases()` found while the run's tensors were alive.
+    `aliases()` found while the run's tensors were alive. `facts` are what else a run left, by what it is called: they
+    must be the same.
     """
 
     groups: Mapping[str, Snapshot]
     before: Snapshot | None = None
     aliases: frozenset[tuple[str, str]] = frozenset()
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def snapshot(value: object, *, at: str) -> Snapshot:
     """Copy what there is to compare in a value: tensors, scalars, and how they are put together.
 
-    Walks tuples, lists, mappings, dataclasses; of other objects only the tensors within count. Keeps no autograd graph
-    alive, and does not raise: what cannot be read is in the snapshot as such.
+    Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the tensors within count.
+    Keeps no autograd graph alive, and does not raise: what cannot be read is in the snapshot as such.
     """
     walk = _Walk()
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -124,6 +142,7 @@ class _Walk:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self._path: set[int] = set()
+        self._counts = True  # the plain values of the object that is walked
         self._copies: dict[int, tuple[torch.Tensor, TensorLeaf | Branch]] = {}
 
     def visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
@@ -140,9 +159,9 @@ class _Walk:
         if is_numpy(value):
             return self._numpy(value, at)
         if is_scalar(value):
-            if within_object:
+            if within_object and not self._counts:
                 return False
-            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=value)
+            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=value, incidental=within_object)
             return True
         if id(value) in self._path or depth > DEPTH or len(self.nodes) > NODES:
             return self._opaque(value, at, within_object)
@@ -151,17 +170,26 @@ class _Walk:
             return self._opaque(value, at, within_object)
         self._path.add(id(value))
         self.nodes[at] = Branch(type=_type_name(value), parts=())
+        counted, self._counts = self._counts, _says_what_it_holds(value) if is_object else self._counts
         kept = tuple(
             label
             for label, part in parts
             if self.visit(part, at + label, within_object=within_object or is_object, depth=depth + 1)
         )
+        self._counts = counted
         self._path.discard(id(value))
         if (within_object or is_object) and not kept:
             del self.nodes[at]
             return self._opaque(value, at, within_object)
-        self.nodes[at] = Branch(type=_type_name(value), parts=kept)
+        incidental = tuple(label for label in kept if self._is_incidental(at + label))
+        self.nodes[at] = Branch(type=_type_name(value), parts=kept, incidental=incidental)
         return True
+
+    def _is_incidental(self, at: str) -> bool:
+        node = self.nodes[at]
+        if isinstance(node, Branch):
+            return bool(node.parts) and node.parts == node.incidental
+        return isinstance(node, ScalarLeaf) and node.incidental
 
     def _opaque(self, value: Any, at: str, within_object: bool) -> bool:
         if within_object:
@@ -208,18 +236,39 @@ def parts_of(value: Any) -> tuple[list[tuple[str, Any]] | None, bool]:
     if dataclasses.is_dataclass(value):
         names = [each.name for each in dataclasses.fields(value)]
         return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)], False
-    attributes = _attributes(value)
+    attributes = {name: part for name, part in _attributes(value).items() if not _is_cached(value, name)}
     return ([(f".{name}", part) for name, part in attributes.items()] if attributes else None), True
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     found = dict(getattr(value, "__dict__", {}))
+    found.update((name, getattr(value, name)) for name in slots_of(value) if hasattr(value, name))
+    return found
+
+
+def slots_of(value: Any) -> tuple[str, ...]:
+    """The attributes of an object that its classes made a slot for, by the names to read them under."""
+    found: list[str] = []
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+            if name in ("__dict__", "__weakref__"):
+                continue
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_cached(value: Any, name: str) -> bool:
+    """Whether an attribute is there only since somebody asked for it."""
+    return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+
+
+def _says_what_it_holds(value: Any) -> bool:
+    """Whether an object's plain attributes are its content. Python's own objects have notes and caches in theirs."""
+    if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
+        return True
+    return type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 # A module's state is compared as parameters and buffers; the others hold code, not results.
@@ -236,7 +285,8 @@ _NOT_WALKED = (
 )
 
 _SCALARS = (
-    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, enum.Enum,
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, enum.Enum, Decimal, Fraction,
+    datetime.date, datetime.time, datetime.timedelta, PurePath, UUID,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 
@@ -289,6 +339,7 @@ def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
         device=str(tensor.device),
         layout=short(tensor.layout),
         requires_grad=tensor.requires_grad,
+        has_graph=tensor.grad_fn is not None,
         data=data,
         unread=unread,
         memory=_memory(tensor) if strided else None,

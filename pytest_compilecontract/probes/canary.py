@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .dynamo import Ledger
 from .source import Paths
+from .stance import switched_off
 from .trace import Trace
 
 EXPECTED = {"graphs": 4, "graph breaks": 2, "break sites": 1, "recompiles": 2, "graphs executed": 6}
@@ -27,6 +28,8 @@ def canary() -> str | None:
         torch._dynamo.graph_break()
         return x.cos()
 
+    if reason := switched_off():
+        return reason
     torch.compiler.reset()
     # Settings that a project may have changed, and that would change these counts by right.
     settings = {

@@ -5,6 +5,7 @@ with an exception, and with at most one graph break. Everything counted here fol
 
     first compile   code installed for a frame that had no usable entry; a continuation resumes after a graph break
     recompile       code installed for a frame that had one
+    dropped         a first compile by torch's count, of a frame whose code torch._dynamo.reset() has dropped
     limit hit       refused, since the frame has too many entries
     eager frame     no code installed, and not for the limit
     graph break     the last one logged in the attempt
@@ -21,10 +22,11 @@ import json
 import re
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from ..measurement import (
@@ -38,6 +40,7 @@ from ..measurement import (
     merge_breaks,
 )
 from .source import Paths
+from .stance import Lost, Stances
 from .taps import Taps
 
 RESUME = "torch_dynamo_resume_in_"
@@ -58,7 +61,13 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "limit_hits": ("convert_frame", "_compile"),
     "backend_failures": ("convert_frame", "_compile", "call_user_compiler"),
     "errors_suppressed": ("convert_frame", "_compile"),
+    "resets": ("reset",),
+    "dropped": ("convert_frame", "_compile", "reset"),
+    "eager_by_request": ("set_stance", "catch_errors"),
 }
+# The taps that count what the second channel counts as well.
+COUNTING = frozenset(("convert_frame", "_compile", "recompilation_reasons", "log_graph_break", "call_user_compiler"))
+DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,6 +98,7 @@ class Attempt:
     id: str | None = None
     entries: int = 0
     recompiles: bool = False
+    after_reset: bool = False  # the code that this frame had is gone
     fullgraph: bool = False  # a graph break raises
     new_instance: bool = False
     wrapped: str | None = None
@@ -117,10 +127,12 @@ class Ledger:
     """Record every attempt, on every thread, while entered.
 
     Use as a context manager, once. The facts are read after leaving, or at any time in between. `executed` counts the
-    compiled graphs that ran; while a `clock` is set, `seconds_inside` adds up what it shows of their time.
+    compiled graphs that ran; while a `clock` is set, `seconds_inside` adds up what it shows of their time. `strangers`
+    are threads that were there before and compile: whose work they do is not known. `calls` looks at every call of
+    compiled code, not only at those after the first change of stance.
     """
 
-    def __init__(self, paths: Paths) -> None:
+    def __init__(self, paths: Paths, *, calls: bool = False) -> None:
         self.attempts: list[Attempt] = []
         self.loose_graphs: list[Graph] = []
         self.missing: dict[str, str] = {}
@@ -133,9 +145,18 @@ class Ledger:
         self._seen: dict[CodeType, weakref.WeakSet[Any]] = {}
         self._local = threading.local()
         self._taps = Taps()
+        self.resets = 0
+        self.noops = 0
+        self.strangers: Counter[str] = Counter()
+        self.stances = Stances(self._executed_here, always=calls)
+        self._before: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        # By the compiled callable and the frame's place: at which reset code was installed last.
+        self._installed: dict[tuple[Any, ...], int] = {}
 
     def __enter__(self) -> Ledger:
         from torch._dynamo import convert_frame
+
+        self._before.update(set(threading.enumerate()) - {threading.current_thread()})
 
         output_graph = _module("torch._dynamo.output_graph")
         translator = getattr(_module("torch._dynamo.symbolic_convert"), "InstructionTranslatorBase", None)
@@ -155,9 +176,17 @@ class Ledger:
         )
         taps.set("log_graph_break", translator, "log_graph_break", self._on_graph_break, reads=("exc",))
         taps.set("call_user_compiler", graphs, "call_user_compiler", self._on_backend, reads=("gm", "example_inputs"))
+        if hasattr(output_graph, "is_noop_graph"):
+            # From torch 2.15 on a graph with nothing in it is counted and never compiled.
+            taps.set("is_noop_graph", output_graph, "is_noop_graph", self._on_noop)
         if _distributed():
             splitter = getattr(_module("torch._dynamo.backends.distributed"), "SubmodCompiler", None)
             taps.set("ddp_pieces", splitter, "compile_submod", self._on_piece)
+        # The part of a reset that drops the code, whoever asks for it.
+        package = _module("torch._dynamo")
+        part = "reset_code_caches" if hasattr(package, "reset_code_caches") else "reset"
+        taps.set("reset", package, part, self._on_reset)
+        self.stances.set(taps)
         hook = convert_frame.register_bytecode_hook(self._on_bytecode)
         taps.callback(hook.remove)
         self.missing = taps.missing
@@ -170,6 +199,10 @@ class Ledger:
 
     def _on_frame(self, original: Callable[..., Any], converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(code=frame.f_code, name=frame.f_code.co_name)
+        # The converter is that of one torch.compile; kept, so that no other gets its id.
+        key = (converter, attempt.code.co_filename, attempt.code.co_firstlineno, attempt.name)
+        if (thread := threading.current_thread()) in self._before:
+            self.strangers[thread.name] += 1
         with self._current(attempt):
             try:
                 return original(converter, frame, *args, **kwargs)
@@ -184,6 +217,9 @@ class Ledger:
             finally:
                 if attempt.error is not None and _errors_on_break(converter):
                     attempt.fullgraph = True
+                if attempt.installed:
+                    attempt.after_reset = not attempt.recompiles and self._installed.get(key, self.resets) < self.resets
+                    self._installed[key] = self.resets
                 if attempt.entered:
                     self.attempts.append(attempt)
 
@@ -268,6 +304,15 @@ class Ledger:
             graph.pieces += 1
         return original(*args, **kwargs)
 
+    def _on_noop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        is_noop = original(*args, **kwargs)
+        self.noops += bool(is_noop)
+        return is_noop
+
+    def _on_reset(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.resets += 1
+        return original(*args, **kwargs)
+
     def _on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.bytecode_hooks += 1
 
@@ -278,6 +323,7 @@ class Ledger:
         def counted(*args: Any, **kwargs: Any) -> Any:
             with self._counting_lock:
                 self.executed += 1
+            self._count_here()[0] += 1
             if (clock := self.clock) is None:
                 return run(*args, **kwargs)
             started = clock()
@@ -290,6 +336,16 @@ class Ledger:
 
     # per thread
 
+    def _count_here(self) -> list[int]:
+        count: list[int] | None = getattr(self._local, "executed", None)
+        if count is None:
+            count = self._local.executed = [0]
+        return count
+
+    def _executed_here(self) -> Callable[[], int]:
+        count = self._count_here()
+        return lambda: count[0]
+
     def _stack(self) -> list[Attempt]:
         stack: list[Attempt] | None = getattr(self._local, "stack", None)
         if stack is None:
@@ -298,6 +354,22 @@ class Ledger:
 
     def _current(self, attempt: Attempt) -> _Pushed:
         return _Pushed(self._stack(), attempt)
+
+    def forget_frames(self) -> None:
+        """Let go of the frames that errors have passed, and with them of the user's tensors."""
+        pending = [attempt.error for attempt in self.attempts]
+        met: set[int] = set()
+        while pending:
+            error = pending.pop()
+            if error is None or id(error) in met:
+                continue
+            met.add(id(error))
+            error.__traceback__ = None
+            for name, value in list(vars(error).items()):
+                # The frame that torch would show, and what Dynamo had traced so far.
+                if isinstance(value, FrameType) or name.startswith("_torch_dynamo"):
+                    setattr(error, name, None)
+            pending += [error.__cause__, error.__context__, getattr(error, "inner_exception", None)]
 
     # facts
 
@@ -308,6 +380,10 @@ class Ledger:
     def recompiles(self) -> tuple[Recompile, ...]:
         return tuple(self._recompile(each) for each in self.attempts if each.installed and each.recompiles)
 
+    def dropped(self) -> tuple[Recompile, ...]:
+        """What was compiled again for the same compiled callable since a reset had dropped its code."""
+        return tuple(self._recompile(each) for each in self.attempts if each.after_reset)
+
     def graph_breaks(self) -> tuple[GraphBreak, ...]:
         return merge_breaks([self._graph_break(each) for each in self.broken()])
 
@@ -317,6 +393,15 @@ class Ledger:
 
     def eager_frames(self) -> tuple[EagerFrame, ...]:
         return tuple(self._eager_frame(each) for each in self.attempts if not each.installed and not each.refused)
+
+    def eager_by_request(self) -> tuple[EagerFrame, ...]:
+        """Frames that ran eager, or in part, since a stance or a setting said so."""
+        return tuple(map(self._eager_by_request, self.stances.lost()))
+
+    def _eager_by_request(self, lost: Lost) -> EagerFrame:
+        code = lost.code
+        line = (code.co_filename, code.co_firstlineno, code.co_name) if code is not None else ("", 0, lost.name)
+        return EagerFrame(frame=self._paths.location(*line), cause="by request", reason=lost.reason)
 
     def limit_hits(self) -> tuple[LimitHit, ...]:
         return tuple(self._limit_hit(each) for each in self.attempts if each.refused)
@@ -340,8 +425,8 @@ class Ledger:
         lead = leading_guard(attempt.reasons)
         return Recompile(
             frame=self._frame(attempt),
-            kind=_recompile_kind(attempt, lead),
-            guard=self._paths.text(guard_text(lead)),
+            kind="reset" if attempt.after_reset else _recompile_kind(attempt, lead),
+            guard=DROPPED if attempt.after_reset else self._paths.text(guard_text(lead)),
             guards=tuple(self._paths.text(guard_text(reason)) for reason in attempt.reasons),
             location=self._guard_location(lead),
             continuation=attempt.continuation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from typing import Any
@@ -35,6 +36,32 @@ def put_back(states: dict[str, Any]) -> None:
         numpy.random.set_state(states["numpy"])
     if "cuda" in states:
         torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def left(before: dict[str, Any]) -> dict[str, str]:
+    """Where each generator is now, in words that are the same for the same place."""
+    return {
+        f"random numbers: {name} generator": "untouched" if _same(before[name], now) else f"left at {_mark(now)}"
+        for name, now in generators().items()
+        if name in before
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    return _mark(one) == _mark(other)
+
+
+def _mark(state: Any) -> str:
+    if isinstance(state, torch.Tensor):
+        return hashlib.sha256(state.numpy().tobytes()).hexdigest()[:8]
+    if isinstance(state, list):
+        return "-".join(map(_mark, state))
+    return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:8]
+
+
+def _plain(state: Any) -> Any:
+    # NumPy's state has an array in it, whose repr leaves most of it out.
+    return tuple(each.tobytes() if hasattr(each, "tobytes") else each for each in state)
 
 
 def drew(before: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ import re
 import textwrap
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,7 +39,7 @@ _VERDICTS: tuple[Shown, ...] = (
 )
 _NOT_HELD: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified")
 _SHOWN_ALWAYS = ("graphs", "graph_breaks", "recompiles")
-_SHOWN_IF_ANY = ("eager_frames", "limit_hits")
+_SHOWN_IF_ANY = ("eager_frames", "limit_hits", "resets")
 # One and many of each count, as short as a line of a hundred columns needs.
 _NOUNS = {
     "graphs": ("graph", "graphs"),
@@ -47,6 +47,7 @@ _NOUNS = {
     "recompiles": ("recompile", "recompiles"),
     "eager_frames": ("eager frame", "eager frames"),
     "limit_hits": ("limit hit", "limit hits"),
+    "resets": ("reset", "resets"),
     "ops_captured": ("op", "ops"),
     "graphs_executed": ("executed", "executed"),
     "backward_graphs": ("backward", "backward"),
@@ -77,9 +78,10 @@ def counts_of(measurement: Measurement) -> dict[str, int | None]:
     return {
         "graphs": measurement.graphs,
         "graph_breaks": None if measurement.graph_breaks is None else len(measurement.graph_breaks),
-        "recompiles": None if measurement.recompiles is None else len(measurement.recompiles),
+        "recompiles": None if measurement.compiled_again is None else len(measurement.compiled_again),
         "eager_frames": None if measurement.lost_frames is None else len(measurement.lost_frames),
         "limit_hits": None if measurement.limit_hits is None else len(measurement.limit_hits),
+        "resets": measurement.resets,
         "ops_captured": measurement.ops_captured,
         "graphs_executed": measurement.graphs_executed,
         "backward_graphs": measurement.backward_graphs,
@@ -103,7 +105,7 @@ def failure_text(
     blocks = []
     if unsteady:
         blocks.append(_Block(head="its repeats disagree:", facts=tuple((plain(each),) for each in unsteady)))
-    blocks += [_Block(head=_judged(each), facts=_facts(each.details)) for each in violations]
+    blocks += _once([_Block(head=_judged(each), facts=_facts(each.details)) for each in violations])
     if doubts:
         blocks.append(_Block(head="not certain, so not held:", facts=tuple((plain(each),) for each in doubts)))
     found = "unstable" if unsteady else "violated" if violations else "unverified"
@@ -113,8 +115,10 @@ def failure_text(
         end += f" ({_counted(len(violations), 'violation')})"
     name = _middle(plain(contract), max(FAILURE_WIDTH - len(start) - len(end), 40))
     tail = ["rerun this lane alone:", plain(rerun)]
-    body = _body(blocks, FAILURE_LINES - 1 - len(tail))
-    return "\n".join([_cut(start + name + end, FAILURE_WIDTH), *body, *tail])
+    # pytest's own summary shows the first line, and of it what the terminal has room for.
+    first = plain(unsteady[0]) if unsteady else ", ".join(map(_in_short, violations)) or plain(doubts[0])
+    body = _body(blocks, FAILURE_LINES - 2 - len(tail))
+    return "\n".join([_cut(first, FAILURE_WIDTH), _cut(start + name + end, FAILURE_WIDTH), *body, *tail])
 
 
 def headline(rows: Sequence[Row], torch_version: str) -> str:
@@ -172,6 +176,25 @@ class _Block:
 def _judged(violation: Violation) -> str:
     measured = f"measured {violation.measured}" if isinstance(violation.measured, int) else violation.measured
     return plain(f"{violation.limit}: {measured}")
+
+
+def _in_short(violation: Violation) -> str:
+    """`max_graph_breaks: 3 > 0`, or what was measured in words."""
+    name, _, bound = violation.limit.removesuffix(" (default)").partition("=")
+    if isinstance(violation.measured, int):
+        return plain(f"{name}: {violation.measured} {'<' if name.startswith('min_') else '>'} {bound}")
+    return plain(f"{name}: {violation.measured.partition(':')[0]}")
+
+
+def _once(blocks: Iterable[_Block]) -> Iterator[_Block]:
+    """The blocks with each fact under the first limit that it speaks of."""
+    shown: set[tuple[str, ...]] = set()
+    for block in blocks:
+        new = tuple(fact for fact in block.facts if fact not in shown)
+        if (above := len(block.facts) - len(new)) > 0:
+            new = (*new, (f"{above} more, listed above" if new else f"{above} listed above",))
+        shown.update(block.facts)
+        yield _Block(head=block.head, facts=new)
 
 
 def _facts(details: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -252,7 +275,18 @@ def _contract_lines(rows: Sequence[Row]) -> list[Line]:
             lines.append((_middle(file, SUMMARY_WIDTH), {}))
         verdicts, folded = cells[contract]
         lines += [(line, _markup(lanes)) for line in _laid_out(names[contract], verdicts, folded, (width, widest))]
+        lines += [(line, {"red": True}) for line in _why_not(lanes)]
     return lines
+
+
+def _why_not(lanes: Sequence[Row]) -> Iterator[str]:
+    """Why lanes are broken or unverified, which no count tells; a reason that several share, once."""
+    reasons: dict[tuple[Shown, str], list[str]] = {}
+    for row in lanes:
+        if row.verdict in ("broken", "unverified") and row.reason.strip():
+            reasons.setdefault((row.verdict, plain(row.reason).strip()), []).append(plain(row.lane))
+    for (verdict, reason), names in reasons.items():
+        yield _cut(f"{_MARGIN * 2}{verdict} ({', '.join(names)}): {reason}", SUMMARY_WIDTH)
 
 
 def _laid_out(name: str, verdicts: str, counts: str, widths: tuple[int, int]) -> list[str]:
@@ -309,12 +343,18 @@ def _lane_lines(rows: Sequence[Row]) -> list[Line]:
         for row in lanes:
             lane = _middle(plain(row.lane), lane_width)
             start = f"{_MARGIN}{row.verdict:{verdict_width}}{_MARGIN}{lane:{lane_width}}{_MARGIN}"
-            shown = [name for name, value in row.counts.items() if value != 0 or name not in _SHOWN_IF_ANY]
+            shown = [name for name, value in row.counts.items() if _is_shown(name, value)]
             counts = ", ".join(_amount(row.counts[name], name) for name in shown)
             texts = [text for text in (counts, plain(row.reason).strip()) if text] or [""]
             for text, ahead in zip(texts, (start, " " * len(start)), strict=False):
                 lines += [(line, _markup([row])) for line in _wrapped(ahead + text, " " * len(start))]
     return lines
+
+
+def _is_shown(name: str, value: int | None) -> bool:
+    if value is None and name in ("backward_graphs", "resets"):
+        return False  # no backward is counted unless a loss was followed
+    return value != 0 or name not in _SHOWN_IF_ANY
 
 
 def _not_held(rows: Sequence[Row]) -> list[Line]:

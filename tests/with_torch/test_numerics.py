@@ -27,6 +27,8 @@ from pytest_compilecontract.numerics import (
     copied,
     joined,
     judge,
+    leaves_of,
+    moved,
     renamed,
     snapshot,
     to_float64,
@@ -105,6 +107,7 @@ def test_walks_what_a_model_returns() -> None:
         "output['scored'].best": "ScalarLeaf",
         "output['cache'].keys[0]": "TensorLeaf",
         "output['cache'].keys[1]": "TensorLeaf",
+        "output['cache'].name": "ScalarLeaf",
         "output['slotted'].state": "TensorLeaf",
         "output[3]['a']": "ScalarLeaf",
     }
@@ -241,10 +244,149 @@ def test_a_copy_is_laid_out_as_the_original() -> None:
 
     (view, part), more = copy_of
     assert view.tolist() == base.view(3, 4).t()[1:].tolist()
-    assert (view.stride(), view.storage_offset(), view.is_leaf, view.requires_grad) == ((1, 4), 1, True, True)
+    assert (view.stride(), view.storage_offset(), view.is_leaf, view.requires_grad) == ((1, 4), 1, False, True)
     assert part.untyped_storage().data_ptr() == view.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
     assert more["wide"].stride() == (0, 1)
     assert not part.requires_grad
+
+
+def whole() -> torch.Tensor:
+    return torch.arange(12.0)
+
+
+def leaf() -> torch.Tensor:
+    return whole().requires_grad_()
+
+
+def without_grad(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        return make()
+
+
+def inferred() -> torch.Tensor:
+    with torch.inference_mode():
+        return whole()
+
+
+WRITTEN = whole()
+VIEWS: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "plain": lambda: [whole(), leaf(), nn.Parameter(whole()), leaf() * 2],
+    "overlapping": lambda: [(base := whole())[:8], base[4:], base.view(3, 4).t()],
+    "with-the-base": lambda: [base := whole(), base[2:], base.flip(0), base[::2]],
+    "base-last": lambda: [(base := whole())[2:], base],
+    "of-a-leaf": lambda: [(base := leaf())[:8], base[4:], base],
+    "of-a-parameter": lambda: [(base := nn.Parameter(whole()))[:8], base],
+    "of-one-in-a-graph": lambda: [(base := leaf() * 2)[:8], base[4:], base],
+    "a-leaf-of-its-own": lambda: [(base := whole())[:8].requires_grad_(), base],
+    "without-gradients": lambda: [without_grad(lambda: leaf()[:8]), without_grad(lambda: leaf().view(3, 4))],
+    "detached": lambda: [(base := leaf()), base.detach(), base[1:].detach()[1:]],
+    "unbound": lambda: list(whole().view(3, 4).unbind()),
+    "chunked": lambda: [*whole().chunk(3)],
+    "other-dtype": lambda: [(base := whole()), base.view(torch.int32)[1:]],
+    "complex": lambda: [(base := torch.ones(3, dtype=torch.complex64)), base.conj(), base.imag, base.conj().imag],
+    "expanded": lambda: [torch.ones(1, 3).expand(4, 3)],
+    "as-strided": lambda: [whole().as_strided((3, 3), (1, 2), 2)],
+    "turned-in-place": lambda: [(base := whole().view(3, 4)[:, 1:]).t_(), base],
+    "inference": lambda: [inferred(), inferred()[1:]],
+    "view-for-inference": lambda: [torch.inference_mode()(lambda: WRITTEN[1:])(), WRITTEN],
+    "empty": lambda: [torch.ones(0, 3), torch.ones(0)],
+    "sparse": lambda: [torch.eye(3).to_sparse()],
+}
+
+
+def told(tensors: list[torch.Tensor], *, layout: bool = True) -> list[object]:
+    """All that a program can see of tensors but values: each one's own facts, whose views they are, what is shared."""
+    bases = [tensor._base for tensor in tensors]
+    return [
+        (
+            type(tensor),
+            tuple(tensor.shape),
+            (tensor.stride(), tensor.storage_offset()) if layout and tensor.layout == torch.strided else None,
+            tensor.requires_grad,
+            tensor.is_leaf,
+            tensor.is_inference(),
+            tensor.is_conj(),
+            tensor._is_view(),
+            [other is tensor._base for other in tensors],
+            [base is not None and base is tensor._base for base in bases],
+            tensor._base is not None and (tensor._base.requires_grad, tensor._base.is_leaf, type(tensor._base)),
+            [tensor.layout == torch.strided and _shares(tensor, other) for other in tensors],
+        )
+        for tensor in tensors
+    ]
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        other.layout == torch.strided
+        and one.data_ptr() != 0
+        and (one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+    )
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS.keys())
+def test_copies_are_views_of_one_another_as_the_originals_are(make: Callable[[], Any], mode: Callable[[], Any]) -> None:
+    originals = make()
+
+    with mode():
+        copies = copied(originals)
+
+    assert told(copies) == told(originals)
+    for one, other in zip(copies, originals, strict=True):
+        assert torch.equal(one.detach().to_dense(), other.detach().to_dense())
+        assert one is not other
+        assert not _shares(one, other) if one.layout == torch.strided else True
+
+
+@pytest.mark.parametrize("make", [VIEWS[each] for each in VIEWS if each not in ("other-dtype", "inference")])
+def test_doubles_are_views_of_one_another_as_the_originals_are(make: Callable[[], Any]) -> None:
+    originals = make()
+
+    doubles = to_float64(originals)
+
+    assert told(doubles) == told(originals)
+
+
+def test_what_is_noted_on_a_tensor_is_copied() -> None:
+    x = torch.ones(4, 2)
+    torch._dynamo.mark_dynamic(x, 0)
+    x.owner = [x]  # type: ignore[attr-defined]
+
+    copy_of = copied(x)
+
+    assert copy_of._dynamo_dynamic_indices == {0}
+    assert copy_of._dynamo_dynamic_indices is not x._dynamo_dynamic_indices
+    assert copy_of.owner[0] is copy_of
+
+
+def test_moving_keeps_what_copying_keeps_and_modules_stay_the_same() -> None:
+    base = torch.arange(12.0)
+    torch._dynamo.mark_dynamic(base, 0)
+    module = nn.Linear(2, 2)
+
+    module_now, whole_now, part, box = moved(
+        (module, base, base[2:], {"box": Scored(logits=base[1:], best=1)}), device=None, dtype=torch.bfloat16
+    )
+
+    assert module_now is module
+    assert module.weight.dtype == whole_now.dtype == part.dtype == torch.bfloat16
+    assert part._base is whole_now is box["box"].logits._base
+    assert whole_now._dynamo_dynamic_indices == {0}
+    assert base.dtype == torch.float32
+
+
+def test_the_gradient_of_a_tensor_in_a_graph_is_that_of_a_leaf() -> None:
+    base = torch.arange(3.0).requires_grad_()
+    view, middle, plain = copied((base[1:], base * 2, torch.ones(3)))
+
+    leaves = [leaves_of(each) for each in (view, middle, plain)]
+    (view.sum() * 2 + middle.sum() * 3).backward()
+
+    assert [[None if each.grad is None else each.grad.tolist() for each in found] for found in leaves] == [
+        [[0, 2, 2]], [[3, 3, 3]], [],
+    ]  # fmt: skip
+    assert base.grad is None
 
 
 def test_what_cannot_be_copied_is_shared() -> None:

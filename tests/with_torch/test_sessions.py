@@ -444,7 +444,8 @@ def test_the_lane_is_named_in_no_contract_and_nothing_else_is_lost(plain: Ran) -
 
 
 def test_a_skip_does_not_hide_a_violation(plain: Ran) -> None:
-    assert plain.section("test_skips_after_a_violation[capture]")[:2] == [
+    assert plain.section("test_skips_after_a_violation[capture]")[:3] == [
+        "max_graph_breaks: 1 > 0",
         "compile contract violated: test_contracts.py::test_skips_after_a_violation, lane capture (1 violation)",
         "  max_graph_breaks=0: measured 1",
     ]
@@ -470,6 +471,7 @@ def test_what_was_measured_before_the_fixture_broke_down_is_kept(plain: Ran) -> 
 
 def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
     assert plain.section("test_uses_nothing[capture]") == [
+        "something to measure: the test used nothing of compile_lane",
         "compile contract violated: test_contracts.py::test_uses_nothing, lane capture (1 violation)",
         "  something to measure: the test used nothing of compile_lane",
         "rerun this lane alone:",
@@ -480,7 +482,8 @@ def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
 def test_a_failure_is_a_few_lines_and_no_traceback(plain: Ran) -> None:
     lines = plain.section("test_violated[capture]")
 
-    assert lines[:3] == [
+    assert lines[:4] == [
+        "max_graph_breaks: 1 > 0",
         "compile contract violated: test_contracts.py::test_violated, lane capture (1 violation)",
         "  max_graph_breaks=0: measured 1",
         "    test_contracts.py:18 in breaks: torch._dynamo.graph_break()",
@@ -513,7 +516,8 @@ def test_a_failure_of_the_tests_own_is_shown_with_the_violation(plain: Ran, test
 
 
 def test_a_bare_test_is_measured(plain: Ran) -> None:
-    assert plain.section("test_bare_violated")[:3] == [
+    assert plain.section("test_bare_violated")[:4] == [
+        "max_recompiles: 1 > 0",
         "compile contract violated: test_bare.py::test_bare_violated, lane body (1 violation)",
         "  max_recompiles=0: measured 1",
         "    test_bare.py:21 in <lambda>: dynamic recompile",
@@ -641,3 +645,58 @@ def test_it_stops_at_the_first_failure_without_a_terminal(project: Path) -> None
     verdicts = {test: each["verdict"] for test, each in stopped.entries.items()}
     assert list(verdicts.values()).count("violated") == 1
     assert len(verdicts) < 4
+
+
+DIES = """
+import os
+import time
+
+import torch
+
+
+def test_held(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+
+
+def test_dies(compile_lane):
+    os._exit(3)
+
+
+def test_hangs(compile_lane):
+    for _ in range(600):
+        time.sleep(0.1)
+"""
+
+
+def test_a_run_that_is_killed_names_the_lane_and_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "test_dies.py").write_text(DIES, encoding="utf-8")
+
+    died = session(tmp_path, "died", "-p", "no:xdist", "-k", "capture")
+
+    assert died.code == 3
+    assert not died.file.exists()
+    assert main(["recover", str(died.file.parent)]) == 0
+    assert "the process ended while this lane ran: test_dies.py::test_dies[capture]\n" in capsys.readouterr().out
+    assert {name: each["verdict"] for name, each in died.entries.items()} == {
+        "test_held[capture]": "held",
+        "test_dies[capture]": "broken",
+    }
+
+
+def test_a_lane_that_hangs_is_broken_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (tmp_path / "test_hangs.py").write_text(DIES, encoding="utf-8")
+
+    hung = session(tmp_path, "hung", "--contract-timeout=8", "-k", "capture and not test_dies")
+
+    assert {name: each["verdict"] for name, each in hung.entries.items()} == {
+        "test_held[capture]": "held",
+        "test_hangs[capture]": "broken",
+    }
+    assert hung.entries["test_hangs[capture]"]["reason"] == (
+        "the test failed in call: Failed: no end after 8 s (--contract-timeout), at test_hangs.py:18 in test_hangs"
+    )
+    assert hung.code == pytest.ExitCode.TESTS_FAILED

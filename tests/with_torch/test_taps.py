@@ -77,6 +77,7 @@ FRAMES = {
     "first_compiles",
     "continuations",
     "recompiles",
+    "dropped",
     "eager_frames",
     "limit_hits",
     "backend_failures",
@@ -162,6 +163,9 @@ def test_every_metric_of_the_ledger_needs_taps_that_exist() -> None:
         "recompilation_reasons",
         "log_graph_break",
         "call_user_compiler",
+        "reset",
+        "set_stance",
+        "catch_errors",
     }
 
 

@@ -1,0 +1,36 @@
+"""What a run leaves in memory: which of its arguments and outputs are still alive once nobody has them any more."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .. import numerics
+
+
+class Watch:
+    """The memory of tensors, watched without keeping it."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, StorageWeakRef] = {}
+
+    def add(self, value: Any, at: str) -> None:
+        """Watch the tensors in a value."""
+        for index, tensor in enumerate(numerics.tensors_in(value)):
+            if tensor.layout == torch.strided and tensor.device.type != "meta":
+                storage = tensor.untyped_storage()
+                self._watched[f"{at} tensor {index}"] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    def alive(self) -> frozenset[str]:
+        """The places whose memory is still there."""
+        return frozenset(at for at, storage in self._watched.items() if not storage.expired())  # type: ignore[no-untyped-call]
+
+    def kept(self, allowed: frozenset[str]) -> frozenset[str]:
+        """The places that are alive and not `allowed` to be, also after what only refers to itself is collected."""
+        if self.alive() <= allowed:
+            return frozenset()
+        gc.collect()
+        return self.alive() - allowed

@@ -1,0 +1,126 @@
+"""Journals: what a run that was killed had measured, and which lane it was in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from receipts import an_entry
+
+from pytest_compilecontract.cli import main
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.journal import NAME, Journal, recovered
+from pytest_compilecontract.receipt import Entry, Environment, entry_to_data, environment_to_data, read_receipt
+
+HERE = Environment(torch="2.13.0+cpu")
+
+
+def a_journal(folder: Path) -> Journal:
+    return Journal(folder / NAME, plugin="0.1.0", created="2026-01-31T12:00:00Z")
+
+
+def sent(entry: Entry) -> dict[str, object]:
+    return {"entry": entry_to_data(entry), "environment": environment_to_data(HERE)}
+
+
+def named(test: str, **facts: object) -> Entry:
+    return replace(an_entry(**facts), test=test, contract=test, environment="here")
+
+
+def killed(folder: Path) -> None:
+    """What a run leaves that measured one test, ran another to no end, and was killed in a third."""
+    journal = a_journal(folder)
+    for test in ("test_a", "test_b", "test_c"):
+        journal.begin(named(test, verdict="broken", reason="the process ended while this lane ran"))
+        if test == "test_a":
+            journal.keep(sent(named(test)))
+        if test != "test_c":
+            journal.end(test)
+    journal.close(done=False)
+
+
+def test_a_run_that_ends_leaves_no_journal(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path / "report")
+    journal.keep(sent(named("test_a")))
+
+    journal.close(done=True)
+
+    assert list((tmp_path / "report").iterdir()) == []
+
+
+def test_what_was_measured_and_what_was_running_are_recovered(tmp_path: Path) -> None:
+    killed(tmp_path)
+
+    receipt, running = recovered(tmp_path / NAME)
+
+    assert running == ("test_c",)
+    assert [(each.test, each.verdict, each.reason) for each in receipt.entries] == [
+        ("test_a", "held", ""),
+        ("test_c", "broken", "the process ended while this lane ran"),
+    ]
+    assert receipt.environments["here"] == HERE
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_last_line_that_is_not_whole_is_left_out(tmp_path: Path, cut: int) -> None:
+    killed(tmp_path)
+    file = tmp_path / NAME
+    file.write_bytes(file.read_bytes()[:-cut])
+
+    receipt, _ = recovered(file)
+
+    assert receipt.entries[0].test == "test_a"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "line 1 is no JSON", id="empty"),
+        pytest.param("[]", "line 1 is no object", id="list"),
+        pytest.param("{}\n", "no journal (its first line names no plugin and time)", id="other-object"),
+        pytest.param('{"plugin": "1", "created": "2026"}\nx\n{}', "line 2 is no JSON", id="torn-in-the-middle"),
+    ],
+)
+def test_what_is_no_journal_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / NAME
+    file.write_text(text, encoding="utf-8")
+
+    with pytest.raises(ReceiptError) as caught:
+        recovered(file)
+
+    assert str(caught.value) == f"{file}: {message}"
+
+
+def test_the_command_writes_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path)
+
+    code = main(["recover", str(tmp_path)])
+
+    assert capsys.readouterr() == (
+        f"{tmp_path / 'receipt.json'}: written (2 entries)\nthe process ended while this lane ran: test_c\n",
+        "",
+    )
+    assert code == 0
+    assert len(read_receipt(tmp_path / "receipt.json").entries) == 2
+    assert not (tmp_path / NAME).exists()
+
+
+def test_a_run_that_did_not_end_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path)
+
+    code = main(["gate", str(tmp_path), str(tmp_path)])
+
+    assert capsys.readouterr().err == (
+        f"compilecontract: {tmp_path}: its run did not end (`compilecontract recover {tmp_path}` writes the receipt)\n"
+    )
+    assert code == 2
+
+
+def test_where_it_cannot_be_written_nothing_is(tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("a file", encoding="utf-8")
+
+    journal = a_journal(tmp_path / "report")
+    journal.keep(sent(named("test_a")))
+
+    assert journal.problem.endswith("cannot be written (File exists)")
