@@ -141,7 +141,7 @@ def test_another_length(compile_lane: CompileLane, family: Callable[[Any], nn.Mo
 
 @compile_contract(max_graph_breaks=4, max_eager_frames=4, lanes=["aot"])
 def test_t5_with_a_cache_breaks_where_it_is_made(compile_lane: CompileLane) -> None:
-    """Known breaks: a cache for the decoder is made in the forward; on torch 2.11 copy.deepcopy of the config is one."""
+    """Known breaks: a cache for the decoder is made in the forward; on torch 2.11 its copy.deepcopy is one of them."""
     model = made(t5).eval()
     model.config.use_cache = model.decoder.config.use_cache = True
     words = [torch.randint(WORDS, (2, 16)) for _ in range(3)]
