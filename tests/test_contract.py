@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_compilecontract.contract import Limits, Violation, doubts, judge, limits_from, verdict
+from pytest_compilecontract.contract import OBSERVED, Limits, Violation, doubts, judge, limits_from, verdict
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.measurement import (
     Call,
@@ -428,6 +428,20 @@ def test_a_default_on_what_cannot_be_measured_is_unverified(metric: str) -> None
     assert judged(Limits(), blind) == ()
     assert doubted == (f"{metric}: cannot be measured: its tap is gone",)
     assert verdict(blind, (), doubted) == "unverified"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replace(GOOD, eager_frames=(LOST,), graphs=0, ops_captured=0, recompiles=(RECOMPILE,), graph_breaks=(BREAK,)),
+        replace(GOOD, limit_hits=(LimitHit(frame=FORWARD, limit="recompile_limit", reason="8 reached"),)),
+        Measurement(),
+    ],
+    ids=["everything-lost", "the-recompile-limit", "nothing-can-be-measured"],
+)
+def test_a_test_that_is_only_observed_exceeds_nothing(seen: Measurement) -> None:
+    assert judged(OBSERVED, seen) == ()
+    assert doubts(OBSERVED, seen) == ()
 
 
 def test_nothing_measured_is_never_held() -> None:

@@ -35,7 +35,7 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.contract import Violation
+from pytest_compilecontract.contract import OBSERVED, Violation
 from pytest_compilecontract.drift import (
     Attribution,
     Comparison,
@@ -668,6 +668,21 @@ def test_the_command_of_a_test_that_compiles_by_itself_names_no_lane() -> None:
     entry = an_entry(lane="body", lane_settings={"backend": ""}, test="tests/test_a.py::test_b[a b]")
 
     assert rerun_command(entry) == "pytest --compile-contracts 'tests/test_a.py::test_b[a b]'"
+
+
+def test_the_command_of_a_test_that_is_only_observed_observes_it() -> None:
+    entry = an_entry(
+        lane="body", lane_settings={"backend": ""}, limits=OBSERVED.to_dict(), test="tests/test_a.py::test_b"
+    )
+
+    assert rerun_command(entry) == "pytest --compile-contracts --contract-observe tests/test_a.py::test_b"
+
+
+def test_an_observed_test_that_captured_nothing_before_and_after_is_held() -> None:
+    nothing = replace(HOLDING, graphs=0, graphs_executed=0, ops_captured=0)
+    entry = an_entry(nothing, lane="body", limits=OBSERVED.to_dict())
+
+    assert compare(before(entry), after(entry)).lanes[0].verdict == "held"
 
 
 # For all receipts

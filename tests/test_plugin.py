@@ -231,8 +231,8 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         pytest.param(
             "[tool.compilecontract.lanes.mine]\nbackends = 'eager'",
             "pyproject.toml: lane 'mine': unknown key 'backends' (known keys: autocast, backend, cache, device, "
-            "disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, isolate_recompiles, matmul_precision, mode, name, options, "
-            "recompile_limit, requires)",
+            "disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, isolate_recompiles, matmul_precision, "
+            "mode, name, options, recompile_limit, requires)",
             id="key-of-a-lane",
         ),
         pytest.param(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -244,6 +245,22 @@ def test_what_is_unmeasured_is_grouped_by_reason() -> None:
         ("  cudagraphs, autotune (2 contracts): no CUDA device", {"yellow": True}),
         ("  vision (tests/test_c.py::test_d): timm is not installed", {"yellow": True}),
         ("lanes: 1 held, 4 unmeasured", {"yellow": True}),
+    ]
+
+
+def test_tests_that_are_only_observed_are_told_together_but_for_those_that_are_not_held() -> None:
+    rows = [replace(row, observed=True) for row in rows_of(BLOCK, {"body": "held"})]
+    rows += [replace(row, observed=True) for row in rows_of("tests/test_b.py::test_b", {"body": "broken"}, "crashed")]
+
+    lines = texts([*rows_of("tests/test_a.py::test_a", {"aot": "held"}), *rows], 0)
+
+    assert lines == [
+        "tests/test_a.py",
+        "  test_a  held: aot     2 graphs, 1 break, 0 recompiles",
+        "tests/test_b.py",
+        "  test_b  broken: body  2 graphs, 1 break, 0 recompiles",
+        "observed 2 tests that compile: 4 graphs, 2 breaks, 0 recompiles",
+        "lanes: 2 held, 1 broken",
     ]
 
 
