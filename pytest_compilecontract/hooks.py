@@ -19,6 +19,7 @@ from .errors import ReceiptError, UsageError
 from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
 from .receipt import environment_key
+from .replacing import Child, Parent, leave_worker
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
 from .session import UNKNOWN, Judged, Session, Subject, failed, judged, unmeasured
@@ -35,7 +36,23 @@ OLDEST_TORCH = (2, 11)
 # The lane of a test that compiles by itself: nothing but its body says how.
 BODY = Lane(name="body", backend="")
 # Limits that only a comparison with eager, or a lane, gives a meaning.
-NEED_FIXTURE = ("numerics", "rtol", "atol", "check_grads", "check_state_dict", "lanes")
+NEED_FIXTURE = (
+    "numerics",
+    "rtol",
+    "atol",
+    "check_grads",
+    "check_state_dict",
+    "lanes",
+    "capture_targets",
+    "keeps_outputs",
+    "cudagraphs",
+    "max_kernels",
+    "max_kernels_ratio",
+    "max_host_syncs",
+    "max_memory_ratio",
+    "max_memory_growth",
+    "min_speedup",
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,6 +74,8 @@ class Contract:
     drifted: str = ""
     started: float = 0.0
     unusable: str | None = None
+    card: str = ""
+    lost: bool = False
 
     @property
     def name(self) -> str:
@@ -68,6 +87,9 @@ class Contract:
 CONTRACT = pytest.StashKey[Contract]()
 # Where a worker of pytest-xdist leaves what is wrong with the markers, for the controller to say.
 PROBLEMS = "compile_contract_problems"
+# On the report of a test that lost its process the CUDA device, and on xdist's that its worker ended.
+LOST = "compile_contract_lost"
+REPLACED = "compile_contract_replaced"
 _CANNOT_RUN = "lane {} cannot run here: "
 
 
@@ -85,6 +107,8 @@ class Hooks:
                 baselines=config.getoption("--contract-baselines"),
                 record=config.getoption("--contract-record"),
                 accepted=config.getoption("--contract-accept-reason"),
+                timed=bool(config.getoption("--contract-speed")),
+                rest=config.getoption("--contract-rest"),
             )
             self._history = History(settings=settings)
         except UsageError as error:
@@ -97,6 +121,11 @@ class Hooks:
         self._collected: Collected | None = None
         self._deselected = False
         self._gone: tuple[str, ...] = ()
+        self._lost: set[str] = set()
+        self._parent = Parent()
+        config.pluginmanager.register(self._parent, "compilecontract-parent")
+        if self._settings.rest is not None:
+            config.pluginmanager.register(Child(self._settings.rest), "compilecontract-child")
 
     @property
     def _settings(self) -> Settings:
@@ -197,10 +226,15 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None:
+        if contract is None or self._parent.lost:
             return (yield)
-        contract.unusable = _no_torch() or (None if contract.bare else _unavailable(contract.lane))
-        with contextlib.ExitStack() as stack:
+        contract.unusable = _no_torch()
+        if contract.unusable is None:
+            _take_card(self._worker)
+            contract.unusable = None if contract.bare else _unavailable(contract.lane)
+            contract.card = "" if contract.bare or contract.unusable else _card(contract.lane)
+        stack = contextlib.ExitStack()
+        try:
             if contract.unusable is None:
                 try:
                     stack.enter_context(_surroundings(contract))
@@ -208,6 +242,19 @@ class Hooks:
                     contract.unusable = f"{type(error).__name__}: {error}"
             contract.started = time.perf_counter()
             return (yield)
+        finally:
+            self._leave(contract, stack)
+
+    def _leave(self, contract: Contract, stack: contextlib.ExitStack) -> None:
+        if not contract.lost:
+            stack.close()
+            return
+        if self._worker:
+            leave_worker()
+        self._parent.lost = True
+        # What is on the device cannot be put back; all else is as it was.
+        with contextlib.suppress(Exception):
+            stack.close()
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -221,7 +268,9 @@ class Hooks:
         if not contract.bare:
             from .lane import CompileLane
 
-            contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
+            contract.compile_lane = CompileLane(
+                contract.lane, contract.limits, self._settings.root, timed=self._settings.timed
+            )
             contract.compile_lane.open = False  # until the body of the test
         from .probes.trace import quiet
 
@@ -246,12 +295,16 @@ class Hooks:
         contract = item.stash.get(CONTRACT, None)
         if contract is None:
             return (yield)
-        from .runner import BrokenLane
+        from .probes.device import lost
+        from .runner import BrokenLane, DeviceLost
 
+        # A process that loses its device could not say any more where it ran.
+        _environment(self._settings.root)
         try:
             with self._observed(contract):
                 result = yield
-        except BrokenLane:
+        except BrokenLane as error:
+            contract.lost = isinstance(error, DeviceLost)
             result = None
         except UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -261,7 +314,8 @@ class Hooks:
                 contract.judged = None
                 raise
             raise pytest.fail.Exception(_failure(contract), pytrace=False) from None
-        except (Exception, pytest.fail.Exception):
+        except (Exception, pytest.fail.Exception) as error:
+            contract.lost = bool(lost(error))
             self._judge_what_there_is(contract)
             raise
         if (outcome := _unittest_outcome(item)) is not None:
@@ -315,6 +369,7 @@ class Hooks:
             limits=contract.limits,
             environment=_environment(self._settings.root)[0],
             worker=self._worker,
+            card=contract.card,
         )
 
     def _judge(self, contract: Contract) -> None:
@@ -351,6 +406,8 @@ class Hooks:
         if (kept := self._entry(contract, call)) is not None:
             # pytest and pytest-xdist carry a report's own attributes from a worker to the controller.
             vars(report)["compile_contract"] = kept
+        if contract.lost:
+            vars(report)[LOST] = True
         return report
 
     def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
@@ -377,6 +434,10 @@ class Hooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kept = getattr(report, "compile_contract", None)
+        if getattr(report, LOST, False):
+            self._lost.add(report.nodeid)
+        if getattr(report, REPLACED, False):
+            return
         if kept is not None:
             self.session.receive(kept)
         elif str(report.when) == "???":  # pytest-xdist's word for a test whose worker died
@@ -391,8 +452,19 @@ class Hooks:
                 self.session.lose(contract, lane, report.nodeid, next(iter(str(report.longrepr).splitlines()), ""))
                 return
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        if crashitem in self._lost:
+            # Its failure is reported: that the worker ended is what it was to do, and no second one.
+            report.outcome = "passed"
+            vars(report)[REPLACED] = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("worker replaced", "", "WORKER REPLACED") if getattr(report, REPLACED, False) else None
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._worker:
+        if self._worker or self._settings.rest is not None:
             return
         try:
             self.session.write_report()
@@ -523,6 +595,21 @@ def _no_torch() -> str | None:
     if release < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}, the oldest supported"
     return None
+
+
+@functools.cache
+def _take_card(worker: str) -> None:
+    from .probes.device import take_card
+
+    take_card(worker)
+
+
+@functools.cache
+def _card(lane: Lane) -> str:
+    from .probes.availability import device_of
+    from .probes.device import card
+
+    return card(device_of(lane))
 
 
 @functools.cache

@@ -23,6 +23,8 @@ NEED_SWITCH = (
     "--contract-baselines",
     "--contract-record",
     "--contract-accept-reason",
+    "--contract-speed",
+    "--contract-rest",
 )
 MODES = ("new", "changed", "all")
 
@@ -60,6 +62,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="record even what broke, exceeds its limits or captured nothing; the reason is kept in the baseline",
     )
+    group.addoption(
+        "--contract-speed",
+        action="store_const",
+        const=True,
+        default=None,
+        help="time every lane on a CUDA device, eager against compiled (else only those with a limit min_speedup)",
+    )
+    # How a process that lost its CUDA device tells the one that replaces it what is left to run.
+    group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 

@@ -73,7 +73,8 @@ class Entry:
     """One contract in one lane: what it was held to, what was measured, and the verdict with its reason.
 
     `contract` is the test without its lane, `test` pytest's node id. `environment` is a key of the receipt's
-    `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `seconds` the test's wall time.
+    `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `card` the CUDA device by index
+    and uuid ("" without one), `seconds` the test's wall time.
     `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity.
     """
 
@@ -88,6 +89,7 @@ class Entry:
     violations: tuple[Violation, ...] = ()
     measurement: Measurement | None = None
     worker: str = ""
+    card: str = ""
     seconds: float = 0.0
 
 

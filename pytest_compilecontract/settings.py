@@ -22,7 +22,9 @@ class Settings:
 
     `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
     is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
-    what to write there, None nothing; `accepted` is why even what should not be recorded is to be.
+    what to write there, None nothing; `accepted` is why even what should not be recorded is to be. `timed`: every lane
+    on a CUDA device is timed, not only those with a limit on their speed. `rest` is the file that says what a
+    replacement of a process that lost its device is to run.
     """
 
     root: Path
@@ -34,6 +36,8 @@ class Settings:
     asked_for_lanes: bool = False
     record: Mode | None = None
     accepted: str = ""
+    timed: bool = False
+    rest: Path | None = None
 
 
 def settings_from(
@@ -46,6 +50,8 @@ def settings_from(
     baselines: str | None = None,
     record: Mode | None = None,
     accepted: str | None = None,
+    timed: bool = False,
+    rest: str | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -77,6 +83,8 @@ def settings_from(
         asked_for_lanes=asked is not None,
         record=record,
         accepted=(accepted or "").strip(),
+        timed=timed,
+        rest=Path(rest) if rest else None,
     )
 
 

@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "programs",
         "runner",
         "state",
+        "steady",
     ),
     "top": (
         "__init__",
@@ -61,6 +62,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "hooks",
         "plugin",
         "progress",
+        "replacing",
         "requirements",
         "sample",
         "session",
@@ -70,7 +72,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "events", "hooks", "plugin")
+KNOW_PYTEST = ("__init__", "events", "hooks", "plugin", "replacing")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},
