@@ -29,6 +29,17 @@ def compile_contract(*function: Any, **limits: Any) -> pytest.MarkDecorator | An
         check_grads (bool): compare gradients; always in `compile_lane.train`, only if True in `compile_lane.run`
         check_state_dict (bool): the keys of `state_dict` and the module's type must not change
         lanes (list of names): only these of the lanes that the session chose
+        capture_targets (list of class names): a graph holds operations of each of these modules
+        keeps_outputs (bool): what a call returned is not changed by the next one
+
+    Limits that are judged on a CUDA device alone, on a steady step after the calls that are counted:
+        cudagraphs ("required", "partitioned"): in lanes that ask for CUDA graphs, every steady step is replayed from
+            them, whole or in parts
+        max_kernels (int): kernels that the device runs; max_kernels_ratio (float): by those of eager
+        max_host_syncs (int): times that the CPU waits for the device
+        max_memory_ratio (float): peak memory by that of eager, the pools of CUDA graphs included
+        max_memory_growth (int): bytes that each step leaves behind; 0 unless said
+        min_speedup (float): device time of eager by that of compiled; times both, which takes a while
 
     What is wrong with them is said when pytest collects the test, so that one line names all of them.
     """

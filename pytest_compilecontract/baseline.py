@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pytest_compilecontract.contract import Verdict
 from pytest_compilecontract.drift import LaneComparison, compare
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.measurement import GraphBreak, Measurement, Numerics
+from pytest_compilecontract.measurement import NO_CUDA, NOT_ASKED, GraphBreak, Measurement, Numerics
 from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.receipt import (
     FORMAT,
@@ -51,6 +51,7 @@ _NOT_KEPT = frozenset(
         "caches",
         "counters",
         *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),
+        "speed",
     )
 )
 _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
@@ -366,7 +367,12 @@ def kept_measurement(measurement: Measurement) -> Measurement:
         changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
     if measurement.numerics is not None:
         changes["numerics"] = _kept_numerics(measurement.numerics)
-    changes["unmeasured"] = {name: why for name, why in measurement.unmeasured.items() if name not in _NOT_KEPT}
+    changes["unmeasured"] = {
+        name: why
+        for name, why in measurement.unmeasured.items()
+        # What the device or lane has not is no news of each lane.
+        if name not in _NOT_KEPT and why not in (NO_CUDA, NOT_ASKED)
+    }
     return replace(measurement, **changes)
 
 

@@ -10,19 +10,25 @@ from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.measurement import (
+    NO_CUDA,
+    NOT_ASKED,
     EagerFrame,
     GraphBreak,
+    HostSync,
     LimitHit,
     Location,
     Measurement,
     Raised,
     Recompile,
+    Speed,
     StateChange,
+    StepKernels,
 )
 
 LARGEST_COUNT = 10**9
 LONGEST_SHOWN = 80
 Rule = Literal["fp64", "allclose", "bitwise"]
+Graphs = Literal["required", "partitioned"]
 Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]
 
 
@@ -47,6 +53,15 @@ class Limits:
     atol: float | None = None
     numerics: Rule | None = "fp64"
     lanes: tuple[str, ...] | None = None
+    capture_targets: tuple[str, ...] | None = None
+    keeps_outputs: bool | None = None
+    cudagraphs: Graphs | None = None
+    max_kernels: int | None = None
+    max_kernels_ratio: float | None = None
+    max_host_syncs: int | None = None
+    max_memory_ratio: float | None = None
+    max_memory_growth: int | None = None
+    min_speedup: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The limits that the author gave, as JSON can hold them; without those that say what the default says."""
@@ -127,7 +142,7 @@ def verdict(measurement: Measurement, violations: Sequence[Violation], doubted: 
 
 def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
     if seen.raised is not None:
-        measured = f"raised {seen.raised.type}"
+        measured = f"raised {seen.raised.type}" if not seen.raised.out_of_memory else "out of memory"
         yield Violation(limit="no exception (default)", measured=measured, details=_raised_lines(seen.raised))
     yield from _judge_fullgraph(limits, seen, unmeasurable)
     breaks = _break_lines(seen.graph_breaks or ())
@@ -158,6 +173,158 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
         )
     yield from _judge_numerics(limits, seen, unmeasurable)
     yield from _judge_state(limits, seen, unmeasurable)
+    yield from _judge_targets(limits, seen, unmeasurable)
+    yield from _judge_outputs(limits, seen, unmeasurable)
+    yield from _judge_device(limits, seen, unmeasurable)
+
+
+def _judge_targets(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if limits.capture_targets is None:
+        return
+    label = f"capture_targets={list(limits.capture_targets)}"
+    found = seen.capture_targets
+    if found is None:
+        yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'capture_targets')}")
+    elif found.missing:
+        measured = f"{len(found.compiled)} compiled, {len(found.missing)} missing"
+        details = (*(f"compiled: {name}" for name in found.compiled), *(f"missing: {name}" for name in found.missing))
+        yield Violation(limit=label, measured=measured, details=details)
+
+
+def _judge_outputs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if not limits.keeps_outputs:
+        return
+    if seen.overwritten is None:
+        if not _means_nothing(seen, "overwritten"):
+            yield Violation(limit="keeps_outputs=True", measured=f"{unmeasurable}: {_why(seen, 'overwritten')}")
+    elif seen.overwritten:
+        measured = f"{_counted(len(seen.overwritten), 'output')} changed by a later call"
+        yield Violation(limit="keeps_outputs=True", measured=measured, details=seen.overwritten)
+
+
+def _judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    """What only a GPU can feed. On another device these limits hold nothing: see `undecided`."""
+    yield from _judge_graphs(limits, seen, unmeasurable)
+    kernels, syncs, memory, speed = seen.kernels, seen.host_syncs, seen.memory, seen.speed
+    values: dict[str, tuple[str, float | None, tuple[str, ...]]] = {
+        "max_kernels": ("kernels", None if kernels is None else kernels.compiled.total, _kernel_lines(kernels)),
+        "max_kernels_ratio": ("kernels", None if kernels is None else kernels.ratio, _kernel_lines(kernels)),
+        "max_host_syncs": ("host_syncs", _sync_count(syncs), _sync_lines(syncs or ())),
+        "max_memory_ratio": ("memory", None if memory is None else memory.ratio, ()),
+        "max_memory_growth": ("memory", None if memory is None else memory.growth_bytes, ()),
+        "min_speedup": ("speed", None if speed is None else speed.speedup, ()),
+    }
+    for limit, (metric, value, details) in values.items():
+        given = getattr(limits, limit)
+        bound = 0 if limit == "max_memory_growth" and given is None else given
+        if bound is None or (value is None and (given is None or _means_nothing(seen, metric))):
+            continue
+        label = f"{limit}={bound}" + (" (default)" if given is None else "")
+        if value is None:
+            yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, metric)}")
+        elif limit == "min_speedup":
+            assert seen.speed is not None
+            if seen.speed.spread[1] < bound:
+                yield Violation(limit=label, measured=_speed_text(seen.speed), details=_speed_lines(seen.speed))
+        elif value > bound:
+            yield Violation(limit=label, measured=_measured(limit, seen, value), details=details)
+
+
+def _measured(limit: str, seen: Measurement, value: float) -> int | str:
+    if limit == "max_kernels_ratio" and seen.kernels is not None:
+        return f"{value:.2f} ({seen.kernels.compiled.total} compiled, {seen.kernels.eager.total} eager)"
+    if limit == "max_memory_ratio" and seen.memory is not None:
+        sizes = f"{_size(seen.memory.peak_bytes)} compiled, {_size(seen.memory.eager_peak_bytes)} eager"
+        pools = f", {_size(seen.memory.pool_bytes)} of it in CUDA graphs" if seen.memory.pool_bytes else ""
+        return f"{value:.2f} ({sizes}{pools})"
+    if limit == "max_memory_growth":
+        return f"each steady step leaves {_size(int(value))} behind"
+    return int(value)
+
+
+def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if limits.cudagraphs is None:
+        return
+    label = f"cudagraphs={limits.cudagraphs!r}"
+    found = seen.cuda_graphs
+    if found is None:
+        if not _means_nothing(seen, "cuda_graphs"):
+            yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'cuda_graphs')}")
+        return
+    if found.steady is None:
+        yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'cuda_graphs.steady')}")
+    if failures := found.failures(whole=limits.cudagraphs == "required"):
+        lines: list[str] = []
+        for reason, location in failures:
+            lines += [reason] if location is None else [_line(location), f"  {reason}"]
+        measured = f"{found.recorded} recorded, {found.replayed} replayed, {_counted(len(found.skips), 'skip')}"
+        yield Violation(limit=label, measured=measured, details=tuple(lines))
+
+
+def _means_nothing(seen: Measurement, metric: str) -> bool:
+    """Whether a metric is None because the device or the lane has no such thing."""
+    return seen.unmeasured.get(metric) in (NO_CUDA, NOT_ASKED)
+
+
+def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
+    """The limits given that say nothing here, each with why: those about a GPU, where there is none."""
+    asked = {
+        "cudagraphs": "cuda_graphs",
+        "max_kernels": "kernels",
+        "max_kernels_ratio": "kernels",
+        "max_host_syncs": "host_syncs",
+        "max_memory_ratio": "memory",
+        "max_memory_growth": "memory",
+        "min_speedup": "speed",
+        "keeps_outputs": "overwritten",
+    }
+    return tuple(
+        f"{limit} is not judged: {seen.unmeasured[metric]}"
+        for limit, metric in asked.items()
+        if getattr(limits, limit) is not None and _means_nothing(seen, metric)
+    )
+
+
+def _kernel_lines(kernels: StepKernels | None) -> tuple[str, ...]:
+    if kernels is None:
+        return ()
+    compiled = kernels.compiled
+    most = sorted(compiled.names.items(), key=lambda each: (-each[1], each[0]))
+    kinds = f"{compiled.triton} Triton, {compiled.library} of libraries, {compiled.copies} copies"
+    return (f"{kinds}; eager {kernels.eager.total}", *(f"{count} x {name}" for name, count in most))
+
+
+def _sync_count(syncs: Sequence[HostSync] | None) -> int | None:
+    return None if syncs is None else sum(each.count for each in syncs)
+
+
+def _sync_lines(syncs: Sequence[HostSync]) -> tuple[str, ...]:
+    return tuple(
+        f"{_line(each.location) if each.location else 'not in a line of the project'} ({each.count} a step)"
+        for each in syncs
+    )
+
+
+def _speed_text(speed: Speed) -> str:
+    low, high = speed.spread
+    return f"{speed.speedup:.2f} ({low:.2f} to {high:.2f} in {speed.samples} pairs)"
+
+
+def _speed_lines(speed: Speed) -> tuple[str, ...]:
+    even = "never" if speed.break_even is None else f"after {speed.break_even} steps"
+    return (
+        f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",
+        f"compiling took {speed.compile_seconds:.1f} s and pays {even}",
+    )
+
+
+def _size(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def _bound(limits: Limits, name: str) -> tuple[int | None, str]:
@@ -269,6 +436,10 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
         yield _unknown(seen, "limit_hits")
     if seen.calls is None and "eager_by_request" in seen.unmeasured and limits.max_eager_frames is None:
         yield _unknown(seen, "eager_by_request")
+    if limits.min_speedup is not None and seen.speed is not None:
+        low, high = seen.speed.spread
+        if low < limits.min_speedup <= high:
+            yield f"unstable: min_speedup={limits.min_speedup} lies within the spread: {_speed_text(seen.speed)}"
     if seen.calls is None or seen.raised is not None:
         return
     if limits.numerics is not None and not _numerics_given(limits) and seen.numerics is None:
@@ -447,6 +618,14 @@ def _is_rule(value: object) -> bool:
     return value is None or (isinstance(value, str) and value in ("fp64", "allclose", "bitwise"))
 
 
+def _is_factor(value: object) -> bool:
+    return _is_tolerance(value) and value != 0
+
+
+def _is_graphs(value: object) -> bool:
+    return isinstance(value, str) and value in ("required", "partitioned")
+
+
 def _are_lanes(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
 
@@ -454,6 +633,7 @@ def _are_lanes(value: object) -> bool:
 _COUNT = (f"a whole number from 0 to {LARGEST_COUNT}", _is_count)
 _FLAG = ("True or False", _is_flag)
 _TOLERANCE = ("a finite number of at least 0", _is_tolerance)
+_FACTOR = ("a finite number above 0", _is_factor)
 _LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "max_recompiles": _COUNT,
     "max_graph_breaks": _COUNT,
@@ -468,4 +648,13 @@ _LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "atol": _TOLERANCE,
     "numerics": ("'fp64', 'allclose', 'bitwise' or None", _is_rule),
     "lanes": ("a list of lane names", _are_lanes),
+    "capture_targets": ("a list of class names", _are_lanes),
+    "keeps_outputs": _FLAG,
+    "cudagraphs": ("'required' or 'partitioned'", _is_graphs),
+    "max_kernels": _COUNT,
+    "max_kernels_ratio": _TOLERANCE,
+    "max_host_syncs": _COUNT,
+    "max_memory_ratio": _FACTOR,
+    "max_memory_growth": _COUNT,
+    "min_speedup": _FACTOR,
 }

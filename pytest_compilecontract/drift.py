@@ -735,6 +735,28 @@ def _state_dict(seen: Measurement) -> _Facts | None:
     return _facts(changes, tuple, lambda change: Fact(where=change[1], reason=change[0]))
 
 
+def _cuda_graphs(seen: Measurement) -> _Facts | None:
+    if seen.cuda_graphs is None:
+        return None
+    return _facts(
+        seen.cuda_graphs.failures(whole=True),
+        # Not how often: a run of more steps says so more often.
+        lambda each: (each[0].partition(":")[0].partition(" in ")[0], str(each[1] and each[1].source)),
+        lambda each: _at(each[1], each[0]),
+    )
+
+
+def _host_syncs(seen: Measurement) -> _Facts | None:
+    if seen.host_syncs is None:
+        return None
+    each_time = [sync for sync in seen.host_syncs for _ in range(sync.count)]
+    return _facts(
+        each_time,
+        lambda each: (each.location and (each.location.file, each.location.function, each.location.source),),
+        lambda each: _at(each.location, "the CPU waits for the device"),
+    )
+
+
 def _errors(entry: Entry) -> _Facts | None:
     seen = entry.measurement
     found: list[tuple[Key, Callable[[], Fact]]] = []
@@ -800,6 +822,14 @@ _FACTS: dict[str, Callable[[Measurement], _Facts | None]] = {
     "limit_hits": _limit_hits,
     "numerics": _numerics,
     "state_dict": _state_dict,
+    "cuda_graphs": _cuda_graphs,
+    "host_syncs": _host_syncs,
 }
 # Under which name a measurement says why it has no such metric.
-_FIELD_OF = {"state_dict": "state_change", "errors": "backend_failures"}
+_FIELD_OF = {
+    "state_dict": "state_change",
+    "errors": "backend_failures",
+    "kernels_a_step": "kernels",
+    "peak_bytes": "memory",
+    "device_seconds": "speed",
+}

@@ -21,6 +21,7 @@ from .errors import ReceiptError, UsageError
 from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
 from .receipt import environment_key
+from .replacing import Child, Parent, leave_worker
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
 from .session import UNKNOWN, Judged, Session, Subject, failed, judged, over_repeats, unmeasured
@@ -38,7 +39,23 @@ OLDEST_TORCH = (2, 11)
 # The lane of a test that compiles by itself: nothing but its body says how.
 BODY = Lane(name="body", backend="")
 # Limits that only a comparison with eager, or a lane, gives a meaning.
-NEED_FIXTURE = ("numerics", "rtol", "atol", "check_grads", "check_state_dict", "lanes")
+NEED_FIXTURE = (
+    "numerics",
+    "rtol",
+    "atol",
+    "check_grads",
+    "check_state_dict",
+    "lanes",
+    "capture_targets",
+    "keeps_outputs",
+    "cudagraphs",
+    "max_kernels",
+    "max_kernels_ratio",
+    "max_host_syncs",
+    "max_memory_ratio",
+    "max_memory_growth",
+    "min_speedup",
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,6 +87,9 @@ class Contract:
         """Whether another repeat could tell more."""
         return self.whole and self.judged is not None and self.judged.entry.verdict != "broken"
 
+    card: str = ""
+    lost: bool = False
+
     @property
     def name(self) -> str:
         """pytest's node id without the lane."""
@@ -80,6 +100,9 @@ class Contract:
 CONTRACT = pytest.StashKey[Contract]()
 # Where a worker of pytest-xdist leaves what is wrong with the markers, for the controller to say.
 PROBLEMS = "compile_contract_problems"
+# On the report of a test that lost its process the CUDA device, and on xdist's that its worker ended.
+LOST = "compile_contract_lost"
+REPLACED = "compile_contract_replaced"
 _CANNOT_RUN = "lane {} cannot run here: "
 
 
@@ -101,6 +124,8 @@ class Hooks:
                 overrides=config.getoption("--contract-set") or (),
                 observe=bool(config.getoption("--contract-observe")),
                 timeout=config.getoption("--contract-timeout"),
+                timed=bool(config.getoption("--contract-speed")),
+                rest=config.getoption("--contract-rest"),
             )
             self.history = History(settings=settings)
         except UsageError as error:
@@ -117,6 +142,11 @@ class Hooks:
         self._place: tuple[str, Environment] | None = None
         # As it is while pytest is set up: later on it is a test's.
         self._stderr = sys.stderr if self._settings.timeout is None else uncaptured_stderr()
+        self._lost: set[str] = set()
+        self._parent = Parent()
+        config.pluginmanager.register(self._parent, "compilecontract-parent")
+        if self._settings.rest is not None:
+            config.pluginmanager.register(Child(self._settings.rest), "compilecontract-child")
 
     @property
     def _settings(self) -> Settings:
@@ -221,17 +251,27 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None or self._settings.repeat > 1:
+        if contract is None or self._parent.lost or self._settings.repeat > 1:
             return (yield)
         with self.surrounded(contract):
             return (yield)
+
+    @property
+    def lost(self) -> bool:
+        """Whether this process has lost its CUDA device, so that another runs what is left."""
+        return self._parent.lost
 
     @contextlib.contextmanager
     def surrounded(self, contract: Contract) -> Iterator[None]:
         """One run of a contract in the surroundings of its lane, as if it had not run before."""
         contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
-        contract.unusable = no_torch() or (None if contract.bare else _unavailable(contract.lane))
-        with contextlib.ExitStack() as stack:
+        contract.unusable = no_torch()
+        if contract.unusable is None:
+            _take_card(self._worker)
+            contract.unusable = None if contract.bare else _unavailable(contract.lane)
+            contract.card = "" if contract.bare or contract.unusable else _card(contract.lane)
+        stack = contextlib.ExitStack()
+        try:
             if contract.unusable is None:
                 try:
                     stack.enter_context(_surroundings(contract, self._settings.overrides))
@@ -241,13 +281,26 @@ class Hooks:
                     contract.unusable = f"{type(error).__name__}: {error}"
             if contract.number == 1:
                 contract.started = time.perf_counter()
-            if contract.unusable is None and not self._worker:
-                # What a worker's death loses, its controller knows.
+            if contract.unusable is None and not self._worker and self._settings.rest is None:
+                # What a worker's death loses, its controller knows; and a child's, who started it.
                 self.session.begin(self.subject(contract))
             try:
                 yield
             finally:
                 self.session.end(contract.item.nodeid)
+        finally:
+            self._leave(contract, stack)
+
+    def _leave(self, contract: Contract, stack: contextlib.ExitStack) -> None:
+        if not contract.lost:
+            stack.close()
+            return
+        if self._worker:
+            leave_worker()
+        self._parent.lost = True
+        # What is on the device cannot be put back; all else is as it was.
+        with contextlib.suppress(Exception):
+            stack.close()
 
     def where(self) -> tuple[str, Environment]:
         """The environment of this process, and the key that entries know it by."""
@@ -271,7 +324,9 @@ class Hooks:
         if not contract.bare:
             from .lane import CompileLane
 
-            contract.compile_lane = CompileLane(contract.lane, contract.limits, self._settings.root)
+            contract.compile_lane = CompileLane(
+                contract.lane, contract.limits, self._settings.root, timed=self._settings.timed
+            )
             contract.compile_lane.open = False  # until the body of the test
         from .probes.trace import quiet
 
@@ -296,13 +351,17 @@ class Hooks:
         contract = item.stash.get(CONTRACT, None)
         if contract is None:
             return (yield)
-        from .runner import BrokenLane
+        from .probes.device import lost
+        from .runner import BrokenLane, DeviceLost
 
         cause: BaseException | None = None
+        # A process that loses its device could not say any more where it ran.
+        self.where()
         try:
             with self._observed(contract), ends_within(self._settings.timeout, self._hangs, self._stderr):
                 result = yield
         except BrokenLane as error:
+            contract.lost = isinstance(error, DeviceLost)
             result, cause = None, error.__cause__
         except UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -315,7 +374,8 @@ class Hooks:
                 contract.judged = None
                 raise
             raise pytest.fail.Exception(_failure(contract), pytrace=False) from None
-        except (Exception, pytest.fail.Exception):
+        except (Exception, pytest.fail.Exception) as error:
+            contract.lost = bool(lost(error))
             self._judge_what_there_is(contract)
             raise
         if (outcome := unittest_outcome(item)) is not None:
@@ -387,6 +447,7 @@ class Hooks:
             limits=contract.limits,
             environment=self.where()[0],
             worker=self._worker,
+            card=contract.card,
         )
 
     def _judge(self, contract: Contract) -> Judged | None:
@@ -424,6 +485,8 @@ class Hooks:
             return report
         if (entry := self._entry(contract, call)) is not None:
             self.attach(report, entry)
+        if contract.lost:
+            vars(report)[LOST] = True
         return report
 
     def attach(self, report: pytest.TestReport, entry: Entry) -> None:
@@ -454,6 +517,10 @@ class Hooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kept = getattr(report, "compile_contract", None)
+        if getattr(report, LOST, False):
+            self._lost.add(report.nodeid)
+        if getattr(report, REPLACED, False):
+            return
         if kept is not None:
             self._told_defaults = True
             self.session.receive(kept)
@@ -473,8 +540,19 @@ class Hooks:
             reason = next(iter(str(report.longrepr).splitlines()), "")
             self.session.lose(report.nodeid, BODY, report.nodeid, reason, OBSERVED)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        if crashitem in self._lost:
+            # Its failure is reported: that the worker ended is what it was to do, and no second one.
+            report.outcome = "passed"
+            vars(report)[REPLACED] = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("worker replaced", "", "WORKER REPLACED") if getattr(report, REPLACED, False) else None
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._worker:
+        if self._worker or self._settings.rest is not None:
             return
         try:
             self.session.write_report()
@@ -630,6 +708,21 @@ def _torch_defaults() -> dict[str, str]:
     from .environment import torch_defaults
 
     return torch_defaults()
+
+
+@functools.cache
+def _take_card(worker: str) -> None:
+    from .probes.device import take_card
+
+    take_card(worker)
+
+
+@functools.cache
+def _card(lane: Lane) -> str:
+    from .probes.availability import device_of
+    from .probes.device import card
+
+    return card(device_of(lane))
 
 
 @functools.cache

@@ -76,6 +76,7 @@ def _process_state() -> Iterator[None]:
     threads = torch.get_num_threads()
     anomaly = torch.is_anomaly_enabled()
     autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
     counters.clear()
@@ -89,6 +90,8 @@ def _process_state() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         for name, enabled in autocast.items():
             torch.set_autocast_enabled(name, enabled)
+        if card is not None and torch.cuda.current_device() != card:
+            torch.cuda.set_device(card)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         if torch.is_anomaly_enabled() != anomaly:

@@ -15,7 +15,7 @@ from .calls import as_calls, call
 from .contract import Limits
 from .errors import UsageError
 from .lanes import Lane
-from .measurement import Measurement
+from .measurement import NO_CUDA, Measurement
 from .measuring import Measuring, without_comparison
 from .placement import placed
 from .probes.availability import device_of
@@ -23,6 +23,7 @@ from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.source import Paths
 from .programs import Body, Forward, Program, Training
 from .runner import Runner
+from .steady import nowhere, with_facts
 
 
 class Observation:
@@ -34,7 +35,9 @@ class Observation:
     @property
     def measurement(self) -> Measurement:
         """The measurement; inside the block, of what was compiled so far. No numerics: nothing was compared."""
-        return without_comparison(self._measuring.measurement(), "observed, not run against eager")
+        reason = "observed, not run against eager"
+        measured = without_comparison(self._measuring.measurement(), reason)
+        return with_facts(measured, nowhere(reason if torch.cuda.is_available() else NO_CUDA))
 
 
 @contextlib.contextmanager
@@ -51,7 +54,7 @@ class CompileLane:
     `name` is the lane's, `device` a torch.device, `dtype` a torch.dtype (the lane's, else float32).
     """
 
-    def __init__(self, lane: Lane, limits: Limits, root: Path) -> None:
+    def __init__(self, lane: Lane, limits: Limits, root: Path, *, timed: bool = False) -> None:
         self.name = lane.name
         self.device = device_of(lane)
         self.dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
@@ -59,6 +62,7 @@ class CompileLane:
         self.open = True
         self._lane = lane
         self._limits = limits
+        self._timed = timed
         self._paths = Paths(root)
         self._undo = contextlib.ExitStack()
 
@@ -205,6 +209,7 @@ class CompileLane:
             device=self.device,
             paths=self._paths,
             compile_target=self.compile if compile_with is None else functools.partial(_made, compile_with, put_back),
+            timed=self._timed,
         )
         dtype = self.dtype if self._lane.dtype else None
         try:

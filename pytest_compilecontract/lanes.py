@@ -66,6 +66,14 @@ class Lane:
             return self.mode == "reduce-overhead"
         return self.device.split(":")[0] == "cuda"
 
+    @property
+    def asks_for_cuda_graphs(self) -> bool:
+        """True where Inductor is to record CUDA graphs, by mode, option or setting, or where that is the backend."""
+        if self.backend == "cudagraphs":
+            return True
+        asked = self.mode in ("reduce-overhead", "max-autotune")
+        return bool({**self.inductor, **(self.options or {})}.get("triton.cudagraphs", asked))
+
     def compile_options(self) -> dict[str, object]:
         """The keywords for torch.compile: only those that the lane sets, since an older torch knows fewer of them."""
         values: dict[str, object] = {"backend": self.backend}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 EagerCause = Literal["graph break", "error", "suppressed error", "nothing to compile", "by request"]
 Phase = Literal["cold", "warm-up", "steady"]
+# Why a metric that only a GPU can feed is None where it means nothing: a limit on it is then not judged.
+NO_CUDA = "no CUDA device"
+NOT_ASKED = "the lane asks for no CUDA graphs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,11 +151,184 @@ class StateChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Raised:
-    """An exception that the compiled run raised and eager did not."""
+    """An exception that the compiled run raised and eager did not; `out_of_memory`: the device had none left."""
 
     type: str
     message: str
     location: Location | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphSkip:
+    """Work that ran outside of CUDA graphs where they were asked for: torch's reason, and the user's line if known.
+
+    `split`: the graph was partitioned around it, and the rest of it is still recorded.
+    """
+
+    reason: str
+    location: Location | None = None
+    split: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphStep:
+    """What compiled functions did in one step: run to warm up, recorded, replayed, run without a CUDA graph."""
+
+    warmed_up: int = 0
+    recorded: int = 0
+    replayed: int = 0
+    ran_eager: int = 0
+
+    def __add__(self, other: GraphStep) -> GraphStep:
+        return GraphStep(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaGraphs:
+    """CUDA graphs: over the calls that are counted, then over `steady_steps` more, all alike.
+
+    `launches` are the CUDA graphs that the device was handed in one of those, by the profiler; `step` is what the taps
+    saw in the same one. A recording replays once as well. `partitions` are the parts of graphs that were split.
+    """
+
+    calls: tuple[GraphStep, ...] = ()
+    steady: GraphStep | None = None
+    steady_steps: int = 0
+    step: GraphStep | None = None
+    launches: int | None = None
+    partitions: int = 0
+    skips: tuple[GraphSkip, ...] = ()
+
+    @property
+    def recorded(self) -> int:
+        """Recordings over the calls."""
+        return sum(each.recorded for each in self.calls)
+
+    @property
+    def replayed(self) -> int:
+        """Replays over the calls, without the first of each recording."""
+        return sum(each.replayed for each in self.calls)
+
+    def failures(self, *, whole: bool) -> tuple[tuple[str, Location | None], ...]:
+        """Why this is not a run under CUDA graphs; with `whole`, graphs that were split count too."""
+        found = [(each.reason, each.location) for each in self.skips if whole or not each.split]
+        steady = self.steady
+        if steady is None:
+            return tuple(found)
+        steps = f"in {self.steady_steps} steady steps"
+        if not steady.replayed:
+            found.append((f"no CUDA graph was replayed {steps}", None))
+        if steady.recorded:
+            found.append((f"recorded again after warm-up: {steady.recorded} times {steps}", None))
+        if steady.warmed_up or steady.ran_eager:
+            found.append((f"ran without a CUDA graph: {steady.warmed_up + steady.ran_eager} times {steps}", None))
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernels:
+    """What the device ran in one step.
+
+    `total` are kernels: Triton's, those of libraries (cuBLAS, cuDNN, attention), and torch's own. Copies and fills are
+    the driver's, and not among them. `names` are short names with their counts, `attention` the backends that ran.
+    """
+
+    total: int
+    triton: int = 0
+    library: int = 0
+    copies: int = 0
+    fills: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+    attention: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepKernels:
+    """The kernels of one steady step, compiled and eager."""
+
+    compiled: Kernels
+    eager: Kernels
+
+    @property
+    def ratio(self) -> float:
+        """Compiled over eager."""
+        return self.compiled.total / self.eager.total if self.eager.total else math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSync:
+    """A line of the user's that made the CPU wait for the device, and how often in one steady step."""
+
+    location: Location | None
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Device memory of a steady step, in bytes: the peak of what the step holds, its parameters and inputs included.
+
+    `pool_bytes` are the CUDA graphs' own, and part of `peak_bytes`. `growth_bytes` is what each of the later steady
+    steps left behind, 0 where they did not all do so.
+    """
+
+    peak_bytes: int
+    eager_peak_bytes: int
+    pool_bytes: int = 0
+    growth_bytes: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Compiled over eager."""
+        return self.peak_bytes / self.eager_peak_bytes if self.eager_peak_bytes else math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Device seconds of one steady step: median and quartiles of the samples."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """Steady steps timed on the device, eager and compiled in turn, and what compiling took in wall seconds."""
+
+    eager: Timing
+    compiled: Timing
+    samples: int
+    compile_seconds: float
+
+    @property
+    def speedup(self) -> float:
+        """Eager over compiled, by the medians."""
+        return self.eager.median / self.compiled.median
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The speedup by opposite quartiles: what lies between cannot be told from it."""
+        return self.eager.low / self.compiled.high, self.eager.high / self.compiled.low
+
+    @property
+    def break_even(self) -> int | None:
+        """The step from which on compiling has paid for itself; None where a step is no faster."""
+        gained = self.eager.median - self.compiled.median
+        return math.ceil(self.compile_seconds / gained) if gained > 0 else None
+
+    def share_compiling(self, steps: int) -> float:
+        """The share of a run of so many steps that is spent compiling."""
+        return self.compile_seconds / (self.compile_seconds + steps * self.compiled.median)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaptureTargets:
+    """The classes that a contract names as captured: those of which a graph holds an operation, and the others."""
+
+    requested: tuple[str, ...]
+    compiled: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +353,10 @@ class Measurement:
     doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
+    capture_targets   the classes that the contract names, found in a graph or not
+    overwritten       outputs that a later call changed after they were returned
+    cuda_graphs, kernels, host_syncs, memory, speed
+                      of steady steps on a CUDA device, after the calls that are counted
     """
 
     backend: str = ""
@@ -205,6 +387,13 @@ class Measurement:
     overhead_seconds: float | None = None
     caches: dict[str, int] | None = None
     counters: dict[str, dict[str, int]] | None = None
+    capture_targets: CaptureTargets | None = None
+    overwritten: tuple[str, ...] | None = None
+    cuda_graphs: CudaGraphs | None = None
+    kernels: StepKernels | None = None
+    host_syncs: tuple[HostSync, ...] | None = None
+    memory: Memory | None = None
+    speed: Speed | None = None
     disagreements: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     unmeasured: dict[str, str] = field(default_factory=dict)
@@ -221,6 +410,21 @@ class Measurement:
     def compiled_again(self) -> tuple[Recompile, ...] | None:
         """The recompiles, and what was compiled again since a reset had dropped it."""
         return None if self.recompiles is None else self.recompiles + (self.dropped or ())
+
+    @property
+    def kernels_a_step(self) -> int | None:
+        """Kernels of a steady step, compiled."""
+        return None if self.kernels is None else self.kernels.compiled.total
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most that a steady step holds on the device, compiled."""
+        return None if self.memory is None else self.memory.peak_bytes
+
+    @property
+    def device_seconds(self) -> float | None:
+        """The median of a steady step on the device, compiled."""
+        return None if self.speed is None else self.speed.compiled.median
 
 
 def combined(parts: tuple[Measurement, ...]) -> Measurement:
@@ -240,6 +444,11 @@ def _joined(name: str, values: list[Any]) -> Any:
         return ", ".join(dict.fromkeys(values))
     if name == "graph_breaks" and None not in values:
         return merge_breaks([each for value in values for each in value])
+    if name in _OF_WORST:
+        # A part that could not be measured is not known to be better than the others.
+        return None if None in values else max(values, key=_OF_WORST[name])
+    if name in ("cuda_graphs", "capture_targets"):
+        return None if None in values else _JOIN[name](values)
     if name in ("numerics", "state_change", "raised"):
         return _joined_optional(name, [value for value in values if value is not None])
     if name == "calls":
@@ -272,6 +481,35 @@ def _joined_optional(name: str, values: list[Any]) -> Any:
         uncompared=tuple(item for each in values for item in each.uncompared),
         differences=tuple(item for each in values for item in each.differences),
     )
+
+
+def _joined_graphs(values: list[CudaGraphs]) -> CudaGraphs:
+    # One part that replays nothing is the whole's failure, which a sum would hide.
+    worst = max(values, key=lambda each: len(each.failures(whole=True)))
+    return replace(
+        worst,
+        calls=tuple(step for each in values for step in each.calls),
+        partitions=sum(each.partitions for each in values),
+        skips=tuple(dict.fromkeys(skip for each in values for skip in each.skips)),
+    )
+
+
+def _joined_targets(values: list[CaptureTargets]) -> CaptureTargets:
+    requested = tuple(dict.fromkeys(name for each in values for name in each.requested))
+    compiled = {name for each in values for name in each.compiled}
+    return CaptureTargets(
+        requested=requested,
+        compiled=tuple(name for name in requested if name in compiled),
+        missing=tuple(name for name in requested if name not in compiled),
+    )
+
+
+_JOIN: dict[str, Callable[[list[Any]], Any]] = {"cuda_graphs": _joined_graphs, "capture_targets": _joined_targets}
+_OF_WORST: dict[str, Callable[[Any], float]] = {
+    "kernels": lambda each: each.compiled.total,
+    "memory": lambda each: each.growth_bytes or each.ratio,
+    "speed": lambda each: -each.speedup,
+}
 
 
 def _joined_dicts(values: list[dict[str, Any]]) -> dict[str, Any]:

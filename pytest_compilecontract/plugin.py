@@ -27,6 +27,8 @@ NEED_SWITCH = (
     "--contract-set",
     "--contract-observe",
     "--contract-timeout",
+    "--contract-speed",
+    "--contract-rest",
 )
 MODES = ("new", "changed", "all")
 MOST_REPEATS = 1000
@@ -94,6 +96,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="a lane whose test runs longer is broken (default: no limit)",
     )
+    group.addoption(
+        "--contract-speed",
+        action="store_const",
+        const=True,
+        default=None,
+        help="time every lane on a CUDA device, eager against compiled (else only those with a limit min_speedup)",
+    )
+    # How a process that lost its CUDA device tells the one that replaces it what is left to run.
+    group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 

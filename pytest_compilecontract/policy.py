@@ -57,6 +57,16 @@ METRICS: dict[str, Metric] = {
         Metric(name="ops_captured", label="ops captured", better="higher", banded=True, counted=True, gates=True),
         Metric(name="numerics", label="numeric differences", better="lower", gates=True),
         Metric(name="state_dict", label="state dict changes", better="lower", gates=True),
+        Metric(name="cuda_graphs", label="ways out of CUDA graphs", better="lower", gates=True),
+        Metric(name="host_syncs", label="host syncs of a steady step", better="lower", gates=True),
+        Metric(
+            name="kernels_a_step",
+            label="kernels of a steady step",
+            better="lower",
+            banded=True,
+            counted=True,
+            gates=True,
+        ),
         Metric(name="graphs", label="graphs"),
         Metric(name="backward_graphs", label="backward graphs"),
         Metric(name="graphs_executed", label="graphs executed"),
@@ -64,6 +74,8 @@ METRICS: dict[str, Metric] = {
         Metric(name="warmup_seconds", label="seconds of the calls that compiled", better="lower", banded=True),
         Metric(name="steady_seconds", label="seconds of a steady call", better="lower", banded=True),
         Metric(name="overhead_seconds", label="seconds of overhead a call", better="lower", banded=True),
+        Metric(name="peak_bytes", label="peak bytes of a steady step", better="lower", banded=True),
+        Metric(name="device_seconds", label="device seconds of a steady step", better="lower", banded=True),
     )
 }
 # Without a direction there is no worse, so nothing to gate by.
@@ -83,7 +95,7 @@ class Policy:
     """
 
     gate: frozenset[str] = frozenset(name for name, metric in METRICS.items() if metric.gates)
-    band: Mapping[str, float] = field(default_factory=lambda: {"ops_captured": 0.05}, hash=False)
+    band: Mapping[str, float] = field(default_factory=lambda: {"ops_captured": 0.05, "kernels_a_step": 0.1}, hash=False)
     allow: frozenset[str] = frozenset()
 
 

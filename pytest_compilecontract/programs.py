@@ -49,11 +49,15 @@ class Trail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What is around each forward and before each backward of a run, and the tensors that the target reaches."""
+    """What is around each forward and before each backward of a run, and the tensors that the target reaches.
+
+    A run that is not `recorded` keeps nothing in its trail, and does no more than the user's own program would.
+    """
 
     autocast: Callable[[], AbstractContextManager[Any]]
     before_backward: Callable[[torch.Tensor], None]
     leaves: Mapping[str, torch.Tensor]
+    recorded: bool = True
 
 
 Step = Callable[[call, Trail, str], Any]
@@ -82,6 +86,15 @@ class Forward:
     reaches: tuple[Any, ...] = ()
 
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        ones: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+
+        def upstream(root: torch.Tensor) -> torch.Tensor:
+            # Made once, so that it is no part of the steps after.
+            key = (root.shape, root.dtype)
+            if key not in ones:
+                ones[key] = torch.ones_like(root)
+            return ones[key]
+
         def step(arguments: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
             leaves = dict(around.leaves)
@@ -90,7 +103,10 @@ class Forward:
                     leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
-            if self.gradients:
+            if self.gradients and not around.recorded:
+                roots = [each for each in _floating(output) if each.requires_grad]
+                torch.autograd.backward(roots, [upstream(each) for each in roots])
+            elif self.gradients:
                 root = _weighted_sum(output)
                 around.before_backward(root)
                 root.backward()  # type: ignore[no-untyped-call]
@@ -150,7 +166,7 @@ class Training:
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         optimizer = self._made_optimizer()
         extra = extra_arguments(self.loss)
-        initial = numerics.snapshot(dict(self.module.named_parameters()), at="start")
+        initial = numerics.snapshot(dict(self.module.named_parameters()), at="start") if around.recorded else None
 
         def step(batch: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
@@ -161,6 +177,10 @@ class Training:
             _refuse_what_is_no_loss(loss)
             around.before_backward(loss)
             loss.backward()  # type: ignore[no-untyped-call]
+            if initial is None:
+                optimizer.step()
+                optimizer.zero_grad()
+                return output
             trail.note("loss", loss, f"{at} loss")
             named = dict(self.module.named_parameters())
             if self.gradients:

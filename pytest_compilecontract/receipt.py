@@ -79,9 +79,10 @@ class Entry:
     """One contract in one lane: what it was held to, what was measured, and the verdict with its reason.
 
     `contract` is the test without its lane, `test` pytest's node id. `environment` is a key of the receipt's
-    `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `seconds` the test's wall time.
-    `limits` and `lane_settings` hold JSON values only: lists, not tuples, and no NaN or infinity. `repeats` is how
-    often the lane was measured, `spread` the lowest and the highest value of each banded metric over them.
+    `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `card` the CUDA device by index
+    and uuid ("" without one), `seconds` the test's wall time. `limits` and `lane_settings` hold JSON values only:
+    lists, not tuples, and no NaN or infinity. `repeats` is how often the lane was measured, `spread` the lowest and the
+    highest value of each banded metric over them.
     """
 
     contract: str
@@ -95,6 +96,7 @@ class Entry:
     violations: tuple[Violation, ...] = ()
     measurement: Measurement | None = None
     worker: str = ""
+    card: str = ""
     seconds: float = 0.0
     repeats: int = 1
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)

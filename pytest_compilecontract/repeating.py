@@ -28,7 +28,7 @@ class Repeating:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None:
+        if contract is None or self._hooks.lost:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._run(item, contract, nextitem):

@@ -21,13 +21,17 @@ from .contract import Limits
 from .errors import UsageError
 from .isolation import SEED
 from .lanes import Lane
-from .measurement import Location, Measurement, Numerics, Raised, StateChange
-from .measuring import Measuring
-from .probes import randomness
+from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange
+from .measuring import Measuring, synchronize
+from .probes import device as devices
+from .probes import memory, randomness
 from .probes.backward import compiled_backwards
+from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
+from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
 from .state import State
+from .steady import Facts, SteadySteps, nowhere, with_facts
 
 # Not the user's, also where this package is a checkout and not installed.
 OWN = str(Path(__file__).parent) + os.sep
@@ -38,6 +42,15 @@ _TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 
 class BrokenLane(Exception):  # noqa: N818 - the lane is broken; what it raised is the cause
     """The compiled run raised where eager did not, or the reverse; the measurement says what."""
+
+
+class DeviceLost(BrokenLane):
+    """An error after which CUDA refuses every call of this process; `where` it came, `what` CUDA says."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,12 +76,14 @@ class Runner:
         device: torch.device,
         paths: Paths,
         compile_target: Callable[[Any], Any],
+        timed: bool = False,
     ) -> None:
         self._lane = lane
         self._limits = limits
         self._device = device
         self._paths = paths
         self._compile = compile_target
+        self._timed = timed or limits.min_speedup is not None
         self._measuring: Measuring | None = None
         self._tf32 = False
         if device.type == "cuda":
@@ -82,10 +97,25 @@ class Runner:
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
         try:
             if self._lane.reference:
-                return self._reference(target, program, calls, state)
-            return self._held(target, program, calls, state)
-        finally:
+                held = self._reference(target, program, calls, state)
+            else:
+                held = self._held(target, program, calls, state)
+        except DeviceLost as error:
+            # Nothing on the device can be put back, nor read.
+            return Held(measurement=self._of_lost(error), error=error)
+        except BaseException:
             state.restore()
+            raise
+        state.restore()
+        return held
+
+    def _of_lost(self, error: DeviceLost) -> Measurement:
+        assert error.__cause__ is not None
+        message = f"{self._paths.text(error.what)} ({error.where}); the process cannot use CUDA any more"
+        raised = Raised(type="CUDA error", message=message, location=self._user_line(error.__cause__))
+        reason = "the run lost the device"
+        unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, "numerics", "limit_hits", "eager_frames"), reason)
+        return Measurement(backend=self._lane.backend, raised=raised, unmeasured=unmeasured)
 
     def _reference(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
         trail = self._eager_pass(target, program, calls, state)
@@ -161,9 +191,14 @@ class Runner:
             stepped = functools.partial(step, call(*args, **kwargs), trail, at)
             try:
                 output = make(stepped) if make else stepped()
+                # What a kernel did wrong is said at some later call, and has to be said of this one.
+                synchronize(self._device)
             except UsageError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever the target raises is an outcome to compare
+                self._refuse_when_lost(error, f"in {program.unit} {index}", compiled=make is not None)
+                if memory.is_out_of_memory(error):
+                    memory.let_go(error)
                 trail.error, trail.error_at = error, index
                 break
             outputs = trail.note("output", output, f"{at} output")
@@ -180,6 +215,10 @@ class Runner:
         trail.changed = frozenset(changed)
         trail.note("state", changed, "afterwards")
         return trail
+
+    def _refuse_when_lost(self, error: Exception, where: str, *, compiled: bool) -> None:
+        if self._device.type == "cuda" and (what := devices.lost(error)):
+            raise DeviceLost(what, f"{where}, {'compiled' if compiled else 'eager'}") from error
 
     def _gold(
         self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
@@ -214,21 +253,58 @@ class Runner:
         self, target: Any, program: Program, calls: Sequence[call], state: State, eager: Trail
     ) -> tuple[Measurement, Trail]:
         keys, kind = _keys(target), type(target)
+        on_cuda = self._device.type == "cuda"
+        graphs = GraphTaps(self._paths) if on_cuda and self._lane.asks_for_cuda_graphs else None
+        pools = memory.pool_ids() if on_cuda else frozenset()
         self._measuring = measuring = Measuring(self._paths, backend=self._lane.backend)
+        measuring.ledger.watches_classes = self._limits.capture_targets is not None
+        by_call: list[GraphStep] = []
+
+        def counted(step: Callable[[], Any]) -> Any:
+            try:
+                return measuring.call(step, device=self._device)
+            finally:
+                if graphs is not None:
+                    by_call.append(graphs.take())
+
         try:
-            with measuring:
+            with measuring, graphs or contextlib.nullcontext():
                 compiled = self._compile(target)
                 change = _state_change(keys, kind, compiled)
-                make: Callable[..., Any] | None = functools.partial(measuring.call, device=self._device)
+                make: Callable[..., Any] | None = counted
                 if isinstance(program, Body):
                     compiled, make = self._noting(compiled, measuring), None
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
                 measuring.close()
                 self._kept_alive(trail, eager)
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
+                if not on_cuda:
+                    facts = nowhere()
+                elif isinstance(program, Body):
+                    facts = nowhere("the body of the test makes its own calls")
+                elif trail.error is not None:
+                    facts = nowhere("the run raised")
+                else:
+                    steps = SteadySteps(
+                        program=program,
+                        last=calls[-1],
+                        state=state,
+                        start=self._start,
+                        autocast=self._autocast,
+                        measuring=measuring,
+                        graphs=graphs,
+                        pools=pools,
+                        paths=self._paths,
+                        timed=self._timed,
+                    )
+                    facts = self._steady(steps, target, compiled, tuple(by_call))
         finally:
             self._measuring = None
         measured = replace(measuring.measurement(), overhead_seconds=overhead, state_change=change)
+        measured = with_facts(measured, facts)
+        if self._limits.capture_targets is not None:
+            found = capture_targets(self._limits.capture_targets, measuring.ledger.classes())
+            measured = replace(measured, capture_targets=found)
         if overhead is None:
             measured = _without(measured, "overhead_seconds", unknown)
         if change is None:
@@ -259,6 +335,13 @@ class Runner:
     def _has_cuda_graphs(self) -> bool:
         settings = {**(self._lane.options or {}), **self._lane.inductor}
         return self._lane.mode in ("reduce-overhead", "max-autotune") or bool(settings.get("triton.cudagraphs"))
+
+    def _steady(self, steps: SteadySteps, target: Any, compiled: Any, by_call: tuple[GraphStep, ...]) -> Facts:
+        try:
+            return steps.measure(target, compiled, by_call)
+        except Exception as error:
+            self._refuse_when_lost(error, "in a steady step", compiled=True)
+            raise
 
     def _overhead(
         self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail
@@ -352,9 +435,11 @@ class Runner:
         return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
 
     def _as_raised(self, error: Exception, when: str) -> Raised:
-        message = self._paths.text(_first_line(error))
         return Raised(
-            type=type(error).__name__, message=f"{message} ({when})".lstrip(), location=self._user_line(error)
+            type=type(error).__name__,
+            message=f"{self._paths.text(_first_line(error))} ({when})".lstrip(),
+            location=self._user_line(error),
+            out_of_memory=memory.is_out_of_memory(error),
         )
 
     def _user_line(self, error: BaseException) -> Location | None:

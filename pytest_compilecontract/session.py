@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import __version__
-from .contract import OBSERVED, Limits, Verdict, Violation, doubts, judge, verdict
+from .contract import OBSERVED, Limits, Verdict, Violation, doubts, judge, undecided, verdict
 from .drift import unsteady
 from .errors import ReceiptError
 from .journal import ENDED, NAME, Journal
@@ -42,6 +42,7 @@ class Subject:
     limits: Limits
     environment: str
     worker: str
+    card: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,10 +168,11 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
         doubted = tuple(dict.fromkeys(each for part in measurements for each in doubts(subject.limits, part)))
         outcome = verdict(measurement, violations, doubted)
     said = [f"{each.limit}: {each.measured}" for each in violations]
+    open_limits = undecided(subject.limits, measurement) if measurement is not None else ()
     entry = _entry(
         subject,
         verdict=outcome,
-        reason="; ".join([*said, *doubted]),
+        reason="; ".join([*said, *doubted, *open_limits]),
         violations=violations,
         measurement=measurement,
         seconds=seconds,
@@ -234,5 +236,6 @@ def _entry(subject: Subject, **facts: Any) -> Entry:
         lane_settings=subject.lane.to_dict(),
         environment=subject.environment,
         worker=subject.worker,
+        card=subject.card,
         **facts,
     )

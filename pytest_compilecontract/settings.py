@@ -27,7 +27,8 @@ class Settings:
     what to write there, None nothing; `accepted` is why even what should not be recorded is to be. A lane is measured
     `repeat` times. `overrides` are settings of torch by their full names, given to every lane in place of torch's
     defaults. `observe`: tests that are no contracts are measured too. `timeout` is how many seconds the body of a test
-    may run in a lane, None for ever.
+    may run in a lane, None for ever. `timed`: every lane on a CUDA device is timed, not only those with a limit on
+    their speed. `rest` is the file that says what a replacement of a process that lost its device is to run.
     """
 
     root: Path
@@ -43,6 +44,8 @@ class Settings:
     overrides: Mapping[str, object] = field(default_factory=dict)
     observe: bool = False
     timeout: float | None = None
+    timed: bool = False
+    rest: Path | None = None
 
 
 def settings_from(
@@ -59,6 +62,8 @@ def settings_from(
     overrides: Sequence[str] = (),
     observe: bool = False,
     timeout: float | None = None,
+    timed: bool = False,
+    rest: str | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -96,6 +101,8 @@ def settings_from(
         overrides=_overrides(overrides),
         observe=observe,
         timeout=timeout,
+        timed=timed,
+        rest=Path(rest) if rest else None,
     )
 
 

@@ -9,9 +9,14 @@ from pytest_compilecontract.contract import Violation
 from pytest_compilecontract.measurement import (
     Call,
     CompileFailure,
+    CudaGraphs,
     Difference,
     EagerFrame,
     GraphBreak,
+    GraphSkip,
+    GraphStep,
+    HostSync,
+    Kernels,
     LimitHit,
     Location,
     Measurement,
@@ -19,6 +24,7 @@ from pytest_compilecontract.measurement import (
     Raised,
     Recompile,
     StateChange,
+    StepKernels,
 )
 from pytest_compilecontract.policy import BANDED, METRICS, Metric
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
@@ -119,6 +125,26 @@ def after(*entries: Entry) -> Receipt:
     return a_receipt(*entries, environment=NEW)
 
 
+def _on_a_card(**facts: Any) -> Entry:
+    return an_entry(replace(HOLDING, **facts))
+
+
+def _kernels(total: int) -> StepKernels:
+    return StepKernels(compiled=Kernels(total=total), eager=Kernels(total=40))
+
+
+REPLAYED = CudaGraphs(steady=GraphStep(replayed=20), steady_steps=20)
+# What only a CUDA device shows, as it was and worse.
+WORSE_ON_A_CARD: dict[str, tuple[Entry, Entry]] = {
+    "cuda_graphs": (
+        _on_a_card(cuda_graphs=REPLAYED),
+        _on_a_card(cuda_graphs=replace(REPLAYED, skips=(GraphSkip(reason="mutated inputs", location=ITEM),))),
+    ),
+    "host_syncs": (_on_a_card(host_syncs=()), _on_a_card(host_syncs=(HostSync(location=ITEM),))),
+    "kernels_a_step": (_on_a_card(kernels=_kernels(10)), _on_a_card(kernels=_kernels(12))),
+}
+
+
 def _beyond_its_band(metric: Metric) -> tuple[Entry, Entry]:
     ends = (repeated(**{metric.name: (1.0, 1.2)}), repeated(**{metric.name: (1.3, 1.5)}))
     return ends if metric.better == "lower" else ends[::-1]
@@ -129,7 +155,8 @@ WORSE: dict[str, tuple[Entry, Entry]] = {
     **{name: (an_entry(), an_entry(measured)) for name, measured in WORSENED.items()},
     "limits": (an_entry(), an_entry(verdict="violated", violations=(VIOLATION,))),
     "fullgraph": (an_entry(), an_entry(WORSENED["graph_breaks"])),
-    **{name: _beyond_its_band(METRICS[name]) for name in BANDED if name not in WORSENED},
+    **WORSE_ON_A_CARD,
+    **{name: _beyond_its_band(METRICS[name]) for name in BANDED if name not in (*WORSENED, *WORSE_ON_A_CARD)},
 }
 # What torch renames, and what is no drift.
 BENIGN: dict[str, GraphBreak] = {

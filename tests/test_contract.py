@@ -25,8 +25,10 @@ from pytest_compilecontract.measurement import (
 )
 
 KNOWN_LIMITS = (
-    "(known limits: allow_recompile_limit, atol, check_grads, check_state_dict, fullgraph, lanes, max_eager_frames, "
-    "max_graph_breaks, max_graphs, max_recompiles, min_ops_captured, numerics, rtol)"
+    "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "
+    "fullgraph, keeps_outputs, lanes, max_eager_frames, max_graph_breaks, max_graphs, max_host_syncs, max_kernels, "
+    "max_kernels_ratio, max_memory_growth, max_memory_ratio, max_recompiles, min_ops_captured, min_speedup, numerics, "
+    "rtol)"
 )
 FORWARD = Location(file="model.py", line=40, function="forward")
 ITEM = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")
@@ -115,7 +117,7 @@ def test_no_marker_is_no_limit() -> None:
             "function: unknown limit 'max_recompile', did you mean 'max_recompiles'?",
             id="misspelt",
         ),
-        pytest.param({"speed": 1}, "function: unknown limit 'speed'", id="unknown"),
+        pytest.param({"colour": 1}, "function: unknown limit 'colour'", id="unknown"),
         pytest.param(
             {"max_graphs": True},
             "function: max_graphs: expected a whole number from 0 to 1000000000, got True",

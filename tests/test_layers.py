@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "programs",
         "runner",
         "state",
+        "steady",
         "watching",
     ),
     "top": (
@@ -65,6 +66,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "plugin",
         "progress",
         "repeating",
+        "replacing",
         "requirements",
         "sample",
         "session",
@@ -76,7 +78,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "events", "hooks", "observer", "plugin", "repeating")
+KNOW_PYTEST = ("__init__", "events", "hooks", "observer", "plugin", "repeating", "replacing")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},

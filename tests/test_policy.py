@@ -23,10 +23,13 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
 def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
     assert DEFAULT_POLICY.gate == {
         "capture",
+        "cuda_graphs",
         "eager_frames",
         "errors",
         "fullgraph",
         "graph_breaks",
+        "host_syncs",
+        "kernels_a_step",
         "limit_hits",
         "limits",
         "numerics",
@@ -40,7 +43,7 @@ def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
 def test_a_time_gates_by_the_spread_that_was_measured(tmp_path: Path) -> None:
     found = policy(tmp_path, 'gate = ["steady_seconds"]')
 
-    assert (found.gate, found.band) == ({"steady_seconds"}, {"ops_captured": 0.05})
+    assert (found.gate, found.band) == ({"steady_seconds"}, {"ops_captured": 0.05, "kernels_a_step": 0.1})
 
 
 def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> 
 
     assert found.gate == {"graph_breaks", "steady_seconds"}
     assert found.allow == {"new"}
-    assert found.band == {"ops_captured": 0.05, "steady_seconds": 0.25}
+    assert found.band == {"ops_captured": 0.05, "kernels_a_step": 0.1, "steady_seconds": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -77,8 +80,8 @@ def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> 
         ),
         pytest.param(
             "band.graph_breaks = 0.1",
-            "band: no banded metric: 'graph_breaks' (known: cold_seconds, ops_captured, overhead_seconds, "
-            "steady_seconds, warmup_seconds)",
+            "band: no banded metric: 'graph_breaks' (known: cold_seconds, device_seconds, kernels_a_step, "
+            "ops_captured, overhead_seconds, peak_bytes, steady_seconds, warmup_seconds)",
             id="a-band-for-an-exact-metric",
         ),
         pytest.param(

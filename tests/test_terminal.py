@@ -259,6 +259,7 @@ def test_tests_that_are_only_observed_are_told_together_but_for_those_that_are_n
         "  test_a  held: aot     2 graphs, 1 break, 0 recompiles",
         "tests/test_b.py",
         "  test_b  broken: body  2 graphs, 1 break, 0 recompiles",
+        "    broken (body): crashed",
         "observed 2 tests that compile: 4 graphs, 2 breaks, 0 recompiles",
         "lanes: 2 held, 1 broken",
     ]

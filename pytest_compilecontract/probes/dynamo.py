@@ -42,6 +42,7 @@ from ..measurement import (
 from .source import Paths
 from .stance import Lost, Stances
 from .taps import Taps
+from .targets import class_name, classes_in
 
 RESUME = "torch_dynamo_resume_in_"
 LIMIT_TYPE = "Dynamo recompile limit exceeded"
@@ -79,6 +80,7 @@ class Graph:
     kept: bool = False
     pieces: int = 0
     restarted: bool = False
+    classes: frozenset[str] = frozenset()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -101,6 +103,7 @@ class Attempt:
     after_reset: bool = False  # the code that this frame had is gone
     fullgraph: bool = False  # a graph break raises
     new_instance: bool = False
+    owner: str | None = None
     wrapped: str | None = None
     reasons: list[str] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
@@ -137,6 +140,7 @@ class Ledger:
         self.loose_graphs: list[Graph] = []
         self.missing: dict[str, str] = {}
         self.bytecode_hooks = 0
+        self.watches_classes = False
         self._paths = paths
         self.executed = 0
         self.clock: Callable[[], float] | None = None
@@ -249,6 +253,7 @@ class Ledger:
         attempt.entries = int(getattr(size, "num_cache_entries_with_same_id_matched_objs", 0))
         attempt.recompiles = attempt.entries >= 1
         attempt.new_instance = self._is_new_instance(attempt.code, bound.get("locals") or {})
+        attempt.owner = _owner_of(attempt.code, bound.get("locals") or {})
         attempt.wrapped = _wrapped_callable(attempt.code, bound.get("closure") or ())
 
     def _is_new_instance(self, code: CodeType, frame_locals: dict[str, Any]) -> bool:
@@ -281,6 +286,8 @@ class Ledger:
     def _on_backend(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         graph = _graph_of(arguments.get("gm"), arguments.get("example_inputs"))
+        if self.watches_classes:
+            graph.classes = classes_in(arguments["gm"].graph)
         stack = self._stack()
         # An attempt that `_compile` did not open is not kept: on a torch without that tap its graphs are loose.
         (stack[-1].graphs if stack and stack[-1].entered else self.loose_graphs).append(graph)
@@ -376,6 +383,13 @@ class Ledger:
     @property
     def graphs(self) -> list[Graph]:
         return [graph for attempt in self.attempts for graph in attempt.graphs] + self.loose_graphs
+
+    def classes(self) -> frozenset[str]:
+        """The modules' classes that graphs hold operations of; known where `watches_classes` was set."""
+        found = {name for graph in self.graphs if graph.kept for name in graph.classes}
+        # A frame's own module is in no operation's stack: nothing called it.
+        found |= {each.owner for each in self.attempts if each.owner and any(graph.ops for graph in each.graphs)}
+        return frozenset(found)
 
     def recompiles(self) -> tuple[Recompile, ...]:
         return tuple(self._recompile(each) for each in self.attempts if each.installed and each.recompiles)
@@ -639,6 +653,13 @@ def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
             owner = getattr(target, "__self__", target)
             return str(getattr(owner, "__qualname__", type(owner).__qualname__))
     return "a library callable"
+
+
+def _owner_of(code: CodeType, frame_locals: dict[str, Any]) -> str | None:
+    """The class of the module whose method a frame is."""
+    owner = frame_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    torch = importlib.import_module("torch")
+    return class_name(type(owner)) if isinstance(owner, torch.nn.Module) else None
 
 
 def _graph_of(module: Any, example_inputs: Any) -> Graph:

@@ -51,6 +51,11 @@ _NOUNS = {
     "ops_captured": ("op", "ops"),
     "graphs_executed": ("executed", "executed"),
     "backward_graphs": ("backward", "backward"),
+    "kernels_a_step": ("kernel", "kernels"),
+    "eager_kernels": ("in eager", "in eager"),
+    "cuda_graphs": ("CUDA graph", "CUDA graphs"),
+    "replays": ("replay", "replays"),
+    "host_syncs": ("host sync", "host syncs"),
 }
 # Colours, hyperlinks and window titles: gone as a whole, or their remains would read as text.
 _ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)")
@@ -74,7 +79,19 @@ class Row:
 
 
 def counts_of(measurement: Measurement) -> dict[str, int | None]:
-    """The counts that a summary shows, in its order, by metric; eager frames are those that lost something."""
+    """The counts that a summary shows, in its order, by metric; eager frames are those that lost something.
+
+    What only a GPU can feed is among them where it was measured.
+    """
+    on_device: dict[str, int | None] = {}
+    if measurement.kernels is not None:
+        on_device["kernels_a_step"] = measurement.kernels.compiled.total
+        on_device["eager_kernels"] = measurement.kernels.eager.total
+    if measurement.cuda_graphs is not None:
+        on_device["cuda_graphs"] = measurement.cuda_graphs.recorded
+        on_device["replays"] = measurement.cuda_graphs.replayed
+    if measurement.host_syncs:
+        on_device["host_syncs"] = sum(each.count for each in measurement.host_syncs)
     return {
         "graphs": measurement.graphs,
         "graph_breaks": None if measurement.graph_breaks is None else len(measurement.graph_breaks),
@@ -85,6 +102,7 @@ def counts_of(measurement: Measurement) -> dict[str, int | None]:
         "ops_captured": measurement.ops_captured,
         "graphs_executed": measurement.graphs_executed,
         "backward_graphs": measurement.backward_graphs,
+        **on_device,
     }
 
 

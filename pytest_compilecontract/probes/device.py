@@ -1,0 +1,56 @@
+"""The CUDA device of this process: which card it takes, and whether an error has lost it."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+# What CUDA says of an error after which no call of the process works any more.
+_STICKY = re.compile(
+    r"illegal memory access|device-side assert|misaligned address|illegal instruction|illegal address|"
+    r"unspecified launch failure|launch timed out|hardware stack error|invalid program counter|"
+    r"uncorrectable ECC|CUDA error",
+    re.IGNORECASE,
+)
+
+
+def lost(error: BaseException | None) -> str:
+    """What took the device from this process, or empty: CUDA then refuses every call, whatever asks.
+
+    An error's text alone does not tell, since a launch with wrong arguments says "CUDA error" too and hurts nothing.
+    """
+    text = ""
+    while error is not None and not text:
+        found = [line.strip() for line in str(error).splitlines() if _STICKY.search(line)]
+        text, error = (found[0] if found else ""), error.__cause__ or error.__context__
+    if not text or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ""
+    try:
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").add_(1).cpu()
+    except RuntimeError:
+        return text
+    return ""
+
+
+def take_card(worker: str) -> None:
+    """Give a worker of pytest-xdist a card of its own, gw0 the first, among those that the user lets it see.
+
+    Nothing is done where the process has one card or none, or uses CUDA already.
+    """
+    number = re.fullmatch(r"gw(\d+)", worker)
+    if number is None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    count = torch.cuda.device_count()
+    if count > 1:
+        torch.cuda.set_device(int(number[1]) % count)
+
+
+def card(device: torch.device) -> str:
+    """The card behind a device by its index and uuid, as "0 GPU-5d3c..."; empty where it is none."""
+    if device.type != "cuda":
+        return ""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return f"{index} GPU-{uuid}" if uuid else str(index)

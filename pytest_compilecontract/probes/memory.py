@@ -1,0 +1,113 @@
+"""Device memory: the peak of a step, the pools of CUDA graphs, what steps leave behind, and running out of it."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import numerics
+
+# The pool of what no CUDA graph holds.
+DEFAULT_POOL = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pools:
+    """What CUDA graphs hold in pools of their own: bytes taken from the device, and bytes of it in use."""
+
+    reserved: int = 0
+    active: int = 0
+
+
+def read_pools(segments: Iterable[Mapping[str, Any]], device: int, known: frozenset[Any] = frozenset()) -> Pools:
+    """The pools of one device in a snapshot of torch's allocator, without those that are `known`."""
+    reserved = active = 0
+    for each in segments:
+        pool = tuple(each["segment_pool_id"])
+        if each["device"] == device and pool != DEFAULT_POOL and pool not in known:
+            reserved += int(each["total_size"])
+            active += int(each["allocated_size"])
+    return Pools(reserved=reserved, active=active)
+
+
+def pool_ids() -> frozenset[Any]:
+    """The pools that there are now."""
+    return frozenset(tuple(each["segment_pool_id"]) for each in _segments()) - {DEFAULT_POOL}
+
+
+def pools(known: frozenset[Any]) -> Pools:
+    """What CUDA graphs of this device hold that are not in pools `known` before."""
+    return read_pools(_segments(), torch.cuda.current_device(), known)
+
+
+def bytes_of(values: Iterable[Any]) -> int:
+    """The bytes of all storages on the device that the values hold, each once."""
+    storages: dict[int, int] = {}
+    for value in values:
+        for tensor in numerics.tensors_in(value):
+            if tensor.device.type == "cuda" and tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def allocated() -> int:
+    """Bytes in use by tensors outside of CUDA graphs' pools. Garbage counts: `gc.collect` before takes it away."""
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated() - read_pools(_segments(), torch.cuda.current_device()).active
+
+
+def peak_of(step: Callable[[], object]) -> int:
+    """The most bytes in use at once during a step, outside of what CUDA graphs' pools held at its start."""
+    inside = read_pools(_segments(), torch.cuda.current_device()).active
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - inside
+
+
+def growth(samples: Sequence[int]) -> int:
+    """Bytes a step that steady steps leave behind, from what was in use after each; 0 where it does not go on.
+
+    Something made once, a workspace of a library's, is no growth: more must be in use after the last step than in the
+    middle, and in the middle than at the start.
+    """
+    if len(samples) < 3:
+        return 0
+    middle = len(samples) // 2
+    first, second = samples[middle] - samples[0], samples[-1] - samples[middle]
+    return second // (len(samples) - 1 - middle) if first > 0 and second > 0 else 0
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the device had no memory left, also where that is the cause of what was raised."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def let_go(error: BaseException) -> None:
+    """Free what the frames of an exception hold, and give it back to the device."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            pending += [each.__cause__, each.__context__]
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _segments() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = torch.cuda.memory_snapshot(include_traces=False)  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,607 @@
+"""What only a GPU can show: each probe on a card, with a fault planted for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from holding import hold, kept_limits, lane_of, measured
+from torch import nn
+
+from pytest_compilecontract.lanes import Lane
+from pytest_compilecontract.measurement import CudaGraphs, Memory, Speed, StepKernels
+from pytest_compilecontract.probes import memory as device_memory
+from pytest_compilecontract.receipt import Entry
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+CALLS = 5
+GRAPHS = "cudagraphs"
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (256, 256)), device="cuda")
+
+
+def pointwise(value: torch.Tensor) -> torch.Tensor:
+    return (value.sin() + 1).relu() * 2
+
+
+def ran(target: Any, *args: torch.Tensor, lane: str | Lane = "inductor", calls: int = CALLS, **limits: Any) -> Entry:
+    arguments = args or (x(),)
+    return hold(lambda it: it.run(target, *[arguments] * calls), lane=lane, **limits)
+
+
+def graphs_of(entry: Entry) -> CudaGraphs:
+    found = measured(entry).cuda_graphs
+    assert found is not None, measured(entry).unmeasured
+    return found
+
+
+def kernels_of(entry: Entry) -> StepKernels:
+    found = measured(entry).kernels
+    assert found is not None, measured(entry).unmeasured
+    return found
+
+
+def memory_of(entry: Entry) -> Memory:
+    found = measured(entry).memory
+    assert found is not None, measured(entry).unmeasured
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# CUDA graphs
+
+
+def test_inference_under_cuda_graphs_warms_up_records_and_replays() -> None:
+    entry = ran(pointwise, lane=GRAPHS, cudagraphs="required")
+
+    found = graphs_of(entry)
+    steps = [(each.warmed_up, each.recorded, each.replayed, each.ran_eager) for each in found.calls]
+    assert steps == [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 1, 0)]
+    assert (found.recorded, found.replayed, found.partitions, found.skips) == (1, 3, 0, ())
+    assert found.steady is not None
+    assert (found.steady.replayed, found.steady.recorded, found.steady.ran_eager) == (found.steady_steps, 0, 0)
+    assert found.launches == 1
+    assert (entry.verdict, entry.reason) == ("held", "")
+
+
+def test_training_replays_forward_and_backward() -> None:
+    batches = [(x(16, 64),)] * CALLS
+
+    entry = hold(lambda it: it.train(nn.Linear(64, 64).cuda(), batches), lane=GRAPHS, cudagraphs="required")
+
+    found = graphs_of(entry)
+    assert found.step is not None
+    assert (found.recorded, found.replayed, found.step.replayed, found.launches) == (2, 6, 2, 2)
+    assert entry.verdict == "held", entry.reason
+
+
+def through_the_cpu(value: torch.Tensor) -> torch.Tensor:
+    half = value.sin().cpu() + 1
+    return half.cuda().cos()
+
+
+def test_a_cpu_tensor_in_the_graph_is_no_whole_cuda_graph() -> None:
+    entry = ran(through_the_cpu, lane=GRAPHS, cudagraphs="required")
+
+    found = graphs_of(entry)
+    assert found.partitions > 1
+    assert found.replayed > 0
+    lines = {each.location.line for each in found.skips if each.location is not None}
+    first = through_the_cpu.__code__.co_firstlineno
+    assert lines & {first + 1, first + 2}
+    assert all(each.split for each in found.skips)
+    assert "cudagraphs='required'" in kept_limits(entry)[1]
+
+
+def test_parts_are_enough_where_the_contract_says_so() -> None:
+    entry = ran(through_the_cpu, lane=GRAPHS, cudagraphs="partitioned")
+
+    assert entry.verdict == "held", entry.reason
+
+
+def mutating(value: torch.Tensor) -> torch.Tensor:
+    value.add_(1)
+    return value.sin()
+
+
+def test_a_mutated_input_is_a_skip_with_its_line() -> None:
+    entry = ran(mutating, lane=GRAPHS, cudagraphs="required")
+
+    found = graphs_of(entry)
+    assert (found.recorded, found.replayed) == (0, 0)
+    assert [each.reason for each in found.skips] == ["mutated inputs"]
+    location = found.skips[0].location
+    assert location is not None
+    assert location.line == mutating.__code__.co_firstlineno + 1
+    assert found.steady is not None
+    assert found.steady.ran_eager == found.steady_steps
+    assert "cudagraphs='required'" in kept_limits(entry)[1]
+
+
+def test_a_new_shape_in_each_step_is_recorded_again_and_shown_by_call() -> None:
+    lengths = (8, 16, 32, 64)
+    calls = [(x(length, 64),) for length in lengths for _ in range(3)]
+    dynamic = Lane(name="dynamic-graphs", mode="reduce-overhead", dynamic=True, device="cuda")
+
+    entry = hold(lambda it: it.run(pointwise, *calls), lane=dynamic)
+
+    assert graphs_of(entry).recorded == len(lengths)
+
+
+CACHES: list[torch.Tensor] = []
+
+
+@torch._dynamo.disable
+def new_cache() -> torch.Tensor:
+    """A cache that is promised to stay where it is, and never does: the ones before are still there."""
+    CACHES.append(torch.ones(64, 64, device="cuda"))
+    torch._dynamo.mark_static_address(CACHES[-1], guard=False)
+    return CACHES[-1]
+
+
+def with_new_cache(value: torch.Tensor) -> torch.Tensor:
+    cache = new_cache()
+    return value.sin() * cache
+
+
+def test_recording_again_in_steady_steps_is_a_violation() -> None:
+    try:
+        entry = ran(with_new_cache, x(64, 64), lane=GRAPHS, cudagraphs="required", max_eager_frames=9, numerics=None)
+    finally:
+        CACHES.clear()
+
+    found = graphs_of(entry)
+    assert found.steady is not None
+    assert found.steady.recorded > 0, found
+    assert "cudagraphs='required'" in kept_limits(entry)[1]
+
+
+def test_steady_steps_that_only_warm_up_ran_without_a_cuda_graph() -> None:
+    warming = Lane(
+        name="warming", mode="reduce-overhead", device="cuda", inductor={"triton.force_cudagraphs_warmup": True}
+    )
+
+    entry = ran(pointwise, lane=warming, cudagraphs="required")
+
+    found = graphs_of(entry)
+    assert (found.recorded, found.replayed, found.launches) == (0, 0, 0)
+    assert found.steady is not None
+    assert found.steady.warmed_up == found.steady_steps
+    assert "cudagraphs='required'" in kept_limits(entry)[1]
+
+
+def test_cuda_graphs_are_not_judged_where_the_lane_asks_for_none() -> None:
+    entry = ran(pointwise, cudagraphs="required")
+
+    assert entry.verdict == "held"
+    assert entry.reason == "cudagraphs is not judged: the lane asks for no CUDA graphs"
+
+
+def test_an_output_overwritten_by_a_replay_is_found() -> None:
+    entry = ran(pointwise, lane=GRAPHS, keeps_outputs=True)
+
+    assert measured(entry).overwritten == ("output tensor 0",)
+    assert kept_limits(entry) == ("violated", {"keeps_outputs=True": "1 output changed by a later call"})
+
+
+def test_outputs_without_cuda_graphs_are_kept() -> None:
+    entry = ran(pointwise, keeps_outputs=True)
+
+    assert measured(entry).overwritten == ()
+    assert entry.verdict == "held", entry.reason
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kernels
+
+
+def test_a_chain_of_pointwise_operations_is_one_triton_kernel() -> None:
+    entry = ran(pointwise, max_kernels=1, max_kernels_ratio=0.25)
+
+    found = kernels_of(entry)
+    assert (found.compiled.total, found.compiled.triton, found.eager.total) == (1, 1, 4)
+    assert [name.startswith("triton_") for name in found.compiled.names] == [True]
+    assert entry.verdict == "held", entry.reason
+
+
+def test_more_kernels_than_the_contract_allows() -> None:
+    entry = ran(pointwise, lane="aot", max_kernels=1, max_kernels_ratio=0.5)
+
+    assert kept_limits(entry)[1] == {"max_kernels=1": 4, "max_kernels_ratio=0.5": "1.00 (4 compiled, 4 eager)"}
+
+
+def test_kernels_are_the_same_from_a_warm_cache() -> None:
+    shared = Lane(name="shared", cache="shared")
+
+    cold = kernels_of(ran(pointwise, lane=shared))
+    warm = kernels_of(ran(pointwise, lane=shared))
+
+    assert warm == cold
+
+
+def test_library_kernels_are_told_from_tritons() -> None:
+    weight = x()
+
+    found = kernels_of(ran(lambda value: (value @ weight).relu(), x()))
+
+    assert (found.compiled.library >= 1, found.compiled.triton) == (True, 1), found.compiled.names
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"])
+def test_the_backend_of_attention_is_named(backend: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    query = torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16)
+
+    def attend(value: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return nn.functional.scaled_dot_product_attention(value, value, value)
+
+    found = kernels_of(ran(attend, query, lane="aot", numerics=None))
+
+    assert found.eager.attention == (backend.partition("_")[0].lower(),), found.eager.names
+
+
+def test_a_registered_kernel_is_in_the_step_and_an_unregistered_one_breaks_the_graph() -> None:
+    triton_add, raw_add = _triton_kernels()
+
+    held = ran(triton_add, x(), x(), max_graph_breaks=0)
+    raw = ran(raw_add, x(), x(), fullgraph=True, numerics=None)
+
+    assert held.verdict == "held", held.reason
+    assert any(name.startswith("_add_kernel") for name in kernels_of(held).compiled.names)
+    assert kernels_of(held).compiled.triton == kernels_of(held).compiled.total
+    assert "fullgraph=True" in kept_limits(raw)[1]
+
+
+def _triton_kernels() -> tuple[Any, Any]:
+    """An addition in Triton, registered with torch; and one that is called through Python that Dynamo cannot see."""
+    from kernels_of_tests import add_kernel, launched_add
+
+    @torch.library.triton_op("compilecontract_tests::add", mutates_args={})
+    def add(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(one)
+        torch.library.wrap_triton(add_kernel)[(one.numel() // 256,)](one, other, out, one.numel(), BLOCK=256)
+        return out
+
+    def registered(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return add(one.sin(), other).cos()
+
+    def raw(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return launched_add(one.sin(), other).cos()
+
+    return registered, raw
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Host syncs
+
+
+def with_item(value: torch.Tensor) -> torch.Tensor:
+    if value.sum().item() > -1e30:
+        return value + 1
+    return value - 1
+
+
+def test_an_item_in_the_step_is_a_sync_at_its_line() -> None:
+    entry = ran(with_item, max_host_syncs=0)
+
+    found = measured(entry).host_syncs
+    assert found is not None
+    assert [each.count for each in found] == [1]
+    location = found[0].location
+    assert location is not None
+    assert location.line == with_item.__code__.co_firstlineno + 1
+    assert kept_limits(entry) == ("violated", {"max_host_syncs=0": 1})
+
+
+def test_a_step_without_a_sync_has_none() -> None:
+    entry = ran(pointwise, max_host_syncs=0)
+
+    assert measured(entry).host_syncs == ()
+    assert entry.verdict == "held", entry.reason
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory
+
+
+def test_a_fused_chain_holds_less_than_eager_does() -> None:
+    big = x(4096, 4096)
+
+    entry = ran(lambda value: ((value.sin() + 1).relu() * 2).sum(0), big, max_memory_ratio=0.6)
+
+    found = memory_of(entry)
+    assert found.eager_peak_bytes >= 3 * big.nbytes
+    assert found.peak_bytes < 1.2 * big.nbytes
+    assert found.pool_bytes == 0
+    assert entry.verdict == "held", entry.reason
+
+
+def test_the_pools_of_cuda_graphs_are_part_of_the_peak() -> None:
+    big = x(2048, 2048)
+
+    found = memory_of(ran(pointwise, big, lane=GRAPHS))
+
+    assert found.pool_bytes >= big.nbytes
+    assert found.peak_bytes >= found.pool_bytes
+
+
+def test_more_memory_than_the_contract_allows() -> None:
+    entry = ran(pointwise, x(2048, 2048), lane=GRAPHS, max_memory_ratio=0.1)
+
+    limit, said = next(iter(kept_limits(entry)[1].items()))
+    assert limit == "max_memory_ratio=0.1"
+    assert str(said).endswith("in CUDA graphs)")
+
+
+LEAKED: list[torch.Tensor] = []
+
+
+@torch._dynamo.disable
+def leak(value: torch.Tensor) -> None:
+    LEAKED.append(value.clone())
+
+
+def leaking(value: torch.Tensor) -> torch.Tensor:
+    leak(value)
+    return value.sin()
+
+
+def test_memory_that_every_step_leaves_behind_is_a_violation() -> None:
+    value = x()
+    try:
+        entry = ran(leaking, value, numerics=None)
+    finally:
+        LEAKED.clear()
+
+    assert memory_of(entry).growth_bytes == value.nbytes
+    assert kept_limits(entry) == (
+        "violated",
+        {"max_memory_growth=0 (default)": "each steady step leaves 256.0 KiB behind"},
+    )
+
+
+def test_a_workspace_made_once_is_no_leak() -> None:
+    weight = x()
+
+    assert memory_of(ran(lambda value: value @ weight, x())).growth_bytes == 0
+
+
+def test_running_out_of_memory_breaks_one_lane_and_is_given_back() -> None:
+    # Eager sums a slice at a time; compiled in lane aot the whole is there at once.
+    free, _ = torch.cuda.mem_get_info()
+    rows = free // 4 // 1024 * 2
+
+    def too_much(value: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return value.expand(rows, 1024).contiguous().sum()
+        return value.sum() * rows
+
+    entry = ran(too_much, x(1, 1024), lane="aot", calls=1)
+
+    assert entry.verdict == "broken"
+    assert entry.reason.startswith("no exception (default): out of memory")
+    assert torch.cuda.memory_reserved() < free // 8
+    assert ran(pointwise).verdict == "held"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Speed
+
+
+def test_a_fused_chain_is_faster_and_the_limit_is_judged() -> None:
+    def chain(value: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            value = (value.sin() + 1).relu() * 2
+        return value
+
+    entry = ran(chain, x(4096, 4096), min_speedup=2.0)
+
+    found = measured(entry).speed
+    assert isinstance(found, Speed)
+    assert found.samples >= 50
+    assert found.spread[0] > 2.0
+    assert found.compile_seconds > 0
+    assert entry.verdict == "held", entry.reason
+
+
+def test_a_speedup_that_is_not_there_is_a_violation() -> None:
+    entry = ran(lambda value: value @ value, x(2048, 2048), min_speedup=3.0)
+
+    assert "min_speedup=3.0" in kept_limits(entry)[1]
+
+
+def test_speed_is_not_measured_unless_asked_for() -> None:
+    found = measured(ran(pointwise))
+
+    assert found.speed is None
+    assert found.unmeasured["speed"] == "nobody asked for it (min_speedup, or --contract-speed)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The counts, and what is left behind
+
+
+def test_steady_steps_change_no_count_and_no_number() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64)).cuda()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    with lane_of("inductor") as lane:
+        found = lane.train(model, [(x(8, 64),)] * 3)
+
+    assert (found.graphs, found.recompiles, found.backward_graphs) == (1, (), 1)
+    assert len(found.calls or ()) == 3
+    assert found.numerics is not None
+    assert found.numerics.differences == ()
+    assert all(torch.equal(value.cpu(), before[name].cpu()) for name, value in model.state_dict().items())
+
+
+def test_random_numbers_go_on_as_without_the_steady_steps() -> None:
+    with lane_of("inductor") as lane:
+        lane.run(nn.Dropout(0.5), (x(),), (x(),))
+        after = torch.rand(4, device="cuda")
+    with lane_of("inductor") as lane:
+        lane.run(nn.Dropout(0.5), (x(),), (x(),))
+        again = torch.rand(4, device="cuda")
+
+    assert torch.equal(after, again)
+
+
+def test_a_call_that_compiles_each_time_has_no_steady_step() -> None:
+    entry = ran(_counting(), lane="aot", allow_recompile_limit=True, numerics=None, max_kernels=5)
+
+    assert measured(entry).kernels is None
+    assert measured(entry).unmeasured["kernels"] == "a repeated call compiles again"
+    assert "max_kernels=5" in kept_limits(entry)[1]
+
+
+def _counting() -> Any:
+    # A text, since torch would make a number dynamic.
+    state = {"calls": ""}
+
+    def counting(value: torch.Tensor) -> torch.Tensor:
+        state["calls"] += "x"
+        return value + len(state["calls"])
+
+    return counting
+
+
+def test_a_graph_pool_of_an_earlier_lane_is_not_counted_again() -> None:
+    ran(pointwise, x(2048, 2048), lane=GRAPHS)
+
+    found = memory_of(ran(pointwise, x(64, 64), lane=GRAPHS))
+
+    assert found.pool_bytes < x(2048, 2048).nbytes
+
+
+def test_pools_are_known_by_their_ids() -> None:
+    assert device_memory.DEFAULT_POOL not in device_memory.pool_ids()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A lost device: whole sessions
+
+LOSING = """
+    import pytest
+    import torch
+    import triton
+    import triton.language as tl
+
+
+    @triton.jit
+    def wild(out, BLOCK: tl.constexpr):
+        where = tl.arange(0, BLOCK).to(tl.int64) + (1 << 44)
+        tl.store(out + where, where.to(tl.float32))
+
+
+    @torch.library.custom_op("losing::wild", mutates_args={"out"})
+    def write_wild(out: torch.Tensor) -> None:
+        wild[(1,)](out, BLOCK=128)
+
+
+    @write_wild.register_fake
+    def _(out):
+        return None
+
+
+    def fine(x):
+        return x.sin() + 1
+
+
+    def out_of_bounds(x):
+        y = x.clone()
+        if torch.compiler.is_compiling():
+            write_wild(y)
+        return y + 1
+
+
+    def test_before(compile_lane):
+        compile_lane.run(fine, (torch.ones(64),), (torch.ones(64),))
+
+
+    def test_writes_out_of_bounds(compile_lane):
+        compile_lane.run(out_of_bounds, (torch.ones(64),))
+
+
+    @pytest.mark.parametrize("size", [8, 16])
+    def test_after(compile_lane, size):
+        compile_lane.run(fine, (torch.ones(size),), (torch.ones(size),))
+
+
+    def test_ordinary():
+        assert True
+"""
+
+
+@pytest.fixture
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))))
+    pytester.makepyfile(test_losing=textwrap.dedent(LOSING))
+    return pytester
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    entries = json.loads((folder / "report" / "receipt.json").read_text())["entries"]
+    return {each["test"].partition("::")[2]: each["verdict"] for each in entries}
+
+
+EXPECTED = {
+    "test_before[aot]": "held",
+    "test_writes_out_of_bounds[aot]": "broken",
+    "test_after[aot-8]": "held",
+    "test_after[aot-16]": "held",
+}
+
+
+def plugin() -> list[str]:
+    try:
+        from importlib.metadata import entry_points
+
+        if any(each.name == "compilecontract" for each in entry_points(group="pytest11")):
+            return []
+    except ImportError:
+        pass
+    return ["-p", "pytest_compilecontract.plugin"]
+
+
+def test_a_kernel_that_writes_out_of_bounds_breaks_its_lane_alone(session: pytest.Pytester) -> None:
+    result = session.runpytest_subprocess(
+        *plugin(), "--compile-contracts", "--contract-lanes=aot", "--contract-report=report"
+    )
+
+    assert verdicts(session.path) == EXPECTED
+    result.assert_outcomes(passed=4, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*raised CUDA error*", "*illegal memory access*cannot use CUDA any more*"])
+
+
+def test_a_worker_that_lost_its_device_is_replaced(session: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+
+    result = session.runpytest_subprocess(
+        *plugin(), "--compile-contracts", "--contract-lanes=aot", "--contract-report=report", "-n1"
+    )
+
+    assert verdicts(session.path) == EXPECTED
+    result.stdout.fnmatch_lines(["*1 failed, 4 passed, 1 worker replaced*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_an_entry_names_its_card(session: pytest.Pytester) -> None:
+    session.runpytest_subprocess(
+        *plugin(), "--compile-contracts", "--contract-lanes=aot", "--contract-report=report", "-k", "before"
+    )
+
+    entries = json.loads((session.path / "report" / "receipt.json").read_text())["entries"]
+    assert [each["card"].partition(" ")[0] for each in entries] == ["0"]
+    assert all("GPU-" in each["card"] for each in entries)
