@@ -324,11 +324,13 @@ class Runner:
 
     def _kept_alive(self, compiled: Trail, eager: Trail) -> None:
         """Note what compiled code keeps in memory and eager does not."""
-        # What an exception passed is alive as long as it is. CUDA graphs put outputs in memory of their own.
-        if compiled.error is not None or eager.error is not None or self._has_cuda_graphs():
-            return
+        # What an exception passed is alive as long as it is: one that is suppressed lives on in the records of a log.
+        # CUDA graphs put outputs in memory of their own.
         assert self._measuring is not None
-        self._measuring.ledger.forget_frames()
+        ledger = self._measuring.ledger
+        if compiled.error is not None or eager.error is not None or ledger.suppressed() or self._has_cuda_graphs():
+            return
+        ledger.forget_frames()
         for at in compiled.watch.kept(eager.alive):
             compiled.facts[f"memory: {at}"] = "keeps it alive"
 
