@@ -273,6 +273,8 @@ class Hooks:
         stack = contextlib.ExitStack()
         try:
             if contract.unusable is None:
+                # Before the lane's settings are set, which are none of the environment's.
+                self._where()
                 try:
                     stack.enter_context(_surroundings(contract, self._settings.overrides))
                 except UsageError as error:
