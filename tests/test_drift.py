@@ -330,11 +330,12 @@ def test_a_time_without_a_band_is_not_known_and_never_guessed(before_: Any, afte
 
 
 def test_a_band_of_one_run_is_no_band() -> None:
-    forged = an_entry(spread={"steady_seconds": (1.0, 1.0)})
+    forged = an_entry(spread={"steady_seconds": (1.0, 1.0), "ops_captured": (0.0, 1000.0)})
 
     lane = compare(before(forged), after(repeated(steady_seconds=(2.0, 2.0))), TIMES).lanes[0]
+    lost = compare(before(forged), after(an_entry(WORSENED["ops_captured"]))).lanes[0]
 
-    assert lane.verdict == "unverified"
+    assert (lane.verdict, lost.verdict) == ("unverified", "drifted")
 
 
 def test_what_no_policy_judges_is_told_where_both_have_a_band() -> None:
