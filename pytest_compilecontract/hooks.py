@@ -274,7 +274,7 @@ class Hooks:
         try:
             if contract.unusable is None:
                 # Before the lane's settings are set, which are none of the environment's.
-                self._where()
+                self.where()
                 try:
                     stack.enter_context(_surroundings(contract, self._settings.overrides))
                 except UsageError as error:
