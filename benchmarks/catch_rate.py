@@ -141,8 +141,9 @@ class Bench:
                     job["arguments"] = ["-q", "--compile-contracts", "--contract-report=report", *options, TESTS]
                 else:
                     job |= {"case": str(case.path), "right": right(case), "pytest_torch": str(self._pytest_torch())}
-                jobs.append(job | {"key": key(case, kind)})
-        return jobs
+                jobs.append(job | {"key": key(case, kind), "inductor": "inductor" in (case.judged, *case.lanes)})
+        # What Inductor compiles takes longest: the others are told first.
+        return sorted(jobs, key=lambda job: bool(job["inductor"]))
 
     def _pytest_torch(self) -> Path:
         folder = self.out / "pytest-torch"
