@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "corpus")]
 
-from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, lay_out, read_cases  # noqa: E402
+from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, Lane, lay_out, read_cases  # noqa: E402
 
 from pytest_compilecontract.drift import LaneComparison, compare  # noqa: E402
 from pytest_compilecontract.errors import ReceiptError  # noqa: E402
@@ -235,7 +235,7 @@ def mark(path: Path, made_from: str, ended: int) -> None:
 
 
 def right(case: Case) -> dict[str, Any]:
-    return {"backend": BACKENDS[case.judged], **case.right}
+    return {"backend": BACKENDS[case.judged], "raises": case.raises, **case.right}
 
 
 # Judging
@@ -321,7 +321,8 @@ def tallies(bench: Bench) -> dict[str, Tally]:
         lane = case.expected.get(case.judged)
         if lane is None:
             continue
-        colours = {release: colours_of(bench.seen(release, case), case) for release in bench.pythons}
+        pins = pinned(bench, case, lane)
+        colours = {release: colours_of(bench.seen(release, case), case, pins) for release in bench.pythons}
         for tool in dict.fromkeys(name for each in colours.values() for name in each):
             tally = found.setdefault(tool, Tally())
             for index, release in enumerate(RELEASES):
@@ -337,10 +338,26 @@ def tallies(bench: Bench) -> dict[str, Tally]:
     return found
 
 
-def colours_of(seen: Seen | None, case: Case) -> dict[str, str]:
+def pinned(bench: Bench, case: Case, lane: Lane) -> dict[str, str]:
+    """The numbers that tests with the counting tools pin: what they give on the first release where all is right.
+
+    Where none is, whoever knows what is right writes that.
+    """
+    for index, release in enumerate(RELEASES):
+        if lane.verdicts[index] == "held" and release in bench.pythons and (seen := bench.seen(release, case)):
+            return {tool: said for tool, said in seen.others.items() if said.startswith("count ")}
+    known = {"CompileCounter.frame_count": "backend_calls", "explain().graph_break_count": "breaks"}
+    return {tool: f"count {case.right[name]}" for tool, name in known.items() if name in case.right}
+
+
+def colours_of(seen: Seen | None, case: Case, pins: Mapping[str, str]) -> dict[str, str]:
     if seen is None:
         return {}
-    others = {tool: said.partition(":")[0] for tool, said in seen.others.items()}
+    others = {}
+    for tool, said in seen.others.items():
+        others[tool] = said.partition(":")[0]
+        if said.startswith("count "):
+            others[tool] = GREEN if said == pins.get(tool, said) else RED
     return {OURS: colour(seen.verdict(case.judged)), **others}
 
 
