@@ -483,11 +483,7 @@ def noise(bench: Bench, rounds: int) -> str:
 
     Without the lanes of Inductor, which would be most of the time and share all counts but their numbers with `aot`.
     """
-    cases = [
-        dataclasses.replace(case, lanes=tuple(lane for lane in case.lanes if lane != "inductor"))
-        for case in bench.cases.values()
-        if not case.alone
-    ]
+    cases = [case for case in in_lanes(bench.cases, ("capture", "aot")).values() if not case.alone]
     sentences = []
     for release, python in bench.pythons.items():
         shutil.rmtree(bench.out / f"noise-{release}", ignore_errors=True)
@@ -542,6 +538,7 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="only cases with this in their name"
     )
+    parser.add_argument("--lanes", metavar="A,B", help=f"only these of {', '.join(BACKENDS)}")
     parser.add_argument("--without-others", action="store_true", help="the plugin alone")
     parser.add_argument("--others-alone", action="store_true", help="the other tools alone")
     parser.add_argument("--judge-only", action="store_true", help="run nothing: judge the results that are there")
@@ -552,6 +549,8 @@ def main() -> int:
     cases = read_cases(arguments.cases, None) if arguments.cases else read_cases(CASES, EXPECTATIONS)
     if arguments.only:
         cases = {name: case for name, case in cases.items() if any(each in name for each in arguments.only)}
+    if arguments.lanes:
+        cases = in_lanes(cases, arguments.lanes.split(","))
     if not cases:
         parser.error("no case there")
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -578,6 +577,16 @@ def main() -> int:
     if arguments.record:
         record(arguments.record, bench, found, text, said)
     return 1 if wrong else 0
+
+
+def in_lanes(cases: Mapping[str, Case], names: Sequence[str]) -> dict[str, Case]:
+    """The cases in these lanes alone, with what is expected of them there."""
+    kept = {}
+    for case in cases.values():
+        if lanes := tuple(lane for lane in case.lanes if lane in names):
+            expected = {name: lane for name, lane in case.expected.items() if name in names}
+            kept[case.name] = dataclasses.replace(case, lanes=lanes, expected=expected)
+    return kept
 
 
 def show(bench: Bench, found: Sequence[Step]) -> None:
