@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "corpus")]
 
-from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, lay_out, read_cases  # noqa: E402
+from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, Lane, lay_out, read_cases  # noqa: E402
 
 from pytest_compilecontract.drift import LaneComparison, compare  # noqa: E402
 from pytest_compilecontract.errors import ReceiptError  # noqa: E402
@@ -141,8 +141,9 @@ class Bench:
                     job["arguments"] = ["-q", "--compile-contracts", "--contract-report=report", *options, TESTS]
                 else:
                     job |= {"case": str(case.path), "right": right(case), "pytest_torch": str(self._pytest_torch())}
-                jobs.append(job | {"key": key(case, kind)})
-        return jobs
+                jobs.append(job | {"key": key(case, kind), "inductor": "inductor" in (case.judged, *case.lanes)})
+        # What Inductor compiles takes longest: the others are told first.
+        return sorted(jobs, key=lambda job: bool(job["inductor"]))
 
     def _pytest_torch(self) -> Path:
         folder = self.out / "pytest-torch"
@@ -234,7 +235,7 @@ def mark(path: Path, made_from: str, ended: int) -> None:
 
 
 def right(case: Case) -> dict[str, Any]:
-    return {"backend": BACKENDS[case.judged], **case.right}
+    return {"backend": BACKENDS[case.judged], "raises": case.raises, **case.right}
 
 
 # Judging
@@ -320,7 +321,8 @@ def tallies(bench: Bench) -> dict[str, Tally]:
         lane = case.expected.get(case.judged)
         if lane is None:
             continue
-        colours = {release: colours_of(bench.seen(release, case), case) for release in bench.pythons}
+        pins = pinned(bench, case, lane)
+        colours = {release: colours_of(bench.seen(release, case), case, pins) for release in bench.pythons}
         for tool in dict.fromkeys(name for each in colours.values() for name in each):
             tally = found.setdefault(tool, Tally())
             for index, release in enumerate(RELEASES):
@@ -336,10 +338,26 @@ def tallies(bench: Bench) -> dict[str, Tally]:
     return found
 
 
-def colours_of(seen: Seen | None, case: Case) -> dict[str, str]:
+def pinned(bench: Bench, case: Case, lane: Lane) -> dict[str, str]:
+    """The numbers that tests with the counting tools pin: what they give on the first release where all is right.
+
+    Where none is, whoever knows what is right writes that.
+    """
+    for index, release in enumerate(RELEASES):
+        if lane.verdicts[index] == "held" and release in bench.pythons and (seen := bench.seen(release, case)):
+            return {tool: said for tool, said in seen.others.items() if said.startswith("count ")}
+    known = {"CompileCounter.frame_count": "backend_calls", "explain().graph_break_count": "breaks"}
+    return {tool: f"count {case.right[name]}" for tool, name in known.items() if name in case.right}
+
+
+def colours_of(seen: Seen | None, case: Case, pins: Mapping[str, str]) -> dict[str, str]:
     if seen is None:
         return {}
-    others = {tool: said.partition(":")[0] for tool, said in seen.others.items()}
+    others = {}
+    for tool, said in seen.others.items():
+        others[tool] = said.partition(":")[0]
+        if said.startswith("count "):
+            others[tool] = GREEN if said == pins.get(tool, said) else RED
     return {OURS: colour(seen.verdict(case.judged)), **others}
 
 
@@ -465,11 +483,7 @@ def noise(bench: Bench, rounds: int) -> str:
 
     Without the lanes of Inductor, which would be most of the time and share all counts but their numbers with `aot`.
     """
-    cases = [
-        dataclasses.replace(case, lanes=tuple(lane for lane in case.lanes if lane != "inductor"))
-        for case in bench.cases.values()
-        if not case.alone
-    ]
+    cases = [case for case in in_lanes(bench.cases, ("capture", "aot")).values() if not case.alone]
     sentences = []
     for release, python in bench.pythons.items():
         shutil.rmtree(bench.out / f"noise-{release}", ignore_errors=True)
@@ -524,6 +538,7 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="only cases with this in their name"
     )
+    parser.add_argument("--lanes", metavar="A,B", help=f"only these of {', '.join(BACKENDS)}")
     parser.add_argument("--without-others", action="store_true", help="the plugin alone")
     parser.add_argument("--others-alone", action="store_true", help="the other tools alone")
     parser.add_argument("--judge-only", action="store_true", help="run nothing: judge the results that are there")
@@ -534,6 +549,8 @@ def main() -> int:
     cases = read_cases(arguments.cases, None) if arguments.cases else read_cases(CASES, EXPECTATIONS)
     if arguments.only:
         cases = {name: case for name, case in cases.items() if any(each in name for each in arguments.only)}
+    if arguments.lanes:
+        cases = in_lanes(cases, arguments.lanes.split(","))
     if not cases:
         parser.error("no case there")
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -560,6 +577,16 @@ def main() -> int:
     if arguments.record:
         record(arguments.record, bench, found, text, said)
     return 1 if wrong else 0
+
+
+def in_lanes(cases: Mapping[str, Case], names: Sequence[str]) -> dict[str, Case]:
+    """The cases in these lanes alone, with what is expected of them there."""
+    kept = {}
+    for case in cases.values():
+        if lanes := tuple(lane for lane in case.lanes if lane in names):
+            expected = {name: lane for name, lane in case.expected.items() if name in names}
+            kept[case.name] = dataclasses.replace(case, lanes=lanes, expected=expected)
+    return kept
 
 
 def show(bench: Bench, found: Sequence[Step]) -> None:

@@ -2,9 +2,10 @@
 
     python other_tools.py CASE.py RIGHT
 
-RIGHT is JSON: the backend, and the counts of the right outcome (breaks, recompiles, backend_calls). Each tool is used
-as its users write it, with those counts where it takes any. Printed is JSON: for each tool "green", "red", or why it
-cannot be used: a tool that can only say "none" says nothing of a case whose right outcome has one.
+RIGHT is JSON: the backend, the breaks and recompiles of the right outcome, the exception that both runs are to raise,
+and whether the case sets a stance of its own. Each tool is used as its users write it. Printed is JSON: for each tool
+"green", "red", "count N" where its users pin a number, or why it cannot be used: a tool that can only say "none" says
+nothing of a case whose right outcome has one.
 
 Each tool runs in a fork of its own, so that none sees what another compiled, and a crash is that tool's alone.
 """
@@ -29,6 +30,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 SECONDS = 600
 GREEN, RED = "green", "red"
+
+
+class Count(Exception):  # noqa: N818 - what a tool gives
+    """The number that a test with this tool pins."""
 
 
 class Unusable(Exception):  # noqa: N818 - says that a tool is
@@ -89,6 +94,8 @@ def error_on_recompile(case: ModuleType, right: dict[str, Any]) -> None:
 
 def fail_on_recompile(case: ModuleType, right: dict[str, Any]) -> None:
     """The first call warms up; the stance holds from the second on."""
+    if right.get("stance"):
+        raise Unusable("the case sets a stance of its own")
     if right["recompiles"]:
         raise Unusable("the right outcome has a recompile")
 
@@ -110,12 +117,12 @@ def fail_on_recompile(case: ModuleType, right: dict[str, Any]) -> None:
 def frame_count(case: ModuleType, right: dict[str, Any]) -> None:
     counting = CompileCounterWithBackend(right["backend"])
     made(case, lambda target: torch.compile(target, **{**options(case, right), "backend": counting}))
-    assert counting.frame_count == right["backend_calls"]
+    raise Count(counting.frame_count)
 
 
 def explain(case: ModuleType, right: dict[str, Any]) -> None:
     target, calls = inputs(case)
-    assert torch._dynamo.explain(target)(*calls[0]).graph_break_count == right["breaks"]
+    raise Count(torch._dynamo.explain(target)(*calls[0]).graph_break_count)
 
 
 def assert_close(case: ModuleType, right: dict[str, Any]) -> None:
@@ -159,6 +166,8 @@ def no_graph_breaks(case: ModuleType, right: dict[str, Any]) -> None:
 
 def no_recompiles(case: ModuleType, right: dict[str, Any]) -> None:
     package = pytest_torch()
+    if right.get("stance"):
+        raise Unusable("the case sets a stance of its own")
     target, calls = inputs(case)
     package.assert_no_recompiles(target, *calls, max_recompiles=right["recompiles"])
 
@@ -204,9 +213,15 @@ def outcome(tool: str, path: Path, right: dict[str, Any]) -> str:
         case = load(path)
         with torch._dynamo.config.patch(**getattr(case, "CFG", {})):
             TOOLS[tool](case, right)
+            if right.get("raises"):
+                return f"{RED}: nothing was raised"
     except Unusable as error:
         return f"not used: {error}"
+    except Count as error:
+        return f"count {error}"
     except Exception as error:  # noqa: BLE001 - whatever it raises, the test would be red
+        if right.get("raises") in {type(each).__name__ for each in (error, error.__cause__)}:
+            return GREEN  # written with pytest.raises
         said = traceback.format_exception_only(error)[-1].strip().splitlines()
         return f"{RED}: {said[0][:200]}" if said else RED
     return GREEN

@@ -6,6 +6,7 @@ import pytest
 import torch
 from holding import hold, kept_limits, lane_of, measured
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.runner import BrokenLane
@@ -51,23 +52,60 @@ def test_what_is_returned_is_compared_place_by_place() -> None:
 
 
 def test_gradients_of_the_bodys_own_backward_are_compared() -> None:
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * (3 if torch._dynamo.is_compiling() else 2)
-
     def body(compile):
         x = torch.ones(3, requires_grad=True)
-        compile(Doubled.apply)(x).sum().backward()
+        run = compile(lambda x: (x * 2).sum() * (1.5 if torch.compiler.is_compiling() else 1.0))
+        run(x).backward()
         return x.grad
 
-    with_fault = hold(lambda lane: lane.compare(body))
+    entry = hold(lambda lane: lane.compare(body))
 
-    assert measured(with_fault).numerics.compared == 1
+    assert [(each.at, each.kind) for each in measured(entry).numerics.differences] == [("body 0 output", "value")]
+
+
+def test_a_call_that_runs_eager_in_silence_is_seen() -> None:
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def body(compile):
+        run = compile(lambda x: x.sin())
+        found = [run(torch.ones(2))]
+        with Passing():
+            found.append(run(torch.ones(2)))
+        return found
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert kept_limits(entry) == (
+        "violated",
+        {"compiled code runs in steady calls (default)": "1 of 2 calls ran none"},
+    )
+
+
+def test_what_never_has_anything_to_run_is_not_held_to_another_that_has() -> None:
+    def body(compile):
+        sines, nothing = compile(lambda x: x.sin()), compile(lambda x: x)
+        return [run(torch.ones(2)) for run in (sines, nothing, sines, nothing)]
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert kept_limits(entry) == ("held", {})
+    assert [each.graphs_executed for each in measured(entry).calls] == [1, 1, 0, 0]
+
+
+def test_a_module_compiled_in_place_is_noted_and_put_back() -> None:
+    module = nn.Linear(2, 2)
+
+    def body(compile):
+        compile(module, in_place=True)
+        return [module(torch.ones(2)) for _ in range(2)]
+
+    entry = hold(lambda lane: lane.compare(body))
+
+    assert kept_limits(entry) == ("held", {})
+    assert [each.graphs_executed for each in measured(entry).calls] == [1, 1]
+    assert module._compiled_call_impl is None
 
 
 def test_keywords_of_compile_win_over_the_lanes() -> None:
@@ -83,9 +121,8 @@ def test_keywords_of_compile_win_over_the_lanes() -> None:
 def test_an_exception_in_the_compiled_run_alone_breaks_the_lane() -> None:
     def body(compile):
         run = compile(lambda x: x.sin())
-        if run(torch.ones(1)) is not None and type(run).__name__ != "function":
-            raise ValueError("never")
-        if getattr(run, "_torchdynamo_orig_callable", None) is not None:
+        run(torch.ones(1))
+        if hasattr(run, "_torchdynamo_orig_callable"):
             raise ValueError("compiled")
         return 1
 
@@ -107,7 +144,7 @@ def test_an_exception_of_eagers_own_is_raised() -> None:
 
 def test_a_difference_in_raising_is_a_broken_lane() -> None:
     def body(compile):
-        if compile.__name__ == "compile":
+        if compile(torch.sin) is not torch.sin:
             raise ValueError("compiled")
 
     with lane_of("aot") as lane, pytest.raises(BrokenLane):
