@@ -64,7 +64,7 @@ def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> 
     assert re.sub(r"^torch \S+", "torch", said.out) == (
         "torch\n"
         "blocks:sample\n"
-        "  held  capture  2 graphs, 1 break, 0 recompiles, 4 ops, 4 executed, ? backward\n"
+        "  held  capture  2 graphs, 1 break, 0 recompiles, 4 ops, 4 executed\n"
         "lanes: 1 held\n"
         "\n"
         "this contract holds today in capture, over 2 calls:\n"
