@@ -35,9 +35,14 @@ class Observation:
     @property
     def measurement(self) -> Measurement:
         """The measurement; inside the block, of what was compiled so far. No numerics: nothing was compared."""
-        reason = "observed, not run against eager"
-        measured = without_comparison(self._measuring.measurement(), reason)
-        return with_facts(measured, nowhere(reason if torch.cuda.is_available() else NO_CUDA))
+        return alone(self._measuring.measurement())
+
+
+def alone(measured: Measurement) -> Measurement:
+    """The measurement of what was compiled and not run against eager."""
+    reason = "observed, not run against eager"
+    facts = nowhere(reason if torch.cuda.is_available() else NO_CUDA)
+    return with_facts(without_comparison(measured, reason), facts)
 
 
 @contextlib.contextmanager

@@ -574,7 +574,7 @@ def test_all_are_told_in_one_line(recorded: Ran) -> None:
 
 
 def test_what_holds_is_recorded_and_what_broke_is_not(recorded: Ran) -> None:
-    files = [*(recorded.folder / "contracts/baselines").rglob("*.json")]
+    files = [*(recorded.folder / "contracts/baselines").rglob("test_*.json")]
     kept = json.loads(files[0].read_text(encoding="utf-8"))["contracts"]
 
     assert len(files) == 1
@@ -630,7 +630,7 @@ def test_drift_fails_a_test_and_what_does_not_compile_any_more_is_no_silence(rec
 def test_drift_is_recorded_on_asking(recorded: Ran, tmp_path: Path) -> None:
     kept = recorded.folder / "contracts/baselines"
     copy = tmp_path / "kept"
-    for file in kept.rglob("*.json"):
+    for file in kept.rglob("test_*.json"):
         target = copy / file.relative_to(kept)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())
