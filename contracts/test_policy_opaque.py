@@ -1,0 +1,31 @@
+"""Policy: one fragile function stays opaque, and the block around it stays whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contracts.policies.opaque import Around, smooth_allowed, smooth_disabled, smooth_nonstrict, smooth_op
+from pytest_compilecontract import compile_contract
+from pytest_compilecontract.lane import CompileLane
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
+@pytest.mark.parametrize(
+    "middle", [smooth_op, smooth_allowed, smooth_nonstrict], ids=["custom_op", "allowed", "nonstrict"]
+)
+def test_the_block_stays_whole(compile_lane: CompileLane, middle: object) -> None:
+    """As a custom op, allowed in the graph or traced without Dynamo, the function costs no break and no graph."""
+    with torch.no_grad():
+        compile_lane.run(Around(middle).eval(), (X,), (X,))  # type: ignore[arg-type]
+
+
+@compile_contract(max_graphs=2, max_graph_breaks=1, max_recompiles=0)
+def test_disabled_it_costs_a_break_and_a_graph(compile_lane: CompileLane) -> None:
+    """`torch.compiler.disable` runs anything, at the price of one break: two graphs, the function between them."""
+    with torch.no_grad():
+        seen = compile_lane.run(Around(smooth_disabled).eval(), (X,), (X,))
+
+    assert (seen.graphs, len(seen.graph_breaks or ())) == (2, 1)
