@@ -56,7 +56,8 @@ class Entrances(Taps):
         were = self._were
         if were is not None:
             module = getattr(config, "__name__", "")
-            if module in self._configs and module not in were:
+            # torch 2.15 sets what is no setting, too, while it makes the module: then there is nothing to copy yet.
+            if module in self._configs and module not in were and name in vars(config).get("_config", ()):
                 were[module] = (config, config.get_config_copy())
         original(config, name, value)
 
