@@ -87,6 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except ContractError as error:
         return _refused(error)
+    except OSError as error:
+        # A disk that is full, a name that is too long: never an answer, and exit code 1 would be one.
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Python flushes once more at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _refused(UsageError(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)))
     return code
 
 
@@ -389,12 +397,26 @@ def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
     """The files to write, each with its format."""
     named = [(chosen.format, chosen.output), *((kind, getattr(chosen, kind)) for kind in FORMATS[1:])]
     wanted = [(kind, path) for kind, path in named if path is not None]
-    places: dict[Path, str] = {path.resolve(): "is a run to read" for path in chosen.runs}
+    places: dict[Path, str] = {}
+    for run in chosen.runs:
+        for path in (run, *(run.rglob("*.json") if run.is_dir() else ())):
+            places[_place(path)] = "is a run to read" if path == run else f"is of {run}, a run to read"
+    for given in filter(None, (chosen.policy, chosen.waivers)):
+        places[_place(given)] = "is read, too"
     for _, path in wanted:
-        if path.resolve() in places:
-            raise UsageError(f"{path}: {places[path.resolve()]}, write the matrix to another file")
-        places[path.resolve()] = "is named twice"
+        if why := places.get(_place(path)):
+            raise UsageError(f"{path}: {why}, write the matrix to another file")
+        places[_place(path)] = "is named twice"
     return wanted
+
+
+def _place(path: Path) -> Path:
+    """Where a path leads; two that lead to one file are the same."""
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        # So Python 3.11 and 3.12 say it.
+        raise UsageError(f"{path}: a link that leads to itself") from error
 
 
 def _rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy, everything: bool) -> bytes:

@@ -556,6 +556,10 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._worker or self._settings.rest is not None:
             return
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            self.session.cut_off = "it was interrupted"
+        elif session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            self.session.cut_off = "pytest failed by itself"
         try:
             self.session.write_report()
             self._hold_to_history()

@@ -16,6 +16,7 @@ from .receipt import (
     Entry,
     Environment,
     Receipt,
+    cut_off,
     entry_from_data,
     entry_to_data,
     environment_from_data,
@@ -24,6 +25,7 @@ from .receipt import (
 
 NAME = "journal.jsonl"
 ENDED = "the process ended while this lane ran"
+KILLED = "the process ended, and left a journal"
 
 
 class Journal:
@@ -110,6 +112,7 @@ def recovered(path: Path) -> tuple[Receipt, tuple[str, ...]]:
         created=head["created"],
         environments=environments,
         entries=tuple({**entries, **running}.values()),
+        setup=cut_off(environments, KILLED),
     )
     return receipt, tuple(running)
 
@@ -117,7 +120,7 @@ def recovered(path: Path) -> tuple[Receipt, tuple[str, ...]]:
 def _line(text: str, path: Path, number: int) -> dict[str, Any]:
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReceiptError(f"{path}: line {number} is no JSON") from error
     if not isinstance(line, dict):
         raise ReceiptError(f"{path}: line {number} is no object")

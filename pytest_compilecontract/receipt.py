@@ -150,6 +150,12 @@ class Receipt:
         object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))
 
 
+def cut_off(environments: Mapping[str, Environment], why: str) -> Setup:
+    """What a receipt says of a run that began to measure and did not come to its end."""
+    known = sorted({f"torch {each.torch}" for each in environments.values() if each.torch})
+    return Setup(asked=", ".join(known) or "the run", not_finished=why)
+
+
 def _order(entry: Entry) -> tuple[str, ...]:
     return (entry.contract, entry.lane, entry.environment, entry.test, entry.worker)
 
@@ -396,7 +402,13 @@ def write_bytes(path: Path, data: bytes) -> None:
     try:
         if not path.name:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        if path.is_symlink():
+            # What it leads to is replaced, and not the link.
+            path = path.resolve()
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A device or a pipe would be gone, with a file in its place.
+            raise ValueError("not a regular file")
+        beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             beside.write_bytes(data)
@@ -405,6 +417,9 @@ def write_bytes(path: Path, data: bytes) -> None:
             beside.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise _named(ReceiptError(f"cannot be written ({_cause(error)})"), str(path)) from error
+    except RuntimeError as error:
+        # So Python 3.11 and 3.12 say that a link leads to itself.
+        raise ReceiptError(f"{path}: cannot be written (a loop of links)") from error
 
 
 def remove_file(path: Path) -> None:

@@ -19,6 +19,7 @@ from .receipt import (
     Entry,
     Environment,
     Receipt,
+    cut_off,
     defaults_key,
     entry_from_data,
     environment_from_data,
@@ -67,6 +68,8 @@ class Session:
     environments: dict[str, Environment] = field(default_factory=dict)
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     journal: Journal | None = None
+    # Why the session did not come to its end; empty where it did.
+    cut_off: str = ""
 
     def open_journal(self) -> None:
         """Note from now on, where the session was asked for a receipt, what it would lose if it were killed."""
@@ -128,6 +131,7 @@ class Session:
             environments=dict(self.environments),
             defaults=dict(self.defaults),
             entries=tuple(self.entries.values()),
+            setup=cut_off(self.environments, self.cut_off) if self.cut_off else None,
         )
 
     def write_report(self) -> None:

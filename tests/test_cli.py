@@ -253,3 +253,56 @@ def test_the_command_does_not_need_torch() -> None:
     ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, check=False)
 
     assert ran.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("run/receipt.json", "is of run, a run to read"),
+        ("policy.toml", "is read, too"),
+        ("loop", "a link that leads to itself"),
+    ],
+    ids=["in the folder of a run", "the policy", "a loop"],
+)
+def test_no_input_is_written_over(output: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    write_receipt(Path("run/receipt.json"), RECEIPT)
+    Path("policy.toml").write_text("")
+    Path("loop").symlink_to("loop")
+
+    code = main(["matrix", "run", "run", "--policy=policy.toml", f"--html={output}"])
+
+    end = "" if output == "loop" else ", write the matrix to another file"
+    assert capsys.readouterr() == ("", f"compilecontract: {output}: {why}{end}\n")
+    assert code == 2
+
+
+def test_a_pipe_is_no_file_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+    os.mkfifo("pipe")
+
+    code = main(["matrix", "receipt.json", "receipt.json", "--html=pipe"])
+
+    assert capsys.readouterr().err == "compilecontract: pipe: cannot be written (not a regular file)\n"
+    assert Path("pipe").is_fifo()
+    assert code == 2
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    write_receipt(Path("receipt.json"), RECEIPT)
+    Path("real.html").write_text("old")
+    Path("link.html").symlink_to("real.html")
+
+    main(["matrix", "receipt.json", "receipt.json", "--html=link.html"])
+
+    assert Path("link.html").is_symlink()
+    assert Path("real.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_name_that_is_too_long_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a" * 5000
+
+    code = main(["gate", name, name])
+
+    assert capsys.readouterr().err.startswith("compilecontract: File name too long: aaa")
+    assert code == 2

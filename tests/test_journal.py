@@ -124,3 +124,13 @@ def test_where_it_cannot_be_written_nothing_is(tmp_path: Path) -> None:
     journal.keep(sent(named("test_a")))
 
     assert journal.problem.endswith("cannot be written (File exists)")
+
+
+def test_a_recovered_run_is_one_that_was_cut_off(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text('{"plugin": "0.1.0", "created": "2026-01-31T12:00:00Z"}\n' + "[" * 100_000)
+
+    receipt, _ = recovered(journal)
+
+    assert receipt.setup is not None
+    assert receipt.setup.failure == "the run: the tests did not run to their end: the process ended, and left a journal"
