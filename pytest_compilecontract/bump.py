@@ -30,10 +30,11 @@ from .receipt import Receipt, Setup, write_receipt
 from .report.comparison import answer_lines
 from .report.matrix import markdown, terminal_lines
 from .requirements import Wanted, exact, locked, pinned, specs_from, wanted
-from .suite import RECEIPT, Suite, counted_tests, not_started, refused
+from .suite import RECEIPT, Suite, not_started, refused
 from .versions import version_key
 from .waivers import FILE as WAIVERS
 from .waivers import Waiver, read_waivers, rotten, waived
+from .wording import counted
 
 KEPT = ".compilecontract"
 # pytest's options that say where a run goes, which is decided here, or that write what a comparison must not.
@@ -184,9 +185,9 @@ class Bench:
 
     def _tell(self, suite: Suite, receipt: Receipt) -> None:
         verdicts = [entry.verdict for entry in receipt.entries if entry.verdict != "reference"]
-        counted = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(sorted(verdicts)))
+        lanes = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(sorted(verdicts)))
         took = duration(suite.took)
-        self.progress.stage(f"{suite.name}: {counted_tests(suite.course.done)} in {took}, lanes: {counted or 'none'}")
+        self.progress.stage(f"{suite.name}: {counted(suite.course.done, 'test')} in {took}, lanes: {lanes or 'none'}")
         if receipt.setup is not None and receipt.setup.not_finished:
             self.progress.stage(f"{suite.name}: the tests did not run to their end: {receipt.setup.not_finished}")
 

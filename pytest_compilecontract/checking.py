@@ -24,6 +24,7 @@ from pytest_compilecontract.proposal import Proposal, proposed
 from pytest_compilecontract.receipt import Entry, Receipt, one_line, read_receipt, write_bytes
 from pytest_compilecontract.report.terminal import Row, counts_of, plain, summary_lines
 from pytest_compilecontract.sample import parted
+from pytest_compilecontract.wording import counted
 
 YES, NO = 0, 1
 SECONDS = 600.0
@@ -87,7 +88,7 @@ def _check(chosen: argparse.Namespace) -> int:
     found = _proposal(receipt, chosen.sample)
     _print_measured(receipt, chosen.sample)
     if found.lanes:
-        print(f"\nthis contract holds today in {_listed(found.lanes)}, over {_calls(found.calls)}:\n")
+        print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
         print(found.decorator())
         print("\nto write it as a test:")
         train = " --train" if chosen.train else ""
@@ -119,14 +120,14 @@ def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) ->
     module, factory = parted(chosen.sample)
     limits = found.limits
     counts = [
-        _counted(count, noun)
+        counted(count, noun)
         for count, noun in (
             (limits.max_graph_breaks, "graph break"),
             (limits.max_recompiles, "recompile"),
         )
         if count is not None
     ]
-    steps = _counted(found.calls, "step") if chosen.train else _calls(found.calls)
+    steps = counted(found.calls, "step" if chosen.train else "call")
     return _WRITTEN.format(
         title=f"What compiling may do to the target that `{chosen.sample}` makes.",
         name=f"{chosen.sample}{' --train' if chosen.train else ''}",
@@ -278,11 +279,3 @@ def _progress(said: Path, shown: int) -> int:
 
 def _listed(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _calls(count: int) -> str:
-    return _counted(count, "call")

@@ -49,6 +49,7 @@ from pytest_compilecontract.report.page import page
 from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
 from pytest_compilecontract.trying import explained, explained_line, refuse_other_torch, trial_in
 from pytest_compilecontract.waivers import read_waivers, rotten, waived
+from pytest_compilecontract.wording import counted
 
 YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -215,25 +216,21 @@ def _kind_of(found: dict[str, Any]) -> str:
 
 
 def _receipt_size(found: dict[str, Any], name: str) -> str:
-    return _counted(len(receipt_from_document(found, name=name).entries), "entry", "entries")
+    return counted(len(receipt_from_document(found, name=name).entries), "entry", "entries")
 
 
 def _baseline_size(found: dict[str, Any], name: str) -> str:
     contracts = baseline_from_document(found, name=name).contracts
-    return _counted(sum(map(len, contracts.values())), "lane", "lanes")
+    return counted(sum(map(len, contracts.values())), "lane", "lanes")
 
 
 def _matrix_size(found: dict[str, Any], name: str) -> str:
     made = document.document_from_data(found, name=name)
-    return f"{_counted(len(made.rows), 'lane', 'lanes')}, {_counted(len(made.columns), 'environment', 'environments')}"
+    return f"{counted(len(made.rows), 'lane', 'lanes')}, {counted(len(made.columns), 'environment', 'environments')}"
 
 
 # What each document must be beyond its schema; they give its size in words.
 _READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _matrix_size}
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 def _schema_errors(found: dict[str, Any], kind: str) -> Iterator[str]:
@@ -310,8 +307,7 @@ def _recover(chosen: argparse.Namespace) -> int:
         return _refused(error)
     except OSError as error:
         return _refused(ReceiptError(f"{journal}: cannot be removed ({error.strerror})"))
-    count = len(receipt.entries)
-    print(f"{one_line(str(file))}: written ({count} {'entry' if count == 1 else 'entries'})")
+    print(f"{one_line(str(file))}: written ({counted(len(receipt.entries), 'entry', 'entries')})")
     for test in running:
         print(f"{journals.ENDED}: {one_line(test)}")
     return YES

@@ -24,6 +24,7 @@ from pytest_compilecontract.measurement import (
     StateChange,
     StepKernels,
 )
+from pytest_compilecontract.wording import counted, first_line
 
 LARGEST_COUNT = 10**9
 LONGEST_SHOWN = 80
@@ -198,7 +199,7 @@ def _judge_outputs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iter
         if not _means_nothing(seen, "overwritten"):
             yield Violation(limit="keeps_outputs=True", measured=f"{unmeasurable}: {_why(seen, 'overwritten')}")
     elif seen.overwritten:
-        measured = f"{_counted(len(seen.overwritten), 'output')} changed by a later call"
+        measured = f"{counted(len(seen.overwritten), 'output')} changed by a later call"
         yield Violation(limit="keeps_outputs=True", measured=measured, details=seen.overwritten)
 
 
@@ -257,7 +258,7 @@ def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Itera
         lines: list[str] = []
         for reason, location in failures:
             lines += [reason] if location is None else [_line(location), f"  {reason}"]
-        measured = f"{found.recorded} recorded, {found.replayed} replayed, {_counted(len(found.skips), 'skip')}"
+        measured = f"{found.recorded} recorded, {found.replayed} replayed, {counted(len(found.skips), 'skip')}"
         yield Violation(limit=label, measured=measured, details=tuple(lines))
 
 
@@ -349,7 +350,7 @@ def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> It
     }
     if counts["graph_breaks"] or counts["eager_frames"] or counts["graphs"] == 0:
         measured = ", ".join(
-            _counted(count, noun)
+            counted(count, noun)
             for count, noun in zip(counts.values(), ("graph break", "eager frame", "graph"), strict=True)
             if count is not None
         )
@@ -368,7 +369,7 @@ def _judge_limit_hits(limits: Limits, seen: Measurement, unmeasurable: str) -> I
         if limits.allow_recompile_limit is False:
             yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'limit_hits')}")
     elif seen.limit_hits:
-        measured = f"reached by {_counted(len({hit.frame for hit in seen.limit_hits}), 'frame')}"
+        measured = f"reached by {counted(len({hit.frame for hit in seen.limit_hits}), 'frame')}"
         yield Violation(limit=label, measured=measured, details=_limit_hit_lines(seen.limit_hits))
 
 
@@ -381,7 +382,7 @@ def _judge_numerics(limits: Limits, seen: Measurement, unmeasurable: str) -> Ite
         if _numerics_given(limits) and seen.raised is None:
             yield Violation(limit=label, measured=f"{unmeasurable}: {_why(seen, 'numerics')}")
     elif found.differences:
-        measured = _counted(len(found.differences), "difference")
+        measured = counted(len(found.differences), "difference")
         if found.method != limits.numerics or found.note:
             measured += f", judged by {found.method}" + (f" ({found.note})" if found.note else "")
         details = tuple(f"{each.at}: {each.kind}: {each.detail}" for each in found.differences)
@@ -412,7 +413,7 @@ def _eager_calls(limits: Limits, seen: Measurement) -> tuple[str, ...]:
         if first is None and call.graphs_executed:
             first = number, call.graphs_executed
         elif call.phase == "steady" and call.graphs_executed == 0 and first is not None:
-            executed = _counted(first[1], "compiled graph")
+            executed = counted(first[1], "compiled graph")
             late.append(f"call {number}: ran no compiled graph, call {first[0]} ran {executed}")
     return tuple(late)
 
@@ -474,8 +475,8 @@ def _numerics_label(limits: Limits) -> str:
 def _break_lines(breaks: Sequence[GraphBreak]) -> tuple[str, ...]:
     lines: list[str] = []
     for each in breaks:
-        lines += [_line(each.location), f"  {_first_line(each.reason) or each.kind}"]
-        lines += [f"  hint: {_first_line(hint)}" for hint in each.hints[:1]]
+        lines += [_line(each.location), f"  {first_line(each.reason) or each.kind}"]
+        lines += [f"  hint: {first_line(hint)}" for hint in each.hints[:1]]
     return tuple(lines)
 
 
@@ -485,7 +486,7 @@ def _recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
         after = " after its graph break" if each.continuation else ""
         module = f" of {each.module}" if each.module else ""
         lines += [f"{each.frame}{module}{after}: {each.kind} recompile"]
-        lines += [f"  guard: {_first_line(each.guard)}" if each.guard else "  torch names no guard"]
+        lines += [f"  guard: {first_line(each.guard)}" if each.guard else "  torch names no guard"]
         if "___stack" in each.guard:
             lines += ["  ___stack: a value that was at hand when the graph broke, such as what the call there returned"]
         if each.location is not None:
@@ -499,7 +500,7 @@ def _eager_lines(frames: Sequence[EagerFrame]) -> tuple[str, ...]:
         after = " after its graph break" if each.continuation else ""
         lines += [f"{each.frame}{after}: ran eager, {each.cause}"]
         if each.reason:
-            lines += [f"  {_first_line(each.reason)}"]
+            lines += [f"  {first_line(each.reason)}"]
         if each.location is not None and each.location != each.frame:
             lines += [f"  at {_line(each.location)}"]
     return tuple(lines)
@@ -515,14 +516,14 @@ def _nothing_lines(seen: Measurement) -> tuple[str, ...]:
 def _limit_hit_lines(hits: Sequence[LimitHit]) -> tuple[str, ...]:
     lines: list[str] = []
     for each in hits:
-        lines += [f"{each.frame}: {each.limit}", f"  {_first_line(each.reason)}"]
+        lines += [f"{each.frame}: {each.limit}", f"  {first_line(each.reason)}"]
         if each.guard:
-            lines += [f"  guard: {_first_line(each.guard)}"]
+            lines += [f"  guard: {first_line(each.guard)}"]
     return tuple(lines)
 
 
 def _raised_lines(raised: Raised) -> tuple[str, ...]:
-    message = _first_line(raised.message)
+    message = first_line(raised.message)
     lines = [f"{raised.type}: {message}" if message else raised.type]
     if raised.location is not None:
         lines += [f"  at {_line(raised.location)}"]
@@ -532,7 +533,7 @@ def _raised_lines(raised: Raised) -> tuple[str, ...]:
 def _state_lines(change: StateChange) -> tuple[str, ...]:
     prefix = _common_prefix(change)
     if prefix:
-        lines = [f"{_counted(len(change.keys_added), 'key')} with a prefix now: {prefix!r}"]
+        lines = [f"{counted(len(change.keys_added), 'key')} with a prefix now: {prefix!r}"]
     else:
         lines = [f"key added: {key}" for key in change.keys_added]
         lines += [f"key removed: {key}" for key in change.keys_removed]
@@ -554,16 +555,8 @@ def _line(location: Location) -> str:
     return f"{location}: {location.source.strip()}" if location.source.strip() else str(location)
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
 def _length(facts: Sequence[object] | None) -> int | None:
     return None if facts is None else len(facts)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _contradictions(limits: Limits) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
 from pytest_compilecontract.waivers import Waiver, waived
+from pytest_compilecontract.wording import counted
 
 # The one fact that matters most: a wrong result before a slow one, a cause before its effects.
 _FIRST = (
@@ -149,13 +150,11 @@ def checked(measurement: Measurement) -> str:
     ]
     known = ", ".join(count for count in counts if count) or "what was measured"
     calls = len(measurement.calls or ())
-    return f"held {known} over the {calls} {'call' if calls == 1 else 'calls'} checked" if calls else f"held {known}"
+    return f"held {known} over the {counted(calls, 'call')} checked" if calls else f"held {known}"
 
 
 def _count(facts: Sequence[object] | None, noun: str) -> str:
-    if facts is None:
-        return ""
-    return f"{len(facts)} {noun}" if len(facts) == 1 else f"{len(facts)} {noun}s"
+    return "" if facts is None else counted(len(facts), noun)
 
 
 def _told(drift: Drift) -> str:

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -638,6 +638,11 @@ def _contradiction(held: dict[str, Any]) -> str:
     if held.get("violations"):
         return "with violations"
     return "" if held.get("measurement") else "without a measurement"
+
+
+def timestamp() -> str:
+    """Now, as a receipt's `created` has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _is_time(text: str) -> bool:

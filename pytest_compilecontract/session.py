@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +22,7 @@ from .receipt import (
     defaults_key,
     entry_from_data,
     environment_from_data,
+    timestamp,
     write_receipt,
 )
 from .report.terminal import Row, counts_of
@@ -74,7 +74,7 @@ class Session:
     def open_journal(self) -> None:
         """Note from now on, where the session was asked for a receipt, what it would lose if it were killed."""
         if self.settings.report is not None:
-            self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=_now())
+            self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=timestamp())
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
@@ -127,7 +127,7 @@ class Session:
         """All of it, as one document."""
         return Receipt(
             plugin=__version__,
-            created=_now(),
+            created=timestamp(),
             environments=dict(self.environments),
             defaults=dict(self.defaults),
             entries=tuple(self.entries.values()),
@@ -152,10 +152,6 @@ class Session:
             raise
         if self.journal is not None:
             self.journal.close(done=True)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: float, torch_version: str) -> Judged:

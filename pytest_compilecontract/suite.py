@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import time
 from collections.abc import Sequence
@@ -21,8 +20,10 @@ from .receipt import (
     Setup,
     one_line,
     read_receipt,
+    timestamp,
     write_receipt,
 )
+from .wording import counted
 
 RECEIPT = "receipt.json"
 LOG = "pytest.log"
@@ -127,7 +128,7 @@ class Suite:
         left = max(0, course.count - course.done)
         running = ", ".join(course.running)
         self.progress.now(
-            f"{self.name}: {course.done} of {counted_tests(course.count)}, {left} left, {took}  {running}"
+            f"{self.name}: {course.done} of {counted(course.count, 'test')}, {left} left, {took}  {running}"
         )
 
     def _follow(self) -> None:
@@ -146,7 +147,7 @@ class Suite:
             if (event := event_from(line)) is not None:
                 self.course.take(event)
         if known is None and self.course.count is not None:
-            self.progress.stage(f"{self.name}: running {counted_tests(self.course.count)}")
+            self.progress.stage(f"{self.name}: running {counted(self.course.count, 'test')}")
 
     def _why_stopped(self, code: int, deaths: int) -> str:
         if code == USAGE_ERROR:
@@ -184,7 +185,7 @@ class Suite:
         used = {entry.environment for entry in entries.values()}
         return Receipt(
             plugin=__version__,
-            created=_now(),
+            created=timestamp(),
             environments={name: each for name, each in environments.items() if name in used},
             entries=tuple(entries.values()),
             # Without entries, nothing else says which torch this was.
@@ -202,13 +203,4 @@ def refused(receipt: Receipt) -> UsageError | None:
 
 def not_started(setup: Setup) -> Receipt:
     """The receipt of a suite that was not run."""
-    return Receipt(plugin=__version__, created=_now(), setup=setup)
-
-
-def counted_tests(count: int) -> str:
-    """The number with its noun."""
-    return "1 test" if count == 1 else f"{count} tests"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Receipt(plugin=__version__, created=timestamp(), setup=setup)

@@ -10,6 +10,7 @@ from .baseline import Baselines
 from .report.comparison import cut
 from .report.history import MOST, RECORD
 from .report.terminal import Line, plain
+from .wording import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +72,9 @@ def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[
     """What to say of contracts that are gone, and how to be rid of their baselines."""
     if not contracts:
         return []
-    noun = "contract" if len(contracts) == 1 else "contracts"
     head = f"removed from {folder}" if removed else f"in {folder}"
     verb = "is" if len(contracts) == 1 else "are"
-    lines: list[Line] = [(f"{head}: {len(contracts)} {noun} that {verb} no more", {"yellow": True})]
+    lines: list[Line] = [(f"{head}: {counted(len(contracts), 'contract')} that {verb} no more", {"yellow": True})]
     lines += [(cut(f"  {plain(contract)}"), {}) for contract in contracts[:MOST]]
     if len(contracts) > MOST:
         lines.append((f"  ... and {len(contracts) - MOST} more", {}))

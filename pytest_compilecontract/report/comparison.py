@@ -18,6 +18,7 @@ from pytest_compilecontract.drift import (
 from pytest_compilecontract.gate import Answer, why_open
 from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.report.terminal import plain
+from pytest_compilecontract.wording import counted, first_line
 
 WIDTH = 160
 MOST_FACTS = 6
@@ -94,7 +95,7 @@ def title(comparison: Comparison) -> str:
     contracts = {lane.contract for lane in comparison.lanes}
     compared = sum(lane.compared for lane in comparison.lanes)
     where = f"{plain(comparison.before)} -> {plain(comparison.after)}"
-    return f"{where}: compared {compared} of {_counted(len(comparison.lanes), 'lane')} of " + _counted(
+    return f"{where}: compared {compared} of {counted(len(comparison.lanes), 'lane')} of " + counted(
         len(contracts), "contract"
     )
 
@@ -145,7 +146,7 @@ def _attribution_lines(attribution: Attribution, everything: bool = False) -> li
         lines.append(cut(f"{_MARGIN}{kind}: {shown}{more}"))
     if attribution.defaults:
         changed = [plain(change) for change in attribution.defaults]
-        count = _counted(len(changed), "setting")
+        count = counted(len(changed), "setting")
         if everything:
             lines += [f"{_MARGIN}{count} whose default is another:", *(cut(_MARGIN * 2 + change) for change in changed)]
         else:
@@ -207,7 +208,7 @@ def _drift_lines(drift: Drift) -> Iterator[str]:
 
 
 def _fact_lines(mark: str, fact: Fact) -> Iterator[str]:
-    reason = plain(_first_line(fact.reason))
+    reason = plain(first_line(fact.reason))
     inner = _MARGIN * 4
     # Where there is no line of the user's to show, the reason takes its place.
     said = plain(fact.source) or reason
@@ -215,7 +216,7 @@ def _fact_lines(mark: str, fact: Fact) -> Iterator[str]:
     if fact.source and reason:
         yield cut(inner + reason)
     if fact.hint and mark == "+":
-        yield cut(f"{inner}hint: {plain(_first_line(fact.hint))}")
+        yield cut(f"{inner}hint: {plain(first_line(fact.hint))}")
     if fact.stack:
         calls = [plain(frame) for frame in fact.stack[-_STACK_SHOWN:]]
         yield cut(f"{inner}called from {', '.join(reversed(calls))}")
@@ -242,25 +243,17 @@ def verdict_line(comparison: Comparison, answer: Answer) -> str:
     said = []
     broken = sum(lane.verdict == "broken" for lane in answer.against)
     if drifted := len(answer.against) - broken:
-        said.append(f"{_counted(drifted, 'lane')} drifted")
+        said.append(f"{counted(drifted, 'lane')} drifted")
     if broken:
-        said.append(f"{_counted(broken, 'lane')} broke")
+        said.append(f"{counted(broken, 'lane')} broke")
     if answer.rotten:
-        said.append(f"{_counted(len(answer.rotten), 'waiver')} to delete")
+        said.append(f"{counted(len(answer.rotten), 'waiver')} to delete")
     if answer.outcome == "not known":
         if answer.note:
             said.append(answer.note)
         elif answer.open:
-            said.append(f"{_counted(len(answer.open), 'lane')} left open")
+            said.append(f"{counted(len(answer.open), 'lane')} left open")
     return f"{question} {answer.outcome}: {', '.join(said)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def cut(text: str) -> str:

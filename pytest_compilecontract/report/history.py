@@ -9,6 +9,7 @@ from pytest_compilecontract.baseline import Found, Recorded
 from pytest_compilecontract.drift import LaneComparison, Verdict
 from pytest_compilecontract.report.comparison import cut, drift_headline, lane_lines
 from pytest_compilecontract.report.terminal import FAILURE_LINES, Line, plain
+from pytest_compilecontract.wording import counted
 
 MOST = 20
 RECORD = "pytest --compile-contracts --contract-record"
@@ -41,7 +42,7 @@ def drift_text(lane: LaneComparison, found: Found, mode: str) -> str:
 def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str) -> list[Line]:
     """What the session's lanes were held to, and how that went; `mode` of recording keeps what improved."""
     if not lanes:
-        said = f"baselines: none for {_counted(new, 'lane')}; to record: {RECORD}=new" if new else ""
+        said = f"baselines: none for {counted(new, 'lane')}; to record: {RECORD}=new" if new else ""
         return [(said, {"yellow": True})] if said else []
     found = Counter(lane.verdict for _, lane in lanes)
     totals = ", ".join(f"{found[verdict]} {verdict}" for verdict in _ORDER if found[verdict])
@@ -50,7 +51,7 @@ def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, know
     bad = bool({"drifted", "broken"} & set(found))
     lines: list[Line] = [
         (
-            f"baselines: compared {compared} of {_counted(known, 'lane')} with {where}: {totals}",
+            f"baselines: compared {compared} of {counted(known, 'lane')} with {where}: {totals}",
             {"red": True} if bad else {"yellow": True} if {"unstable", "unverified"} & set(found) else {"green": True},
         )
     ]
@@ -69,7 +70,7 @@ def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, know
     if improved:
         lines.append((f"  to record what improved: {RECORD}={mode}", {}))
     if new:
-        lines.append((f"  {_counted(new, 'lane')} without a baseline; to record: {RECORD}=new", {"yellow": True}))
+        lines.append((f"  {counted(new, 'lane')} without a baseline; to record: {RECORD}=new", {"yellow": True}))
     return lines
 
 
@@ -77,7 +78,7 @@ def record_lines(recorded: Recorded, folder: str) -> list[Line]:
     """What was recorded, and what was refused with its reason."""
     lines: list[Line] = [
         (
-            f"recorded {_counted(len(recorded.lanes), 'lane')} in {_counted(len(recorded.files), 'file')} of {folder}"
+            f"recorded {counted(len(recorded.lanes), 'lane')} in {counted(len(recorded.files), 'file')} of {folder}"
             if recorded.lanes
             else "nothing recorded: no lane is new or changed"
             if not recorded.refused
@@ -111,7 +112,3 @@ def _record(mode: str, lane: LaneComparison) -> str:
 def _where(found: Found) -> str:
     torch = f" (torch {plain(found.environment.torch)})" if found.environment.torch else ""
     return f"{plain(found.key)}{torch}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

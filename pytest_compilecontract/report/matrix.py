@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow, checked
 from pytest_compilecontract.report.terminal import plain
+from pytest_compilecontract.wording import counted, middle
 
 # GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
 # however long its characters are in UTF-8.
@@ -62,7 +63,7 @@ def markdown(found: Matrix) -> str:
     rows = [f"| {_md(row.name)} | " + " | ".join(map(_md, row.cells)) + " |" for row in shown]
     kept = _within(rows, MOST_CHARACTERS // 2 - sum(len(line) + 1 for line in head))
     if len(kept) > UNFOLDED_ROWS:
-        lanes = _counted(sum(row.lanes for row in shown[: len(kept)]), "lane")
+        lanes = counted(sum(row.lanes for row in shown[: len(kept)]), "lane")
         parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[:2], *kept])]
     else:
         parts = [*head, *kept]
@@ -113,10 +114,10 @@ def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], ever
         return ["no lane was measured"]
     lines = []
     if cut := sum(row.lanes for row in shown[len(kept) :]):
-        lines.append(f"... and {_counted(cut, 'lane')} more that did not hold everywhere")
+        lines.append(f"... and {counted(cut, 'lane')} more that did not hold everywhere")
     fine = sum(row.fine for row in found.rows)
     if fine and not everything:
-        lines.append(f"{fine} of {_counted(len(found.rows), 'lane')} held everywhere, and {_are(fine)} folded")
+        lines.append(f"{fine} of {counted(len(found.rows), 'lane')} held everywhere, and {_are(fine)} folded")
     return lines
 
 
@@ -192,15 +193,9 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     lines = []
     for row in table:
         name, *cells = zip(row, widths, strict=True)
-        texts = [_middle(*name), *(_cut(*cell) for cell in cells)]
+        texts = [middle(*name), *(_cut(*cell) for cell in cells)]
         lines.append(_MARGIN.join(f"{text:{width}}" for text, width in zip(texts, widths, strict=True)).rstrip())
     return lines
-
-
-def _middle(text: str, width: int) -> str:
-    # Both ends of a test's name tell it from its neighbours.
-    ahead = (width - 3) // 3
-    return text if len(text) <= width else f"{text[:ahead]}...{text[len(text) - (width - 3 - ahead) :]}"
 
 
 def _cut(text: str, width: int) -> str:
@@ -211,10 +206,6 @@ def _md(text: str) -> str:
     """Text that Markdown shows as it is: no markup, no link, no mention of anybody."""
     entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
     return _ESCAPED.sub(lambda found: entities.get(found[0], "\\" + found[0]), plain(text))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _are(count: int) -> str:

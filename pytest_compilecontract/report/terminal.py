@@ -12,6 +12,7 @@ from typing import Literal
 
 from pytest_compilecontract.contract import Verdict, Violation
 from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.wording import counted, middle
 
 FAILURE_LINES = 25
 FAILURE_WIDTH = 160
@@ -130,8 +131,8 @@ def failure_text(
     start = f"compile contract {found}: "
     end = f", lane {plain(lane)}"
     if violations:
-        end += f" ({_counted(len(violations), 'violation')})"
-    name = _middle(plain(contract), max(FAILURE_WIDTH - len(start) - len(end), 40))
+        end += f" ({counted(len(violations), 'violation')})"
+    name = middle(plain(contract), max(FAILURE_WIDTH - len(start) - len(end), 40))
     tail = ["rerun this lane alone:", plain(rerun)]
     # pytest's own summary shows the first line, and of it what the terminal has room for.
     first = plain(unsteady[0]) if unsteady else ", ".join(map(_in_short, violations)) or plain(doubts[0])
@@ -150,7 +151,7 @@ def headline(rows: Sequence[Row], torch_version: str) -> str:
         return f"{where}: none measured"
     text = f"{where}: {sum(_is_held(lanes) for lanes in contracts.values())} of {len(contracts)} held"
     if unmeasured := sum(row.verdict == "unmeasured" for row in rows):
-        text += f", {_counted(unmeasured, 'lane')} unmeasured"
+        text += f", {counted(unmeasured, 'lane')} unmeasured"
     return text
 
 
@@ -290,7 +291,7 @@ def _contract_lines(rows: Sequence[Row]) -> list[Line]:
     for contract, lanes in contracts.items():
         if contract.partition("::")[1] and (here := plain(contract.partition("::")[0])) != file:
             file = here
-            lines.append((_middle(file, SUMMARY_WIDTH), {}))
+            lines.append((middle(file, SUMMARY_WIDTH), {}))
         verdicts, folded = cells[contract]
         lines += [(line, _markup(lanes)) for line in _laid_out(names[contract], verdicts, folded, (width, widest))]
         lines += [(line, {"red": True}) for line in _why_not(lanes)]
@@ -309,12 +310,12 @@ def _why_not(lanes: Sequence[Row]) -> Iterator[str]:
 
 def _laid_out(name: str, verdicts: str, counts: str, widths: tuple[int, int]) -> list[str]:
     """A contract's line, its cells in columns if they fit; in two or more where it is wider than the terminal."""
-    start = f"{_MARGIN}{_middle(name, widths[0]):{widths[0]}}{_MARGIN}"
+    start = f"{_MARGIN}{middle(name, widths[0]):{widths[0]}}{_MARGIN}"
     for cells in (f"{verdicts:{widths[1]}}{_MARGIN}{counts}", f"{verdicts}{_MARGIN}{counts}"):
         if len((start + cells).rstrip()) <= SUMMARY_WIDTH:
             return [(start + cells).rstrip()]
     indent = _MARGIN * 3
-    name = _middle(name, max(_NAME_WIDTH[0], SUMMARY_WIDTH - len(_MARGIN) * 2 - len(verdicts)))
+    name = middle(name, max(_NAME_WIDTH[0], SUMMARY_WIDTH - len(_MARGIN) * 2 - len(verdicts)))
     first = f"{_MARGIN}{name:{widths[0]}}{_MARGIN}{verdicts}"
     return [*_wrapped(first, indent), *(_wrapped(indent + counts, indent) if counts else ())]
 
@@ -357,9 +358,9 @@ def _lane_lines(rows: Sequence[Row]) -> list[Line]:
     lane_width = min(24, max(len(plain(row.lane)) for row in rows))
     lines: list[Line] = []
     for contract, lanes in _by_contract(rows).items():
-        lines.append((_middle(plain(contract), SUMMARY_WIDTH), _markup(lanes)))
+        lines.append((middle(plain(contract), SUMMARY_WIDTH), _markup(lanes)))
         for row in lanes:
-            lane = _middle(plain(row.lane), lane_width)
+            lane = middle(plain(row.lane), lane_width)
             start = f"{_MARGIN}{row.verdict:{verdict_width}}{_MARGIN}{lane:{lane_width}}{_MARGIN}"
             shown = [name for name, value in row.counts.items() if _is_shown(name, value)]
             counts = ", ".join(_amount(row.counts[name], name) for name in shown)
@@ -383,7 +384,7 @@ def _not_held(rows: Sequence[Row]) -> list[Line]:
         reason = f": {plain(row.reason).strip()}" if row.reason.strip() else ""
         lane = f" [{plain(row.lane)}]"
         room = SUMMARY_WIDTH - len(row.verdict) - 1 - len(lane) - min(len(reason), _REASON_WIDTH)
-        name = _middle(plain(row.contract), max(_NAME_WIDTH[0], room))
+        name = middle(plain(row.contract), max(_NAME_WIDTH[0], room))
         lines.append((_cut(f"{row.verdict} {name}{lane}{reason}", SUMMARY_WIDTH), _markup([row])))
     return lines
 
@@ -413,9 +414,9 @@ def _unmeasured(rows: Sequence[Row]) -> list[Line]:
     for reason, group in reasons.items():
         lanes = ", ".join(dict.fromkeys(plain(row.lane) for row in group))
         contracts = {row.contract for row in group}
-        where = _counted(len(contracts), "contract")
+        where = counted(len(contracts), "contract")
         if len(contracts) == 1:
-            where = _middle(plain(contracts.pop()), SUMMARY_WIDTH // 2)
+            where = middle(plain(contracts.pop()), SUMMARY_WIDTH // 2)
         lines += _wrapped(f"{_MARGIN}{lanes} ({where}): {reason}", _MARGIN * 2)
     return [(line, {"yellow": True}) for line in lines]
 
@@ -463,21 +464,9 @@ def _figure(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, SUMMARY_WIDTH, subsequent_indent=indent, drop_whitespace=True) or [""]
 
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
-
-
-def _middle(text: str, width: int) -> str:
-    """Text no wider than `width`, without its middle: both ends of a test's name tell it from its neighbours."""
-    if len(text) <= width:
-        return text
-    ahead = (width - 3) // 3
-    return text[:ahead] + "..." + text[len(text) - (width - 3 - ahead) :]

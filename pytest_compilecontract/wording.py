@@ -1,0 +1,21 @@
+"""Wording: numbers with their nouns, and texts that fit. Data in, text out."""
+
+from __future__ import annotations
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """The number with its noun; `many` where the plural has more than an "s"."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def first_line(text: str) -> str:
+    """The first line that says anything."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def middle(text: str, width: int) -> str:
+    """Text no wider than `width`, without its middle: both ends of a test's name tell it from its neighbours."""
+    if len(text) <= width:
+        return text
+    ahead = (width - 3) // 3
+    return text[:ahead] + "..." + text[len(text) - (width - 3 - ahead) :]
