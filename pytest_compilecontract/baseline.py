@@ -30,11 +30,10 @@ from pytest_compilecontract.receipt import (
     document_from_json,
     environment_key,
     fingerprint,
-    is_a_spread,
     read_bytes,
-    refuse_spread,
     remove_file,
     schema_of,
+    spread_faults,
     value_from_data,
     value_to_data,
     write_bytes,
@@ -165,9 +164,7 @@ class Baselines:
         Raises:
             ReceiptError: a file cannot be read.
         """
-        files = sorted((self.folder / key).rglob("*.json"))
-        baselines = [baseline for file in files if (baseline := self._file(file)) is not None]
-        return sum(len(lanes) for baseline in baselines for lanes in baseline.contracts.values())
+        return sum(len(lanes) for _, baseline in self._files(key) for lanes in baseline.contracts.values())
 
     def contracts(self, key: str) -> tuple[str, ...]:
         """The contracts that are recorded for an environment.
@@ -175,10 +172,7 @@ class Baselines:
         Raises:
             ReceiptError: a file cannot be read.
         """
-        files = sorted((self.folder / key).rglob("*.json"))
-        return tuple(
-            name for file in files if (baseline := self._file(file)) is not None for name in baseline.contracts
-        )
+        return tuple(name for _, baseline in self._files(key) for name in baseline.contracts)
 
     def remove(self, key: str, contracts: Collection[str]) -> None:
         """Take these contracts out of the files of an environment; a file that has no other goes.
@@ -186,9 +180,8 @@ class Baselines:
         Raises:
             ReceiptError: a file cannot be read or written.
         """
-        for file in sorted((self.folder / key).rglob("*.json")):
-            baseline = self._file(file)
-            if baseline is None or not set(contracts) & set(baseline.contracts):
+        for file, baseline in self._files(key):
+            if not set(contracts) & set(baseline.contracts):
                 continue
             left = {name: lanes for name, lanes in baseline.contracts.items() if name not in contracts}
             if not left:
@@ -197,13 +190,15 @@ class Baselines:
                 continue
             used = {lane.environment for lanes in left.values() for lane in lanes.values()}
             environments = {name: each for name, each in baseline.environments.items() if name in used}
-            self._read[file] = Baseline(environments=environments, contracts=left)
-            write_bytes(file, to_json(Baseline(environments=environments, contracts=left)))
+            self._read[file] = trimmed = Baseline(environments=environments, contracts=left)
+            write_bytes(file, to_json(trimmed))
 
     def names(self) -> frozenset[tuple[str, str]]:
         """Every contract and lane in any of the files; a file that cannot be read is told when it is needed."""
         found: set[tuple[str, str]] = set()
         for file in sorted(self.folder.rglob("*.json")):
+            if file.parent == self.folder / DEFAULTS:
+                continue  # no baseline, and of some size
             with contextlib.suppress(ReceiptError):
                 if (baseline := self._file(file)) is not None:
                     found |= {(contract, lane) for contract, lanes in baseline.contracts.items() for lane in lanes}
@@ -248,6 +243,11 @@ class Baselines:
             self._read[path] = baseline
         self._older.clear()
         return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused))
+
+    def _files(self, key: str) -> Iterator[tuple[Path, Baseline]]:
+        for file in sorted((self.folder / key).rglob("*.json")):
+            if (baseline := self._file(file)) is not None:
+                yield file, baseline
 
     def _file(self, path: Path) -> Baseline | None:
         if path not in self._read:
@@ -487,7 +487,7 @@ def from_json(data: bytes, *, name: str) -> Baseline:
         ReceiptError: one line, whatever the bytes are.
     """
     baseline = decoded(data, Baseline)
-    if baseline is not None and baseline.format == FORMAT and _is_consistent(baseline):
+    if baseline is not None and baseline.format == FORMAT and next(_faults(baseline), None) is None:
         return baseline
     # Something is wrong, or may be: this way is slower, and says what and where.
     return from_document(document_from_json(data, name=name), name=name)
@@ -500,26 +500,20 @@ def from_document(document: dict[str, Any], *, name: str) -> Baseline:
         ReceiptError: a key is missing or unknown, a value is not of its type, or an environment is not there.
     """
     baseline = value_from_data(document, Baseline, name=name)
-    for contract, lane, environment in _strays(baseline):
-        at = f"contracts[{contract!r}][{lane!r}].environment"
-        raise ReceiptError(f"{environment!r} is not in environments", at=f"{name}: {at}")
-    for contract, lanes in baseline.contracts.items():
-        for lane, kept in lanes.items():
-            refuse_spread(kept.repeats, kept.spread, at=f"{name}: contracts[{contract!r}][{lane!r}].")
+    for at, fault in _faults(baseline):
+        raise ReceiptError(fault, at=f"{name}: {at}")
     return baseline
 
 
-def _is_consistent(baseline: Baseline) -> bool:
-    lanes = (kept for each in baseline.contracts.values() for kept in each.values())
-    return next(_strays(baseline), None) is None and all(is_a_spread(kept.repeats, kept.spread) for kept in lanes)
-
-
-def _strays(baseline: Baseline) -> Iterator[tuple[str, str, str]]:
-    """The lanes whose environment is not in the file, with it."""
-    for contract, lanes in baseline.contracts.items():
-        for lane, kept in lanes.items():
-            if kept.environment not in baseline.environments:
-                yield contract, lane, kept.environment
+def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """What no baseline can be, each with its place: lanes whose environment is not in the file, then bands."""
+    lanes = [(contract, name, lane) for contract, each in baseline.contracts.items() for name, lane in each.items()]
+    for contract, name, lane in lanes:
+        if lane.environment not in baseline.environments:
+            yield f"contracts[{contract!r}][{name!r}].environment", f"{lane.environment!r} is not in environments"
+    for contract, name, lane in lanes:
+        for at, fault in spread_faults(lane.repeats, lane.spread):
+            yield f"contracts[{contract!r}][{name!r}].{at}", fault
 
 
 def read_folder(folder: Path) -> Receipt:

@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.lanes import BUILT_IN
 from pytest_compilecontract.proposal import Proposal, proposed
 from pytest_compilecontract.receipt import Entry, Receipt, one_line, read_receipt, write_bytes
-from pytest_compilecontract.report.terminal import Row, counts_of, plain, summary_lines
+from pytest_compilecontract.report.terminal import plain, row_of, summary_lines
 from pytest_compilecontract.sample import parted
 from pytest_compilecontract.wording import counted
 
@@ -178,16 +179,7 @@ def _torch(receipt: Receipt) -> str:
 
 
 def _print_measured(receipt: Receipt, sample: str) -> None:
-    rows = [
-        Row(
-            contract=sample,
-            lane=entry.lane,
-            verdict=entry.verdict,
-            counts=counts_of(entry.measurement) if entry.measurement else {},
-            reason=entry.reason,
-        )
-        for entry in _in_order(receipt)
-    ]
+    rows = [replace(row_of(entry), contract=sample) for entry in _in_order(receipt)]
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
         print(text)

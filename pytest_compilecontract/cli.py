@@ -31,7 +31,6 @@ from pytest_compilecontract.matrix import Matrix, matrix
 from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.receipt import (
     RECEIPT,
-    Entry,
     Receipt,
     document_from_json,
     one_line,
@@ -46,7 +45,7 @@ from pytest_compilecontract.report.comparison import answer_lines, comparison_li
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import page
-from pytest_compilecontract.report.terminal import Row, counts_of, headline, summary_lines
+from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
 from pytest_compilecontract.trying import explained, explained_line, refuse_other_torch, trial_in
 from pytest_compilecontract.waivers import read_waivers, rotten, waived
 from pytest_compilecontract.wording import counted
@@ -292,7 +291,7 @@ def _show(chosen: argparse.Namespace) -> int:
     if not receipt.entries:
         _print_summary([], "", chosen.verbosity)
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
-        rows = [_row(entry) for entry in receipt.entries if entry.environment == name]
+        rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
         _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
     return YES
 
@@ -317,11 +316,6 @@ def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> N
     print(headline(rows, torch_version))
     for text, _ in summary_lines(rows, verbosity):
         print(text)
-
-
-def _row(entry: Entry) -> Row:
-    counts = counts_of(entry.measurement) if entry.measurement else {}
-    return Row(contract=entry.contract, lane=entry.lane, verdict=entry.verdict, counts=counts, reason=entry.reason)
 
 
 def _compare(chosen: argparse.Namespace) -> int:

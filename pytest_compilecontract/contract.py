@@ -77,6 +77,8 @@ class Limits:
 
 # What a test that is only observed allows: everything. It has no author to have said less.
 OBSERVED = Limits(max_eager_frames=LARGEST_COUNT, min_ops_captured=0, allow_recompile_limit=True, numerics=None)
+# The same, as an entry has it.
+OBSERVED_LIMITS = OBSERVED.to_dict()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
-from pytest_compilecontract.contract import OBSERVED
+from pytest_compilecontract.contract import OBSERVED_LIMITS
 from pytest_compilecontract.contract import Verdict as OwnVerdict
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.identity import (
@@ -52,7 +52,6 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
 }
 # The lane of a test that compiles by itself has no backend of its own, and no option chooses it.
 _BODY = ""
-_OBSERVED = OBSERVED.to_dict()
 # What `errors` says already.
 _NO_EXCEPTION = "no exception"
 _STEADY = "compiled code runs in steady calls (default)"
@@ -220,7 +219,7 @@ def rerun_command(entry: Entry) -> str:
     """The command that runs this one lane of the contract."""
     own = entry.lane_settings.get("backend") == _BODY
     lane = "" if own else f" --contract-lanes={shlex.quote(entry.lane)}"
-    observe = " --contract-observe" if entry.limits == _OBSERVED else ""
+    observe = " --contract-observe" if entry.limits == OBSERVED_LIMITS else ""
     repeat = f" --contract-repeat={entry.repeats}" if entry.repeats > 1 else ""
     return f"pytest --compile-contracts{observe}{lane}{repeat} {shlex.quote(entry.test)}"
 

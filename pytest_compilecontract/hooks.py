@@ -81,14 +81,13 @@ class Contract:
     runs: list[Judged] = field(default_factory=list)
     number: int = 1
     whole: bool = False
+    card: str = ""
+    lost: bool = False
 
     @property
     def goes_on(self) -> bool:
         """Whether another repeat could tell more."""
         return self.whole and self.judged is not None and self.judged.entry.verdict != "broken"
-
-    card: str = ""
-    lost: bool = False
 
     @property
     def name(self) -> str:

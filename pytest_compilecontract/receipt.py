@@ -10,7 +10,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -598,29 +598,22 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
         if entry["verdict"] == "held" and (reason := _contradiction(entry)):
             raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
         bands = {name: (float(low), float(high)) for name, (low, high) in entry.get("spread", {}).items()}
-        refuse_spread(entry.get("repeats", 1), bands, at=f"entries[{index}].")
+        for at, fault in spread_faults(entry.get("repeats", 1), bands):
+            raise ReceiptError(fault, at=f"entries[{index}].{at}")
 
 
-def refuse_spread(repeats: int, spread: Mapping[str, tuple[float, float]], *, at: str) -> None:
-    """Refuse a band that cannot have been measured.
+def spread_faults(repeats: int, spread: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, str]]:
+    """What shows that a band cannot have been measured, each with its place in the entry.
 
-    Raises:
-        ReceiptError: fewer than one repeat, a band of a single run, or one whose ends are not in order.
+    Fewer than one repeat, a band of a single run, or one whose ends are not in order.
     """
     if repeats < 1:
-        raise ReceiptError(f"expected at least 1, got {repeats}", at=f"{at}repeats")
+        yield "repeats", f"expected at least 1, got {repeats}"
     if spread and repeats < 2:
-        raise ReceiptError("a spread without repeats", at=f"{at}spread")
+        yield "spread", "a spread without repeats"
     for name, (low, high) in spread.items():
         if not low <= high:
-            raise ReceiptError(
-                f"expected the lowest and the highest value, got {low} and {high}", at=f"{at}spread.{name}"
-            )
-
-
-def is_a_spread(repeats: int, spread: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether `refuse_spread` has nothing to refuse."""
-    return repeats >= 1 and (repeats > 1 or not spread) and all(low <= high for low, high in spread.values())
+            yield f"spread.{name}", f"expected the lowest and the highest value, got {low} and {high}"
 
 
 def _is_consistent(receipt: Receipt) -> bool:
@@ -629,7 +622,7 @@ def _is_consistent(receipt: Receipt) -> bool:
     return _is_time(receipt.created) and all(
         entry.environment in receipt.environments
         and (entry.verdict != "held" or not (entry.violations or entry.measurement in (None, nothing)))
-        and is_a_spread(entry.repeats, entry.spread)
+        and next(spread_faults(entry.repeats, entry.spread), None) is None
         for entry in receipt.entries
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import __version__
-from .contract import OBSERVED, Limits, Verdict, Violation, doubts, judge, undecided, verdict
+from .contract import OBSERVED_LIMITS, Limits, Verdict, Violation, doubts, judge, undecided, verdict
 from .drift import unsteady
 from .errors import ReceiptError
 from .journal import ENDED, NAME, Journal
@@ -25,12 +25,11 @@ from .receipt import (
     timestamp,
     write_receipt,
 )
-from .report.terminal import Row, counts_of
+from .report.terminal import Row, row_of
 from .settings import Settings
 
 # The environment of a test whose process died before it could say.
 UNKNOWN = "unknown"
-_OBSERVED = OBSERVED.to_dict()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,17 +110,7 @@ class Session:
 
     def rows(self) -> list[Row]:
         """The entries as the terminal shows them."""
-        return [
-            Row(
-                contract=each.contract,
-                lane=each.lane,
-                verdict=each.verdict,
-                counts=counts_of(each.measurement) if each.measurement else {},
-                reason=each.reason,
-                observed=each.limits == _OBSERVED,
-            )
-            for each in self.entries.values()
-        ]
+        return [replace(row_of(each), observed=each.limits == OBSERVED_LIMITS) for each in self.entries.values()]
 
     def receipt(self) -> Receipt:
         """All of it, as one document."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pytest_compilecontract.contract import Verdict, Violation
 from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.receipt import Entry
 from pytest_compilecontract.wording import counted, middle
 
 FAILURE_LINES = 25
@@ -77,6 +78,12 @@ class Row:
     counts: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     reason: str = ""
     observed: bool = False
+
+
+def row_of(entry: Entry) -> Row:
+    """An entry as the summary shows it."""
+    counts = counts_of(entry.measurement) if entry.measurement else {}
+    return Row(contract=entry.contract, lane=entry.lane, verdict=entry.verdict, counts=counts, reason=entry.reason)
 
 
 def counts_of(measurement: Measurement) -> dict[str, int | None]:
