@@ -229,9 +229,7 @@ def done(path: Path) -> str:
 
 
 def mark(path: Path, made_from: str, ended: int) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"key": made_from, "ended": ended}), encoding="utf-8")
-    os.replace(partial, path)
+    write(path, json.dumps({"key": made_from, "ended": ended}))
 
 
 def right(case: Case) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import datetime
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ from pytest_compilecontract.receipt import (
     read_bytes,
     read_receipt,
     receipt_from_document,
+    remove_file,
     write_bytes,
     write_receipt,
 )
@@ -47,7 +49,7 @@ from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import page
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
 from pytest_compilecontract.trying import explained, explained_line, refuse_other_torch, trial_in
-from pytest_compilecontract.waivers import read_waivers, rotten, waived
+from pytest_compilecontract.waivers import Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.wording import counted
 
 YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
@@ -284,10 +286,7 @@ def _alternative(schema: Any) -> str:
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    try:
-        receipt = read_receipt(chosen.file)
-    except ReceiptError as error:
-        return _refused(error)
+    receipt = read_receipt(chosen.file)
     if not receipt.entries:
         _print_summary([], "", chosen.verbosity)
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
@@ -298,14 +297,9 @@ def _show(chosen: argparse.Namespace) -> int:
 
 def _recover(chosen: argparse.Namespace) -> int:
     journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
-    try:
-        receipt, running = journals.recovered(journal)
-        write_receipt(file, receipt)
-        journal.unlink()
-    except ReceiptError as error:
-        return _refused(error)
-    except OSError as error:
-        return _refused(ReceiptError(f"{journal}: cannot be removed ({error.strerror})"))
+    receipt, running = journals.recovered(journal)
+    write_receipt(file, receipt)
+    remove_file(journal)
     print(f"{one_line(str(file))}: written ({counted(len(receipt.entries), 'entry', 'entries')})")
     for test in running:
         print(f"{journals.ENDED}: {one_line(test)}")
@@ -319,27 +313,24 @@ def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> N
 
 
 def _compare(chosen: argparse.Namespace) -> int:
-    try:
-        if chosen.python is not None and not chosen.try_settings:
-            raise UsageError("--python does nothing without --try-settings")
-        comparison, found, policy = _compared(chosen)
-        if chosen.try_settings:
-            refuse_other_torch(chosen.python or sys.executable, _read(chosen.new))
-    except ContractError as error:
-        return _refused(error)
-    quiet = [title(comparison), totals(comparison)]
-    lines = quiet if chosen.verbosity < 0 else comparison_lines(comparison, everything=chosen.verbosity > 0)
-    print("\n".join([*lines, *rotten_lines(found)]), flush=True)
+    if chosen.python is not None and not chosen.try_settings:
+        raise UsageError("--python does nothing without --try-settings")
+    sides = _compared(chosen)
     if chosen.try_settings:
-        _try_settings(chosen, policy)
-    return _code(found)
+        refuse_other_torch(chosen.python or sys.executable, sides.new)
+    quiet = [title(sides.comparison), totals(sides.comparison)]
+    lines = quiet if chosen.verbosity < 0 else comparison_lines(sides.comparison, everything=chosen.verbosity > 0)
+    print("\n".join([*lines, *rotten_lines(sides.found)]), flush=True)
+    if chosen.try_settings:
+        _try_settings(chosen, sides)
+    return _code(sides.found)
 
 
-def _try_settings(chosen: argparse.Namespace, policy: Policy) -> None:
+def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
     """Print, lane by lane, which of torch's changed defaults explains the drift; progress goes to stderr."""
     run = trial_in(chosen.python or sys.executable, lambda text: print(one_line(text), file=sys.stderr, flush=True))
     shown = ""
-    for each in explained(_read(chosen.old), _read(chosen.new), policy, run):
+    for each in explained(sides.old, sides.new, sides.policy, run):
         lane = f"{each.lane.contract} [{each.lane.lane}]"
         if lane != shown:
             print(f"\n{one_line(lane)}")
@@ -350,32 +341,25 @@ def _try_settings(chosen: argparse.Namespace, policy: Policy) -> None:
 
 
 def _gate(chosen: argparse.Namespace) -> int:
-    try:
-        comparison, found, policy = _compared(chosen)
-    except ContractError as error:
-        return _refused(error)
-    lines = answer_lines(comparison, found, policy)
+    sides = _compared(chosen)
+    lines = answer_lines(sides.comparison, sides.found, sides.policy)
     print("\n".join(lines[-1:] if chosen.verbosity < 0 else lines))
-    return _code(found)
+    return _code(sides.found)
 
 
 def _matrix(chosen: argparse.Namespace) -> int:
     """Print or write the matrix; its exit code is the gate's from the first environment to the last."""
-    try:
-        wanted = _wanted(chosen)
-        policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
-        waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
-        today = datetime.date.today()
-        found = matrix([_read(path) for path in chosen.runs], policy, waivers, today)
-        last = found.comparisons[-1] if found.comparisons else None
-        said = rotten(last, waivers, today, whole=not last.stopped) if last else ()
-        answered = answer(last, policy, said) if last else None
-        # Each is written before the next is made: of a large matrix they need not all be there at once.
-        for kind, path in wanted:
-            write_bytes(path, _rendered(kind, found, answered, policy, chosen.verbose))
-            print(f"wrote {one_line(str(path), 1000)}", file=sys.stderr)
-    except ContractError as error:
-        return _refused(error)
+    wanted = _wanted(chosen)
+    policy, waivers = _policy(chosen), _waivers(chosen)
+    today = datetime.date.today()
+    found = matrix([_read(path) for path in chosen.runs], policy, waivers, today)
+    last = found.comparisons[-1] if found.comparisons else None
+    said = rotten(last, waivers, today, whole=not last.stopped) if last else ()
+    answered = answer(last, policy, said) if last else None
+    # Each is written before the next is made: of a large matrix they need not all be there at once.
+    for kind, path in wanted:
+        write_bytes(path, _rendered(kind, found, answered, policy, chosen.verbose))
+        print(f"wrote {one_line(str(path), 1000)}", file=sys.stderr)
     if chosen.output is None:
         sys.stdout.write(_rendered(chosen.format, found, answered, policy, chosen.verbose).decode())
     for line in said:
@@ -424,19 +408,34 @@ def _rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy,
 
 
 def _bump(chosen: argparse.Namespace) -> int:
-    try:
-        return _code(bump(chosen, chosen.passed_on))
-    except ContractError as error:
-        return _refused(error)
+    return _code(bump(chosen, chosen.passed_on))
 
 
-def _compared(chosen: argparse.Namespace) -> tuple[Comparison, Answer, Policy]:
-    policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
-    waivers = read_waivers(chosen.waivers) if chosen.waivers else ()
-    today = datetime.date.today()
-    comparison = waived(compare(_read(chosen.old), _read(chosen.new), policy), waivers, today)
+def _policy(chosen: argparse.Namespace) -> Policy:
+    return read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
+
+
+def _waivers(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
+    return read_waivers(chosen.waivers) if chosen.waivers else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compared:
+    """Two runs as read, how they differ by the policy, and what the gate makes of it."""
+
+    old: Receipt
+    new: Receipt
+    policy: Policy
+    comparison: Comparison
+    found: Answer
+
+
+def _compared(chosen: argparse.Namespace) -> _Compared:
+    policy, waivers, today = _policy(chosen), _waivers(chosen), datetime.date.today()
+    old, new = _read(chosen.old), _read(chosen.new)
+    comparison = waived(compare(old, new, policy), waivers, today)
     said = rotten(comparison, waivers, today, whole=not comparison.stopped)
-    return comparison, answer(comparison, policy, said), policy
+    return _Compared(old=old, new=new, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
 
 
 def _read(path: Path) -> Receipt:
