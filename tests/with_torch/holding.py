@@ -54,6 +54,19 @@ def hold(body: Callable[[CompileLane], Any], *, lane: str | Lane = "aot", **limi
     ).entry
 
 
+def hold_contract(contract: Callable[..., Any], *, lane: str | Lane = "aot", **arguments: Any) -> Entry:
+    """The entry of a test of `contracts/`, held in this lane to the limits it is marked with.
+
+    `arguments` are what its other fixtures and parameters would bring. What the test asserts by itself is raised here.
+    """
+    limits: dict[str, Any] = {}
+    for mark in contract.pytestmark:  # type: ignore[attr-defined]
+        if mark.name == "compile_contract":
+            limits |= mark.kwargs
+    limits.pop("lanes", None)
+    return hold(lambda compile_lane: contract(compile_lane=compile_lane, **arguments), lane=lane, **limits)
+
+
 def measured(entry: Entry) -> Measurement:
     assert entry.measurement is not None
     return entry.measurement

@@ -131,5 +131,6 @@ def test_a_call_that_eager_itself_refuses_is_the_samples_fault(capsys: pytest.Ca
     code = main(["check", "blocks:misfit", "--lanes=capture"])
 
     said = capsys.readouterr().err
-    assert said.startswith("compilecontract: blocks:misfit: eager itself raises RuntimeError: mat1 and mat2 shapes")
+    assert said.startswith("compilecontract: blocks:misfit: eager itself raises RuntimeError: ")
+    assert "mat1 and mat2 shapes cannot be multiplied" in said  # torch 2.15 puts the operator before it
     assert code == 2

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from holding import hold, kept_limits, measured
+from planting import Doubled
 from torch import nn
 from torch._dynamo.backends.registry import register_backend
 
@@ -75,18 +76,6 @@ def test_a_size_that_the_test_marked_dynamic_is_dynamic() -> None:
     entry = hold(running(torch.sin, (marked,), (torch.ones(7, 8),)), max_recompiles=0)
 
     assert kept_limits(entry) == HELD
-
-
-class Doubled(torch.autograd.Function):
-    """The identity, whose gradient is twice what it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return 2 * grad
 
 
 def doubles_gradients(x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch._dynamo
 from holding import hold, kept_limits, measured
+from planting import Doubled
 from torch import nn
 from torch._dynamo.backends.registry import register_backend
 
@@ -31,18 +32,6 @@ OPS = "min_ops_captured=1 (default)"
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Backends that compile wrong
-
-
-class Doubled(torch.autograd.Function):
-    """The identity, whose gradient is twice what it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return 2 * grad
 
 
 def _scaled(graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
