@@ -53,6 +53,8 @@ _NOT_KEPT = frozenset(
         "speed",
     )
 )
+# Many small numbers that are one fact together.
+_COUNTED_BY_NAME = ("operations",)
 _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
 
 
@@ -598,7 +600,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
         yield "{"
         items = sorted(value.items())
         for index, (key, item) in enumerate(items):
-            first, *rest = _lines(item, inner)
+            first, *rest = [_compact(item)] if key in _COUNTED_BY_NAME else _lines(item, inner)
             comma = "," if index + 1 < len(items) else ""
             text = [f"{inner}{_compact(key)}: {first}", *rest]
             yield from [*text[:-1], text[-1] + comma]

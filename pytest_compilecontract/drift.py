@@ -501,17 +501,14 @@ class _Pair:
         if not apart or not abs(near[1] - near[0]) > (width or 0.0) * (max if metric.better == "higher" else min)(near):
             return
         direction: Direction = "better" if (near[1] > near[0]) == (metric.better == "higher") else "worse"
-        if metric.name == "ops_captured" and direction == "worse" and self._captured_less_often():
-            direction = "changed"
         told = was.repeats > 1 or now.repeats > 1
-        yield self._drift(
-            metric.name,
-            direction,
-            was.value,
-            now.value,
-            came=(now.fact(),) if told else (),
-            went=(was.fact(),) if told else (),
-        )
+        came: tuple[Fact, ...] = (now.fact(),) if told else ()
+        went: tuple[Fact, ...] = (was.fact(),) if told else ()
+        if metric.name == "ops_captured":
+            came += self._other_operations()
+            if self._traced_otherwise(direction) or (direction == "worse" and self._captured_less_often()):
+                direction = "changed"
+        yield self._drift(metric.name, direction, was.value, now.value, came=came, went=went)
 
     def _has_bands(self, metric: Metric, was: _Band | None, now: _Band | None, width: float | None) -> bool:
         """Whether the metric may be compared: a number of one run has no band, and none is guessed."""
@@ -523,6 +520,37 @@ class _Pair:
                 f"{metric.name}: no band {' and '.join(single)}, it was measured once (--contract-repeat)"
             )
         return not single
+
+    def _other_operations(self) -> tuple[Fact, ...]:
+        """The operations of which more or fewer were captured, in one fact."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.operations is None or now.operations is None:
+            return ()
+        counts = {name: (was.operations.get(name, 0), now.operations.get(name, 0)) for name in was.operations}
+        counts |= {name: (0, count) for name, count in now.operations.items() if name not in counts}
+        changed = [f"{name} {before} -> {after}" for name, (before, after) in sorted(counts.items()) if before != after]
+        return (Fact(where="operations", reason=", ".join(changed)),) if changed else ()
+
+    def _traced_otherwise(self, direction: Direction) -> bool:
+        """Whether another torch writes the same capture in other operations: `add_(x, alpha=a)` for `mul` and `add_`.
+
+        Nothing can have been lost where no break or eager frame came (won: went), as many graphs ran, and graphs are
+        fewer only by the recompiles that are fewer. Where torch is the same, the code that is captured is another.
+        """
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.operations is None or now.operations is None:
+            return False
+        if not self._attribution.torch or None in (was.recompiles, now.recompiles, was.graphs, now.graphs):
+            return False
+        for read in (_FACTS["graph_breaks"], _FACTS["eager_frames"]):
+            before, after = read(was), read(now)
+            if before is None or after is None:
+                return False
+            if _without(after.of, before.of) if direction == "worse" else _without(before.of, after.of):
+                return False
+        fewer = len(was.recompiles or ()) - len(now.recompiles or ())
+        as_many = was.graphs_executed is not None and was.graphs_executed == now.graphs_executed
+        return as_many and (was.graphs or 0) - (now.graphs or 0) == fewer
 
     def _captured_less_often(self) -> bool:
         """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""

@@ -339,7 +339,7 @@ class Measurement:
 
     graphs            Dynamo graphs whose backend returned
     backend_calls     times a backend was handed a graph (DDP hands it one graph in pieces)
-    ops_captured      call nodes in `graphs`
+    ops_captured      call nodes in `graphs`; `operations` are they by name
     first_compiles    code installed for a frame that had none; `continuations` of them resume after a graph break
     recompiles        code installed for a frame that had some
     graph_breaks      distinct breaks; `break_events` counts each time Dynamo broke
@@ -363,6 +363,7 @@ class Measurement:
     graphs: int | None = None
     backend_calls: int | None = None
     ops_captured: int | None = None
+    operations: dict[str, int] | None = None
     first_compiles: int | None = None
     continuations: int | None = None
     recompiles: tuple[Recompile, ...] | None = None

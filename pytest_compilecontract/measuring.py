@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -180,7 +181,8 @@ class Measuring:
         return {
             "graphs": lambda: len(kept),
             "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
-            "ops_captured": lambda: sum(graph.ops for graph in kept),
+            "ops_captured": lambda: sum(graph.operations.total() for graph in kept),
+            "operations": lambda: dict(sorted(sum((graph.operations for graph in kept), Counter()).items())),
             "first_compiles": lambda: len(first),
             "continuations": lambda: sum(1 for attempt in first if attempt.continuation),
             "recompiles": ledger.recompiles,

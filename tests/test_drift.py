@@ -258,6 +258,48 @@ def test_smaller_graphs_are_drift_though_fewer_frames_were_compiled_again() -> N
     assert compared(often, once).verdict == "drifted"
 
 
+WRITTEN_OUT = replace(HOLDING, ops_captured=34, operations={"add_": 11, "mul": 11, "sub": 12})
+WRITTEN_IN_ONE = replace(HOLDING, ops_captured=23, operations={"add_": 11, "sub": 12})
+
+
+def test_another_torch_that_writes_the_same_capture_in_other_operations_is_no_drift() -> None:
+    fewer, more = compared(WRITTEN_OUT, WRITTEN_IN_ONE), compared(WRITTEN_IN_ONE, WRITTEN_OUT)
+
+    told = [(drift.metric, drift.direction, drift.came) for drift in fewer.drifts]
+    assert (fewer.verdict, more.verdict) == ("held", "held")
+    assert told == [("ops_captured", "changed", (Fact(where="operations", reason="mul 11 -> 0"),))]
+
+
+def test_fewer_operations_for_fewer_recompiles_are_no_drift_whatever_a_graph_holds() -> None:
+    often = replace(WRITTEN_OUT, graphs=4, recompiles=(RECOMPILE,) * 3)
+    once = replace(WRITTEN_IN_ONE, ops_captured=8, graphs=2, recompiles=(RECOMPILE,))
+
+    assert metrics(compared(often, once)) == {"recompiles": "better"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"graph_breaks": (BREAK,)}, id="a-break-came"),
+        pytest.param({"eager_frames": (EAGER,)}, id="a-frame-went-eager"),
+        pytest.param({"graphs_executed": 2}, id="fewer-graphs-ran"),
+        pytest.param({"graphs": 2}, id="another-number-of-graphs"),
+        pytest.param({"operations": None}, id="nobody-knows-which"),
+    ],
+)
+def test_fewer_operations_are_drift_where_capture_may_be_lost(changes: dict[str, Any]) -> None:
+    lane = compared(WRITTEN_OUT, replace(WRITTEN_IN_ONE, **changes))
+
+    assert lane.verdict == "drifted"
+    assert metrics(lane)["ops_captured"] == "worse"
+
+
+def test_fewer_operations_on_the_same_torch_are_drift() -> None:
+    lane = compare(before(an_entry(WRITTEN_OUT)), before(an_entry(WRITTEN_IN_ONE))).lanes[0]
+
+    assert (lane.verdict, metrics(lane)) == ("drifted", {"ops_captured": "worse"})
+
+
 def test_a_frame_that_is_eager_for_another_cause_is_another_fact() -> None:
     other = replace(EAGER, cause="suppressed error")
 

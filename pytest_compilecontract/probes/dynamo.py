@@ -52,6 +52,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs": ("call_user_compiler",),
     "backend_calls": ("call_user_compiler",),
     "ops_captured": ("call_user_compiler",),
+    "operations": ("call_user_compiler",),
     "graphs_executed": ("convert_frame", "call_user_compiler"),
     "first_compiles": ("convert_frame", "_compile"),
     "continuations": ("convert_frame", "_compile"),
@@ -75,7 +76,7 @@ DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 class Graph:
     """One graph handed to the backend; `kept` once the backend returned."""
 
-    ops: int
+    operations: Counter[str]
     symbolic: bool
     kept: bool = False
     pieces: int = 0
@@ -388,7 +389,7 @@ class Ledger:
         """The modules' classes that graphs hold operations of; known where `watches_classes` was set."""
         found = {name for graph in self.graphs if graph.kept for name in graph.classes}
         # A frame's own module is in no operation's stack: nothing called it.
-        found |= {each.owner for each in self.attempts if each.owner and any(graph.ops for graph in each.graphs)}
+        found |= {each.owner for each in self.attempts if each.owner and any(graph.operations for graph in each.graphs)}
         return frozenset(found)
 
     def recompiles(self) -> tuple[Recompile, ...]:
@@ -665,9 +666,14 @@ def _owner_of(code: CodeType, frame_locals: dict[str, Any]) -> str | None:
 def _graph_of(module: Any, example_inputs: Any) -> Graph:
     nodes = module.graph.nodes if module is not None else ()
     return Graph(
-        ops=sum(1 for node in nodes if node.op.startswith("call_")),
+        operations=Counter(_name_of(node.target) for node in nodes if node.op.startswith("call_")),
         symbolic=any(_is_symbolic(value) for value in example_inputs or ()),
     )
+
+
+def _name_of(target: Any) -> str:
+    """An operation's name as users write it: a method's, or a function's own without where it lives."""
+    return target if isinstance(target, str) else str(getattr(target, "__name__", type(target).__name__))
 
 
 def _is_symbolic(value: Any) -> bool:

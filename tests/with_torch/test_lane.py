@@ -72,6 +72,7 @@ def test_the_measurement_of_one_graph() -> None:
     assert (found.eager_frames, found.limit_hits) == ((), ())
     assert (found.backend_failures, found.errors_suppressed) == ((), ())
     assert (found.graphs_executed, found.ops_captured) == (3, 2)
+    assert found.operations == {"linear": 1, "tanh": 1}
     assert (found.backend, found.disagreements, found.raised) == ("aot_eager", (), None)
     assert found.counters is not None
     assert found.counters["stats"]["unique_graphs"] == 1
