@@ -16,6 +16,7 @@ from pytest_compilecontract.contract import OBSERVED_LIMITS
 from pytest_compilecontract.contract import Verdict as OwnVerdict
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.identity import (
+    WRAPPER,
     Key,
     break_keys,
     difference_key,
@@ -697,8 +698,15 @@ def _telling(tell: Callable[[T], Fact], found: T) -> Callable[[], Fact]:
 def _breaks(seen: Measurement) -> _Facts | None:
     if seen.graph_breaks is None:
         return None
-    of = tuple((key, _telling(_break_fact, each)) for each in seen.graph_breaks for key in break_keys(each))
-    return _Facts(of=of, count=len(seen.graph_breaks))
+    of: list[tuple[Key, Callable[[], Fact]]] = []
+    wrappers: set[Key] = set()
+    for each in seen.graph_breaks:
+        for key in break_keys(each):
+            # How many breaks lie in a wrapper of Python's is torch's affair as well.
+            if key[0] != WRAPPER or key not in wrappers:
+                of.append((key, _telling(_break_fact, each)))
+            wrappers.add(key)
+    return _Facts(of=tuple(of), count=len(seen.graph_breaks))
 
 
 def _break_fact(found: GraphBreak) -> Fact:

@@ -21,6 +21,7 @@ from pytest_compilecontract.measurement import (
 )
 
 Key = tuple[object, ...]
+WRAPPER = "wrapper"
 
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+?)_at_\d+$")
 _RESUME_INSIDE = re.compile(r"(?:torch_dynamo_resume_in_)+(\w+?)(?:_at_\d+)+\b")
@@ -52,18 +53,30 @@ _RELATION = re.compile(r"(?P<left>.+?) (?P<relation>==|!=|<=|>=|<|>) (?P<right>.
 _ARITHMETIC = re.compile(r"(?:\*\*|//|[-+*/%()]|\s)+")
 _NUMBER = re.compile(r"\bN\b")
 _LIBRARIES_OF_TORCH = ("torch/", "torch\\", "<")
+# What Dynamo unwraps to reach the user's function. No file of a project can have such a name and Python still start.
+_WRAPPERS = ("contextlib.py", "functools.py")
 
 
 def break_keys(found: GraphBreak) -> tuple[Key, ...]:
     """The break under each of its inlined stacks.
 
     A break in an inlined callee is met by its caller too, on some torches and not on others: a stack that is the end of
-    a longer one is no fact of its own.
+    a longer one is no fact of its own. Where no line is anybody's but torch's and Python's wrappers', the file is all
+    that can be held: at which of its lines Dynamo gives up is torch's own affair.
     """
+    if wrapper := _wrapper_of(found):
+        return ((WRAPPER, wrapper),)
     stacks = dict.fromkeys(_stack_key(stack) for stack in found.stacks)
     own = _location_key(found.location)
     longest = [stack for stack in stacks if not any(_is_end_of(stack, other) for other in stacks)]
     return tuple((own, stack) for stack in longest) or ((own, (own,)),)
+
+
+def _wrapper_of(found: GraphBreak) -> str:
+    """The file of Python's that a break lies in, with nobody's code on any stack; empty where there is other code."""
+    files = dict.fromkeys(frame.file for stack in (*found.stacks, (found.location,)) for frame in stack)
+    others = [file for file in files if not file.startswith(_LIBRARIES_OF_TORCH)]
+    return others[0] if others and all(file in _WRAPPERS for file in others) else ""
 
 
 def recompile_key(found: Recompile) -> Key:

@@ -206,6 +206,16 @@ def test_one_break_gone_and_another_come_are_two_facts() -> None:
     assert [fact.where for fact in drift.went] == ["model.py:41 in forward"]
 
 
+def test_two_breaks_in_a_wrapper_of_python_s_are_no_more_than_one() -> None:
+    made = Location(file="contextlib.py", line=105, function="__init__", source="self.gen = func(*args, **kwds)")
+    one = replace(BREAK, location=made, stacks=((made,),))
+    other = replace(BREAK, location=replace(made, line=80), stacks=((replace(made, line=80),),))
+
+    lane = compared(replace(HOLDING, graph_breaks=(one,)), replace(HOLDING, graph_breaks=(one, other)))
+
+    assert (lane.verdict, lane.drifts) == ("held", ())
+
+
 def test_a_second_break_of_the_same_line_is_one_more() -> None:
     again = replace(BREAK, location=replace(COPY, line=48), stacks=((CALLER, replace(COPY, line=48)),))
 

@@ -117,6 +117,23 @@ def test_torch_s_own_frames_are_torch_s_to_change() -> None:
     assert break_keys(replace(BREAK, stacks=((CALLER, inner, COPY),))) == break_keys(BREAK)
 
 
+def test_where_torch_breaks_inside_a_wrapper_of_python_s_is_torch_s_affair() -> None:
+    helper = Location(file="contextlib.py", line=301, function="helper", source="return _GeneratorContextManager(func)")
+    made = Location(file="contextlib.py", line=105, function="__init__", source="self.gen = func(*args, **kwds)")
+    filled = Location(file="torch/_dynamo/polyfills/__init__.py", line=424, function="instantiate", source="obj()")
+    older = replace(BREAK, location=made, stacks=((helper, made), (made,)))
+    newer = replace(BREAK, location=filled, stacks=((helper, filled),))
+
+    assert break_keys(older) == break_keys(newer) == (("wrapper", "contextlib.py"),)
+
+
+def test_a_wrapper_that_the_user_s_code_calls_is_known_by_that_code() -> None:
+    made = Location(file="contextlib.py", line=105, function="__init__", source="self.gen = func(*args, **kwds)")
+    found = replace(BREAK, location=made, stacks=((CALLER, made),))
+
+    assert break_keys(found)[0][0] != "wrapper"
+
+
 def test_a_line_without_its_text_is_known_by_its_number() -> None:
     unseen = replace(BREAK, location=replace(COPY, source=""), stacks=())
 
