@@ -297,12 +297,14 @@ def _show(chosen: argparse.Namespace) -> int:
 
 def _recover(chosen: argparse.Namespace) -> int:
     journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
-    receipt, running = journals.recovered(journal)
-    write_receipt(file, receipt)
+    found = journals.recovered(journal)
+    write_receipt(file, found.receipt)
     remove_file(journal)
-    print(f"{one_line(str(file))}: written ({counted(len(receipt.entries), 'entry', 'entries')})")
-    for test in running:
+    print(f"{one_line(str(file))}: written ({counted(len(found.receipt.entries), 'entry', 'entries')})")
+    for test in found.running:
         print(f"{journals.ENDED}: {one_line(test)}")
+    for line in found.torn:
+        print(f"left out: {one_line(line)}")
     return YES
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +21,9 @@ from .receipt import (
     entry_from_data,
     entry_to_data,
     environment_from_data,
+    from_json,
     read_bytes,
+    to_json,
 )
 
 NAME = "journal.jsonl"
@@ -74,8 +77,17 @@ class Journal:
             self.problem = self.problem or f"{self.path}: cannot be written ({error})"
 
 
-def recovered(path: Path) -> tuple[Receipt, tuple[str, ...]]:
-    """The receipt that a journal's run did not write, and the tests that were running when it ended.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovered:
+    """The receipt that a run did not write, the tests that were running when it ended, and the lines left out."""
+
+    receipt: Receipt
+    running: tuple[str, ...]
+    torn: tuple[str, ...]
+
+
+def recovered(path: Path) -> Recovered:
+    """What a journal holds of its run. A line that is not whole is left out, and named unless it is the last.
 
     Raises:
         ReceiptError: the file cannot be read, or is no journal.
@@ -87,13 +99,14 @@ def recovered(path: Path) -> tuple[Receipt, tuple[str, ...]]:
     environments: dict[str, Environment] = {}
     entries: dict[str, Entry] = {}
     running: dict[str, Entry] = {}
+    torn: list[str] = []
     for number, text in enumerate(lines[1:], start=2):
         try:
             line = _line(text, path, number)
-        except ReceiptError:
-            if number == len(lines):
-                break  # the run ended in the middle of it
-            raise
+        except ReceiptError as error:
+            # In the last the run ended; of another, what it said is lost, and the others are not.
+            torn += [str(error)] if number < len(lines) else []
+            continue
         if "begun" in line:
             begun = entry_from_data(line["begun"])
             running[begun.test] = begun
@@ -114,7 +127,9 @@ def recovered(path: Path) -> tuple[Receipt, tuple[str, ...]]:
         entries=tuple({**entries, **running}.values()),
         setup=cut_off(environments, KILLED),
     )
-    return receipt, tuple(running)
+    # What cannot have been measured is refused here, not by whoever reads the receipt.
+    from_json(to_json(receipt), name=str(path))
+    return Recovered(receipt=receipt, running=tuple(running), torn=tuple(torn))
 
 
 def _line(text: str, path: Path, number: int) -> dict[str, Any]:

@@ -52,9 +52,10 @@ def test_a_run_that_ends_leaves_no_journal(tmp_path: Path) -> None:
 def test_what_was_measured_and_what_was_running_are_recovered(tmp_path: Path) -> None:
     killed(tmp_path)
 
-    receipt, running = recovered(tmp_path / NAME)
+    found = recovered(tmp_path / NAME)
+    receipt = found.receipt
 
-    assert running == ("test_c",)
+    assert (found.running, found.torn) == (("test_c",), ())
     assert [(each.test, each.verdict, each.reason) for each in receipt.entries] == [
         ("test_a", "held", ""),
         ("test_c", "broken", "the process ended while this lane ran"),
@@ -68,9 +69,20 @@ def test_a_last_line_that_is_not_whole_is_left_out(tmp_path: Path, cut: int) -> 
     file = tmp_path / NAME
     file.write_bytes(file.read_bytes()[:-cut])
 
-    receipt, _ = recovered(file)
+    receipt = recovered(file).receipt
 
     assert receipt.entries[0].test == "test_a"
+
+
+def test_of_a_line_that_is_torn_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path)
+    head, first, *rest = (tmp_path / NAME).read_text(encoding="utf-8").splitlines()
+    (tmp_path / NAME).write_text("\n".join([head, first, "{torn", *rest]) + "\n", encoding="utf-8")
+
+    code = main(["recover", str(tmp_path)])
+
+    assert capsys.readouterr().out.splitlines()[-1] == f"left out: {tmp_path / NAME}: line 3 is no JSON"
+    assert (code, len(read_receipt(tmp_path / "receipt.json").entries)) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +91,11 @@ def test_a_last_line_that_is_not_whole_is_left_out(tmp_path: Path, cut: int) -> 
         pytest.param("", "line 1 is no JSON", id="empty"),
         pytest.param("[]", "line 1 is no object", id="list"),
         pytest.param("{}\n", "no journal (its first line names no plugin and time)", id="other-object"),
-        pytest.param('{"plugin": "1", "created": "2026"}\nx\n{}', "line 2 is no JSON", id="torn-in-the-middle"),
+        pytest.param(
+            '{"plugin": "1", "created": "2026"}\n',
+            "created: expected a time as 2026-01-31T12:00:00Z, got '2026'",
+            id="no-time",
+        ),
     ],
 )
 def test_what_is_no_journal_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -130,7 +146,7 @@ def test_a_recovered_run_is_one_that_was_cut_off(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_text('{"plugin": "0.1.0", "created": "2026-01-31T12:00:00Z"}\n' + "[" * 100_000)
 
-    receipt, _ = recovered(journal)
+    receipt = recovered(journal).receipt
 
     assert receipt.setup is not None
     assert receipt.setup.failure == "the run: the tests did not run to their end: the process ended, and left a journal"
