@@ -1,0 +1,173 @@
+"""Safe compile: a model is compiled, tried and compared before it is used; where that fails, the eager one goes on.
+
+model = maybe_compile(model, CompileConfig(), (batch,), loss=loss)
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+FailPolicy = Literal["eager", "raise"]
+
+
+class CompileError(RuntimeError):
+    """A model could not be compiled, tried or trusted; the message says in which of these, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileConfig:
+    """Every flag of the policy.
+
+    `allow` and `block` are patterns of module names ("blocks.*"): without `allow` the model is compiled whole, with it
+    the modules that it names; what `block` names runs eager. `steps` (1 to 3) are the steps of the trial, `train` makes
+    them training steps. `rtol` and `atol` are how near compiled outputs and gradients are to eager ones.
+
+    Raises:
+        ValueError: a value that cannot mean anything, or two that contradict one another.
+    """
+
+    enabled: bool = True
+    backend: str | Callable[..., Any] = "inductor"
+    mode: str | None = None
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    allow: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    steps: int = 2
+    train: bool = True
+    rtol: float = 1e-3
+    atol: float = 1e-4
+    fail_policy: FailPolicy = "eager"
+
+    def __post_init__(self) -> None:
+        if self.fail_policy not in ("eager", "raise"):
+            raise ValueError(f"fail_policy is 'eager' or 'raise', got {self.fail_policy!r}")
+        if not 1 <= self.steps <= 3:
+            raise ValueError(f"steps is 1 to 3, got {self.steps}")
+        if self.mode is not None and self.backend != "inductor":
+            raise ValueError(f"mode={self.mode!r} is Inductor's, and backend={self.backend!r} knows none")
+        if self.fullgraph and self.block:
+            raise ValueError("fullgraph=True allows no graph break, and block makes one")
+        if both := set(self.allow) & set(self.block):
+            raise ValueError(f"{sorted(both)[0]!r} is in allow and in block")
+        if not self.enabled and (self.allow or self.block or self.fail_policy == "raise"):
+            raise ValueError("enabled=False compiles nothing: allow, block and fail_policy='raise' say otherwise")
+
+
+def maybe_compile(
+    model: nn.Module,
+    config: CompileConfig,
+    sample_batch: tuple[Any, ...],
+    *,
+    loss: Callable[[Any], Tensor] = lambda output: output.float().square().mean(),
+) -> nn.Module:
+    """The model, compiled in place where that can be trusted; else as it was, with a warning in the log that says why.
+
+    The trial is made on a copy, so that parameters, buffers, gradients, hooks and mode of the model are never touched;
+    the random streams are put back. It is `config.steps` steps of forward, loss, backward, optimizer step and
+    `zero_grad` (without `config.train`: of forward) of a compiled copy, compared with those of an eager one.
+
+    Raises:
+        CompileError: it failed, and `config.fail_policy` is "raise".
+    """
+    if not config.enabled:
+        return model
+    try:
+        with _same_random_streams():
+            _try(model, config, sample_batch, loss)
+    except Exception as error:
+        # Whatever goes wrong with a compiler, training goes on.
+        failure = error if isinstance(error, CompileError) else CompileError(f"compile: {_told(error)}")
+        if config.fail_policy == "raise":
+            raise failure from error
+        logger.warning("%s stays eager: %s", type(model).__name__, failure)
+        return model
+    _compile(model, config)
+    return model
+
+
+def _try(model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor]) -> None:
+    eager, compiled = copy.deepcopy(model), copy.deepcopy(model)
+    state = torch.get_rng_state()
+    expected = list(_steps(eager, config, batch, loss, stage="eager"))
+    torch.set_rng_state(state)
+    _compile(compiled, config)
+    for number, (got, wanted) in enumerate(
+        zip(_steps(compiled, config, batch, loss, stage="trial"), expected, strict=True), start=1
+    ):
+        for name, value in got.items():
+            if not torch.allclose(value, wanted[name], rtol=config.rtol, atol=config.atol, equal_nan=True):
+                worst = (value - wanted[name]).abs().max().item()
+                raise CompileError(f"numerics: step {number}: {name} is off by {worst:.2g}")
+
+
+def _steps(
+    model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor], *, stage: str
+) -> Iterator[dict[str, Tensor]]:
+    """Make the steps; of each the output and the gradients, by name."""
+    trained = [each for each in model.parameters() if each.requires_grad] if config.train else []
+    optimizer = torch.optim.SGD(trained, lr=1e-3) if trained else None
+    for number in range(1, config.steps + 1):
+        part = "forward"
+        try:
+            output = model(*batch)
+            seen = {"output": _first(output).detach().clone()}
+            if optimizer is not None:
+                part = "backward"
+                loss(output).backward()
+                seen |= {
+                    f"gradient of {name}": each.grad.clone()
+                    for name, each in model.named_parameters()
+                    if each.grad is not None
+                }
+                part = "optimizer step"
+                optimizer.step()
+                optimizer.zero_grad()
+        except Exception as error:
+            raise CompileError(f"{stage}: step {number}, {part}: {_told(error)}") from error
+        yield seen
+
+
+def _compile(model: nn.Module, config: CompileConfig) -> None:
+    options = {"backend": config.backend, "fullgraph": config.fullgraph, "dynamic": config.dynamic}
+    if config.mode is not None:
+        options["mode"] = config.mode
+    names = dict(model.named_modules())
+    for pattern in (*config.allow, *config.block):
+        if not fnmatch.filter(names, pattern):
+            raise CompileError(f"compile: no module is named {pattern!r}")
+    for name, each in names.items():
+        if _matches(name, config.block):
+            each.forward = torch.compiler.disable(each.forward)  # type: ignore[method-assign]
+        elif _matches(name, config.allow) if config.allow else each is model:
+            each.compile(**options)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, each) for each in patterns)
+
+
+def _first(output: Any) -> Tensor:
+    while not isinstance(output, Tensor):
+        output = next(iter(output.values() if isinstance(output, dict) else output))
+    return output
+
+
+@contextmanager
+def _same_random_streams() -> Iterator[None]:
+    with torch.random.fork_rng():
+        yield
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"

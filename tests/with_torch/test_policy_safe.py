@@ -1,0 +1,67 @@
+"""What the contracts of safe compile catch: each test plants the fault that one of them is there for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from holding import hold_contract, kept_limits
+from torch import nn
+
+from contracts import test_policy_safe as contracts
+from contracts.policies import safe
+from contracts.policies.safe import CompileConfig
+
+fails = contracts.test_what_fails_leaves_the_model_as_it_was
+
+
+def test_the_policy_as_it_is_holds() -> None:
+    assert hold_contract(contracts.test_what_can_be_trusted_is_compiled_in_place).verdict == "held"
+
+
+def test_a_trial_on_the_model_itself_is_caught(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(safe, "copy", SimpleNamespace(deepcopy=lambda model: model))
+    changes = {"backend": contracts.forward_only}
+
+    with pytest.raises(AssertionError, match="same"):
+        hold_contract(fails, caplog=caplog, made=contracts.a_stack, changes=changes, why="step 1, backward: ")
+
+
+def test_a_trial_without_a_backward_trusts_what_cannot_be_trained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(contracts, "config", lambda _lane: CompileConfig(backend="aot_eager", train=False))
+
+    with pytest.raises(AssertionError):
+        hold_contract(fails, caplog=caplog, made=contracts.OneWay, changes={}, why="step 1, backward")
+
+
+def test_a_trial_that_compares_nothing_is_caught(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(safe.torch, "allclose", lambda *_args, **_kwargs: True)
+
+    with pytest.raises(AssertionError):
+        hold_contract(
+            fails,
+            caplog=caplog,
+            made=contracts.a_stack,
+            changes={"backend": contracts.off_by_a_little, "train": False},
+            why="numerics: step 1: output",
+        )
+
+
+def test_a_wrapper_instead_of_the_model_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrapped(model: nn.Module, _config: CompileConfig, _batch: Any) -> nn.Module:
+        return torch.compile(model, backend="aot_eager")  # type: ignore[return-value]
+
+    monkeypatch.setattr(contracts, "maybe_compile", wrapped)
+
+    verdict, broken = kept_limits(hold_contract(contracts.test_what_can_be_trusted_is_compiled_in_place))
+
+    assert verdict == "violated"
+    assert "check_state_dict" in " ".join(broken)
