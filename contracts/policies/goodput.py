@@ -1,0 +1,91 @@
+"""Goodput: where the wall time of a run goes, in parts that add up to the whole.
+
+with Goodput() as run:
+    for number, batch in enumerate(batches):
+        with run.step():
+            train(batch)
+        if number % 100 == 99:
+            with run.checkpoint():
+                save(model)
+print(run.told())
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch._dynamo.callback import CallbackArgs, callback_handler
+
+PARTS = ("compile", "warm-up", "checkpoint", "steady")
+
+
+@dataclass(slots=True)
+class Goodput:
+    """Seconds of wall time by part, and how many steps compiled something (`warmed_up`) or did not (`steady`).
+
+    Time is counted once: what is compiled within a step is no part of the step, and what lies between two steps belongs
+    to the one that waited for it. A step that compiled is warm-up for the rest of it.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    warmed_up: int = 0
+    steady: int = 0
+    _since: float = 0.0
+    _compiling_since: float = 0.0
+    _compiled: float = 0.0
+
+    def __enter__(self) -> Goodput:
+        callback_handler.register_start_callback(self._start)
+        callback_handler.register_end_callback(self._end)
+        self._since = self.clock()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        callback_handler.remove_start_callback(self._start)
+        callback_handler.remove_end_callback(self._end)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One step of the run."""
+        yield
+        compiled = self._compiled > 0
+        self.warmed_up += compiled
+        self.steady += not compiled
+        self._credit("warm-up" if compiled else "steady")
+
+    @contextmanager
+    def checkpoint(self) -> Iterator[None]:
+        """Saving or loading, between two steps."""
+        yield
+        self._credit("checkpoint")
+
+    @property
+    def whole(self) -> float:
+        """Seconds of all parts together."""
+        return sum(self.seconds.values())
+
+    @property
+    def share(self) -> float:
+        """The goodput: the share of the run that was steady steps, from 0 to 1."""
+        return self.seconds["steady"] / self.whole if self.whole else 0.0
+
+    def told(self) -> str:
+        """One line: each part in seconds, and the goodput."""
+        parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in self.seconds.items())
+        return f"{parts}: goodput {self.share:.0%} in {self.warmed_up + self.steady} steps"
+
+    def _credit(self, part: str) -> None:
+        now = self.clock()
+        self.seconds[part] += now - self._since - self._compiled
+        self.seconds["compile"] += self._compiled
+        self._since, self._compiled = now, 0.0
+
+    def _start(self, _args: CallbackArgs) -> None:
+        self._compiling_since = self.clock()
+
+    def _end(self, _args: CallbackArgs) -> None:
+        self._compiled += self.clock() - self._compiling_since
