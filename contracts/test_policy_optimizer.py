@@ -60,7 +60,7 @@ def steps(
     set_to_none: bool = True,
     between: Callable[[nn.Sequential, torch.optim.Optimizer, int], None] = lambda *_: None,
 ) -> Callable[[Compile], object]:
-    """A body that takes STEPS steps under a cosine, and gives back the parameters after each and the state at the end."""
+    """A body of STEPS steps, under a cosine unless said: the parameters after each, and the state at the end."""
 
     def body(compile: Compile) -> object:
         model = network()
@@ -106,7 +106,8 @@ def test_clipping_is_compiled_with_the_step(compile_lane: CompileLane, make: Mak
                 each.grad = 100 * each.grad if each.grad is not None else None
             norm = step()
             held = [each.grad.norm() for group in optimizer.param_groups for each in group["params"]]
-            assert norm is not None and norm > MAX_NORM
+            assert norm is not None
+            assert norm > MAX_NORM
             torch.testing.assert_close(torch.stack(held).norm(), torch.tensor(MAX_NORM), rtol=1e-4, atol=0)
             optimizer.zero_grad()
         return [each.detach() for each in model.parameters()]
@@ -180,9 +181,7 @@ def test_a_number_that_moves_ends_in_eager(compile_lane: CompileLane, what: str)
 @compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=2, lanes=["aot"])
 def test_one_cycle_that_leaves_the_betas_alone(compile_lane: CompileLane) -> None:
     """The mend: with cycle_momentum=False OneCycleLR only fills the tensor, and nothing compiles again."""
-    compile_lane.compare(
-        steps(adamw, scheduler=lambda each: OneCycleLR(each, 0.01, STEPS + 1, cycle_momentum=False))
-    )
+    compile_lane.compare(steps(adamw, scheduler=lambda each: OneCycleLR(each, 0.01, STEPS + 1, cycle_momentum=False)))
 
 
 @compile_contract(max_graphs=2, max_recompiles=1, max_graph_breaks=2, lanes=["aot"])
@@ -251,7 +250,7 @@ def test_state_loaded_in_place_compiles_nothing(compile_lane: CompileLane, make:
 @compile_contract(max_graphs=2, max_recompiles=1, max_graph_breaks=2, lanes=["aot"])
 @pytest.mark.parametrize("make", [adamw, sgd], ids=["adamw", "sgd"])
 def test_state_loaded_by_torch_costs_a_recompile(compile_lane: CompileLane, make: Make) -> None:
-    """`load_state_dict` puts new tensors in place of those that the step was compiled for: right, and compiled again."""
+    """`load_state_dict` puts new tensors in place of those that the step was compiled for: compiled again."""
     seen = compile_lane.compare(saved_and_loaded(lambda each, saved: each.load_state_dict(saved), make))
 
     assert len(seen.recompiles or ()) == 1
@@ -268,7 +267,10 @@ def test_a_fused_step_is_not_compiled(compile_lane: CompileLane) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: make_momentum(torch.optim.SGD([p], momentum=0.9, dampening=0.5)), "dampening=0.5 makes a first step "),
+        (
+            lambda p: make_momentum(torch.optim.SGD([p], momentum=0.9, dampening=0.5)),
+            "dampening=0.5 makes a first step ",
+        ),
         (lambda p: Muon([p], lr=0.01), "lr is a tensor, got 0.01: a number is compiled again when it moves"),
         (lambda p: Muon([p], lr=learning_rate()), "Muon is for matrices, got a parameter of shape [3]"),
         (

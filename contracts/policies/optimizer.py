@@ -102,7 +102,7 @@ def _fill(into: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def orthogonal(matrix: Tensor, *, iterations: int = 5) -> Tensor:
-    """Near the orthogonal matrix closest to this one (rows, columns), by Newton-Schulz iterations with Muon's factors."""
+    """Near the orthogonal matrix closest to this one (rows, columns): Newton-Schulz iterations with Muon's factors."""
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
@@ -122,9 +122,7 @@ class Muon(torch.optim.Optimizer):
         ValueError: a parameter is no matrix, or `lr` is no tensor.
     """
 
-    def __init__(
-        self, params: Iterable[Any], *, lr: Tensor, momentum: float = 0.95, weight_decay: float = 0.0
-    ) -> None:
+    def __init__(self, params: Iterable[Any], *, lr: Tensor, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
         if not isinstance(lr, Tensor):
             raise ValueError(f"lr is a tensor, got {lr!r}: a number is compiled again when it moves")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
