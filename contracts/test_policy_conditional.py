@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contracts.policies.conditional import Branching, Either, Experts, LoopedExperts, Outside, compile_paths
 from pytest_compilecontract import compile_contract
@@ -137,11 +137,20 @@ def test_a_branch_inside_breaks_the_region(compile_lane: CompileLane) -> None:
 @compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["capture", "aot"])
 def test_a_branch_outside_is_no_break(compile_lane: CompileLane) -> None:
     """Asked outside, each path is whole; two paths of equal layers even share their graph."""
-    in_place = functools.partial(
-        compile_paths, compile_path=functools.partial(compile_lane.compile, in_place=True, fullgraph=True)
-    )
+    in_place = functools.partial(compile_paths, compile_path=functools.partial(compile_lane.compile, in_place=True))
 
     compile_lane.run(Outside(WIDTH), *two_moods(), compile_with=in_place)
+
+
+@compile_contract(max_graphs=0, min_ops_captured=0, lanes=["aot"])
+def test_a_layer_of_torchs_own_is_not_compiled_in_place(compile_lane: CompileLane) -> None:
+    """Why a path is a class of its own: Dynamo skips the frames of torch.nn, and `nn.Linear.compile()` does nothing."""
+    linear = compile_lane.compile(nn.Linear(WIDTH, WIDTH), in_place=True)
+
+    with compile_lane.observe() as seen:
+        linear(tokens())
+
+    assert seen.measurement.graphs == 0
 
 
 @pytest.mark.parametrize(

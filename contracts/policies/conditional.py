@@ -57,7 +57,7 @@ class Experts(nn.Module):
 
 
 class LoopedExperts(Experts):
-    """The same by a loop over the experts, each given only its own tokens: how many depends on the data. Not to copy."""
+    """The same by a loop over the experts, each given its own tokens: how many depends on the data. Not to copy."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         weights, chosen = self.router(x).softmax(-1).topk(self.top_k)
@@ -69,12 +69,23 @@ class LoopedExperts(Experts):
         return out, torch.bincount(chosen.flatten(), minlength=self.experts)
 
 
+class Path(nn.Module):
+    """A path of a model, in a class of its own: `nn.Linear.compile()` on torch's own layer compiles nothing."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.gelu(self.linear(x))
+
+
 class Either(nn.Module):
     """Two paths by a question about the data, both in the graph: `torch.cond` runs one of them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.calm, self.loud = nn.Linear(width, width), nn.Linear(width, width)
+        self.calm, self.loud = Path(width), Path(width)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cond(x.abs().mean() > 1, self.loud, self.calm, (x,))
