@@ -24,7 +24,7 @@ from .lanes import Lane
 from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange
 from .measuring import Measuring, synchronize
 from .probes import device as devices
-from .probes import memory, randomness
+from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
@@ -154,7 +154,7 @@ class Runner:
 
     def _eager_pass(self, target: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
         """A pass that nothing is compiled in, also where parts of the target are compiled already."""
-        with torch.compiler.set_stance("force_eager"):
+        with stance.eager():
             return self._fresh_pass(target, program, calls, state, **how)
 
     def _fresh_pass(self, run: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
@@ -231,7 +231,7 @@ class Runner:
         state.restore()
         default = torch.get_default_dtype()
         try:
-            with state.in_float64(), torch.compiler.set_stance("force_eager"):
+            with state.in_float64(), stance.eager():
                 torch.set_default_dtype(torch.float64)
                 trail = self._pass(
                     target,

@@ -19,7 +19,7 @@ from . import numerics
 from .calls import call
 from .measurement import NO_CUDA, NOT_ASKED, CudaGraphs, GraphStep, Measurement, Memory, Speed, StepKernels
 from .measuring import Measuring
-from .probes import device, kernels, memory, randomness, speed, syncs
+from .probes import device, kernels, memory, randomness, speed, stance, syncs
 from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
 from .programs import Program, Surroundings, Trail
@@ -258,7 +258,7 @@ class _Stepper:
         """What a step needs around it, and is no part of it."""
         for leaf in self._leaves:
             leaf.grad = None
-        with torch.compiler.set_stance("force_eager") if self._eager else contextlib.nullcontext():
+        with stance.eager() if self._eager else contextlib.nullcontext():
             yield
 
     def timed(self) -> speed.Step:

@@ -8,11 +8,12 @@ compiled graphs are counted, and one that ran fewer than another of the same fun
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -32,6 +33,25 @@ def switched_off() -> str:
     if getattr(importlib.import_module("torch._dynamo.config"), "disable", False):
         return "TORCH_COMPILE_DISABLE=1, or torch._dynamo.config.disable, turns torch.compile off"
     return ""
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Run nothing compiled inside, also where parts are compiled already; higher-order operators run as ever.
+
+    `torch.cond`, `while_loop` and `flex_attention` called eager ask Dynamo which tensors their functions close over
+    (torch/_higher_order_ops/utils.py, `setup_compilation_env`). Kept from it by the stance they give those no gradient.
+    """
+    operators = importlib.import_module("torch._higher_order_ops.utils")
+    inside: Callable[[], bool] = getattr(operators, "_in_hop_compile", lambda: False)
+    with torch.compiler.set_stance("force_eager"), Taps() as taps:
+        taps.set(
+            "stance",
+            importlib.import_module("torch._dynamo.eval_frame"),
+            "_callback_from_stance",
+            lambda original, callback: callback if inside() else original(callback),
+        )
+        yield
 
 
 @dataclass(kw_only=True, slots=True)

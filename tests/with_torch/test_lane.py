@@ -228,6 +228,23 @@ def test_the_backend_eager_compiles_no_backward() -> None:
     assert found.unmeasured["backward_graphs"] == "backend 'eager' compiles no backward; lane 'aot' does"
 
 
+def test_an_operator_that_asks_dynamo_is_eager_as_ever() -> None:
+    """Eager `torch.cond` gives a gradient to what its branches close over, so the eager pass does."""
+
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.low, self.high = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.mean() > 0, self.high, self.low, (x,))
+
+    entry = hold(lambda lane: lane.train(Either(), [(X,), (X + 2,), (X - 2,)]), max_graphs=1, max_recompiles=0)
+
+    assert (entry.verdict, entry.violations) == ("held", ())
+    assert measured(entry).numerics is not None
+
+
 def test_a_loss_with_targets() -> None:
     seen: list[tuple[torch.Size, torch.Size]] = []
 
