@@ -3,8 +3,8 @@
     python benchmarks/regional.py                       depths 2, 4 and 8, twice each in turn
     python benchmarks/regional.py --record docs/regional.md
 
-Each measurement is a process of its own with empty caches: the first training step, forward and backward, of the stack in
-contracts/policies/regional.py under Inductor. What is compared is CPU time, which a busy machine moves least.
+Each measurement is a process of its own with empty caches: the first training step, forward and backward, of the stack
+in contracts/policies/regional.py under Inductor. What is compared is CPU time, which a busy machine moves least.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def record(path: Path, table: str) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
     text = (
         "# Regional compile: what it saves\n\n"
-        "The cold compile of a training step, by Inductor: the block that repeats, compiled once for all of its places, "
+        "The cold compile of a training step, by Inductor: the block that repeats, compiled once for all its places, "
         "against\nthe whole model. CPU seconds, the two in turn, each in a process of its own with empty caches: "
         "`benchmarks/regional.py`\n"
         f"on {today}, torch {torch.__version__}, Python {platform.python_version()}, "
