@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pytest_compilecontract.contract import Verdict
 from pytest_compilecontract.drift import LaneComparison, compare
 from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.frontier import Frontier, without_details
 from pytest_compilecontract.measurement import NO_CUDA, NOT_ASKED, GraphBreak, Measurement, Numerics
 from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.receipt import (
@@ -75,6 +76,7 @@ class BaselineLane:
     lane_settings: dict[str, Any] = field(default_factory=dict)
     repeats: int = 1
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
+    frontier: Frontier | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -426,6 +428,7 @@ def _with(baseline: Baseline, entry: Entry, environment: Environment, accepted: 
         lane_settings=dict(entry.lane_settings),
         repeats=entry.repeats,
         spread=kept_spread(entry),
+        frontier=None if entry.frontier is None else without_details(entry.frontier),
     )
     contracts = {**baseline.contracts, entry.contract: {**baseline.contracts.get(entry.contract, {}), entry.lane: lane}}
     used = {each.environment for lanes in contracts.values() for each in lanes.values()}
@@ -449,6 +452,7 @@ def _entry(contract: str, lane: str, kept: BaselineLane) -> Entry:
         measurement=kept.measurement,
         repeats=kept.repeats,
         spread=kept.spread,
+        frontier=kept.frontier,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.frontier import faults
 from pytest_compilecontract.measurement import (
     NO_CUDA,
     NOT_ASKED,
@@ -54,6 +55,8 @@ class Limits:
     atol: float | None = None
     numerics: Rule | None = "fp64"
     lanes: tuple[str, ...] | None = None
+    frontier: tuple[str, ...] | None = None
+    min_frontier: str | None = None
     capture_targets: tuple[str, ...] | None = None
     keeps_outputs: bool | None = None
     cudagraphs: Graphs | None = None
@@ -112,7 +115,10 @@ def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: st
             expected, accept = _LIMITS[name]
             if not accept(value):
                 raise _refusal(f"{at}: {name}: expected {expected}, got {_shown(value)}")
-            values[name] = tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
+            if isinstance(value, (list, tuple)):
+                # The order of a ladder is its meaning, and a rung twice a mistake.
+                value = tuple(value) if name == "frontier" else tuple(dict.fromkeys(value))
+            values[name] = value
     limits = Limits(**values)
     if found := "; ".join(_contradictions(limits)):
         raise _refusal(f"{test}: {found}")
@@ -575,6 +581,12 @@ def _contradictions(limits: Limits) -> Iterator[str]:
                 yield f"numerics={limits.numerics!r} contradicts {name}={value!r}"
     if limits.numerics is None and limits.check_grads:
         yield "numerics=None contradicts check_grads=True"
+    if limits.frontier is not None:
+        if limits.lanes is not None:
+            yield "frontier walks a ladder of its own, and contradicts lanes"
+        yield from faults(limits.frontier, limits.min_frontier)
+    elif limits.min_frontier is not None:
+        yield f"min_frontier={limits.min_frontier!r} needs frontier"
     if limits.min_ops_captured and limits.max_graphs == 0:
         yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
 
@@ -621,6 +633,10 @@ def _is_graphs(value: object) -> bool:
     return isinstance(value, str) and value in ("required", "partitioned")
 
 
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
 def _are_lanes(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
 
@@ -643,6 +659,8 @@ _LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "atol": _TOLERANCE,
     "numerics": ("'fp64', 'allclose', 'bitwise' or None", _is_rule),
     "lanes": ("a list of lane names", _are_lanes),
+    "frontier": ("a list of rungs, the lowest first", _are_lanes),
+    "min_frontier": ("the name of a rung", _is_name),
     "capture_targets": ("a list of class names", _are_lanes),
     "keeps_outputs": _FLAG,
     "cudagraphs": ("'required' or 'partitioned'", _is_graphs),

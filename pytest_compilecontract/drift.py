@@ -218,7 +218,8 @@ def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
 
 def rerun_command(entry: Entry) -> str:
     """The command that runs this one lane of the contract."""
-    own = entry.lane_settings.get("backend") == _BODY
+    # A ladder has its lanes in the marker, and no option chooses them.
+    own = entry.lane_settings.get("backend") == _BODY or entry.frontier is not None
     lane = "" if own else f" --contract-lanes={shlex.quote(entry.lane)}"
     observe = " --contract-observe" if entry.limits == OBSERVED_LIMITS else ""
     repeat = f" --contract-repeat={entry.repeats}" if entry.repeats > 1 else ""
@@ -445,6 +446,10 @@ class _Pair:
         if "broken" in (old.verdict, new.verdict):
             # What a run counted until it broke off is not to be held against what a whole one counted.
             return
+        yield from self._frontier()
+        if old.frontier is not None and new.frontier is not None and old.frontier.reached != new.frontier.reached:
+            # What two different rungs counted is not to be held against one another.
+            return
         was, now = old.measurement or Measurement(), new.measurement or Measurement()
         # What runs no compiled graph at all runs none in its steady calls either: one side cannot be held to that.
         idle = 0 in (was.graphs_executed, now.graphs_executed)
@@ -471,6 +476,36 @@ class _Pair:
             if metric == "recompiles" and self._only_moved(before, after):
                 direction = "better" if len(went) > len(came) else "changed"
             yield self._drift(metric, direction, before.count, after.count, came=came, went=went)
+
+    def _frontier(self) -> Iterator[Drift]:
+        was, now = self._old.frontier, self._new.frontier
+        if was is None and now is None:
+            return
+        if was is None or now is None or [step.name for step in was.steps] != [step.name for step in now.steps]:
+            self.unknown.append("frontier: the ladder is another than before")
+            return
+        if not self._known("frontier", was, now) or was.height == now.height:
+            return
+        higher, lower = (was, now) if now.height < was.height else (now, was)
+        if lower.failed is None:
+            left_out = next((step for step in lower.steps if step.verdict == "unmeasured"), None)
+            why = f"{left_out.name} {left_out.reason}" if left_out is not None else "no reason was given"
+            self.unknown.append(f"frontier: {higher.reached} was not measured on both sides: {why}")
+            return
+        fact = Fact(
+            where=f"rung {lower.failed.name}",
+            source="; ".join(each.strip() for each in lower.failed.details[:2]),
+            reason=lower.failed.reason or "does not hold",
+        )
+        worse = lower is now
+        yield self._drift(
+            "frontier",
+            "worse" if worse else "better",
+            was.reached,
+            now.reached,
+            came=(fact,) if worse else (),
+            went=() if worse else (fact,),
+        )
 
     def _capture(self, was: Measurement, now: Measurement) -> Iterator[Drift]:
         lost: dict[str, list[Fact]] = {"came": [], "went": []}

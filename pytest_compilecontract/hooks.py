@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,13 +18,15 @@ import pytest
 
 from .contract import OBSERVED, Limits, limits_from
 from .errors import ReceiptError, UsageError
+from .frontier import NAME as FRONTIER
+from .frontier import TRAIN, Rung, Step, completed, rung
 from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
 from .receipt import environment_key
 from .replacing import Child, Parent, leave_worker
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
-from .session import UNKNOWN, Judged, Session, Subject, failed, judged, over_repeats, unmeasured
+from .session import UNKNOWN, Judged, Session, Subject, failed, judged, over_repeats, over_walk, unmeasured
 from .settings import DEFAULT_LANES, Settings, settings_from
 from .timeout import ends_within, uncaptured_stderr
 from .trimming import Collected, collected_from, gone, gone_lines
@@ -46,6 +48,8 @@ NEED_FIXTURE = (
     "check_grads",
     "check_state_dict",
     "lanes",
+    "frontier",
+    "min_frontier",
     "capture_targets",
     "keeps_outputs",
     "cudagraphs",
@@ -64,7 +68,8 @@ class Contract:
 
     A `bare` one compiles by itself. Where its marker is `inherited` from a class or module, it is a contract only if it
     compiles anything: its neighbours may be ordinary tests. `runs` are its repeats so far, of which `number` is the one
-    that runs, `judged` is the verdict over them, and `whole` says that this one went through to it.
+    that runs, `judged` is the verdict over them, and `whole` says that this one went through to it. On a ladder `rung`
+    is the one that runs, and `steps` are those that have.
     """
 
     item: pytest.Item
@@ -83,6 +88,8 @@ class Contract:
     whole: bool = False
     card: str = ""
     lost: bool = False
+    rung: Rung | None = None
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def goes_on(self) -> bool:
@@ -163,9 +170,15 @@ class Hooks:
         if FIXTURE not in metafunc.fixturenames:
             return
         try:
-            wanted = self._limits(metafunc.definition).lanes
+            limits = self._limits(metafunc.definition)
         except UsageError:
-            wanted = None  # said once all tests are collected
+            limits = Limits()  # said once all tests are collected
+        if limits.frontier is not None:
+            reason = f"its frontier is not among the lanes chosen ({_names(self._settings.lanes)})"
+            marks = [pytest.mark.skip(reason=reason)] if self._settings.asked_for_lanes else []
+            metafunc.parametrize(FIXTURE, [pytest.param(FRONTIER, marks=marks)], ids=[FRONTIER], indirect=True)
+            return
+        wanted = limits.lanes
         lanes = narrowed(self._settings.lanes, wanted)
         if lanes:
             names = [lane.name for lane in lanes]
@@ -227,8 +240,17 @@ class Hooks:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if FIXTURE not in parameters:
             raise UsageError(f"{_test(item)}: {FIXTURE} needs a test function that pytest can run once a lane")
+        if limits.frontier is not None:
+            item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=self._top(item, limits.frontier), bare=False)
+            return
         lane = self._settings.known[parameters[FIXTURE]]
         item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=lane, bare=False)
+
+    def _top(self, item: pytest.Item, names: tuple[str, ...]) -> Lane:
+        try:
+            return rung(names, self._settings.known).lane
+        except UsageError as error:
+            raise UsageError(f"{_test(item)}: {error}") from error
 
     def _check_lanes(self, item: pytest.Item, names: tuple[str, ...]) -> None:
         try:
@@ -267,7 +289,8 @@ class Hooks:
         contract.unusable = no_torch()
         if contract.unusable is None:
             _take_card(self._worker)
-            contract.unusable = None if contract.bare else _unavailable(contract.lane)
+            missing = contract.rung.missing if contract.rung is not None else ""
+            contract.unusable = None if contract.bare else missing or _unavailable(contract.lane)
             contract.card = "" if contract.bare or contract.unusable else _card(contract.lane)
         stack = contextlib.ExitStack()
         try:
@@ -325,8 +348,13 @@ class Hooks:
         if not contract.bare:
             from .lane import CompileLane
 
+            climbs = contract.rung is not None and TRAIN in (contract.limits.frontier or ())
             contract.compile_lane = CompileLane(
-                contract.lane, contract.limits, self._settings.root, timed=self._settings.timed
+                contract.lane,
+                contract.limits,
+                self._settings.root,
+                timed=self._settings.timed,
+                trains=contract.rung.trains if contract.rung is not None and climbs else None,
             )
             contract.compile_lane.open = False  # until the body of the test
         from .probes.trace import quiet
@@ -384,6 +412,9 @@ class Hooks:
                 self._judge_what_there_is(contract)
             return result
         run = self._judge(contract)
+        if contract.rung is not None:
+            contract.judged = run
+            return result
         if run is not None:
             # A plugin that reruns what failed asks for no band: its last run stands alone.
             contract.runs = [*contract.runs[: contract.number - 1], run]
@@ -502,6 +533,8 @@ class Hooks:
     def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> Entry | None:
         if contract.inherited and contract.judged is None:
             return None
+        if contract.limits.frontier is not None:
+            return self._entry_of_rung(contract, call)
         if not contract.bare and contract.lane not in self._settings.lanes:
             # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
             return None
@@ -515,6 +548,44 @@ class Hooks:
                 reason = own_failure(call) + (f" (in repeat {contract.number})" if self._settings.repeat > 1 else "")
                 entry = failed(self.subject(contract), reason, entry)
         return entry
+
+    def _entry_of_rung(self, contract: Contract, call: pytest.CallInfo[None]) -> Entry | None:
+        """The entry of a ladder that its own test ended; a rung that went through is no entry of its own."""
+        if contract.rung is None or call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+            return None
+        steps = [*contract.steps, Step(name=contract.rung.name, verdict="failed", reason=own_failure(call))]
+        walked = completed(steps, contract.limits.frontier or ())
+        return replace(failed(self._climber(contract), own_failure(call), None), frontier=walked)
+
+    def _climber(self, contract: Contract) -> Subject:
+        """The contract in the lane that its whole ladder comes to, whichever of its rungs ran last."""
+        names = contract.limits.frontier or ()
+        return replace(self.subject(contract), lane=rung(names, self._settings.known).lane)
+
+    @staticmethod
+    def why_skipped(report: pytest.TestReport) -> str:
+        """The reason of a skip, without pytest's place and word for it."""
+        said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        return said.removeprefix("Skipped: ").removeprefix(_CANNOT_RUN.format(FRONTIER))
+
+    def finish_walk(self, contract: Contract, reports: list[pytest.TestReport]) -> None:
+        """Judge a walk that is over, on the report of the highest rung that ran."""
+        walked = completed(contract.steps, contract.limits.frontier or ())
+        climber = self._climber(contract)
+        report = next((each for each in reports if each.when == "call"), reports[-1])
+        if not contract.runs:
+            reason = "; ".join(f"{step.name}: {step.reason}" for step in walked.steps)
+            self.attach(report, replace(unmeasured(climber, reason), frontier=walked))
+            return
+        contract.judged, contract.rung = over_walk(climber, contract.runs, walked), None
+        contract.lane = climber.lane
+        contract.drifted = self.drift(contract)
+        said = [_failure(contract)] if contract.judged.failed else []
+        if contract.drifted:
+            said.append(contract.drifted)
+        if said:
+            report.outcome, report.longrepr = "failed", "\n".join(said)
+        self.attach(report, contract.judged.entry)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         kept = getattr(report, "compile_contract", None)
@@ -531,7 +602,7 @@ class Hooks:
     def _lose(self, report: pytest.TestReport) -> None:
         name = report.nodeid.rpartition("::")[2]
         parameters = name.partition("[")[2].removesuffix("]")
-        for lane in self._settings.lanes:
+        for lane in (*self._settings.lanes, Lane(name=FRONTIER)):
             if parameters == lane.name or parameters.startswith(f"{lane.name}-"):
                 contract = contract_name(report.nodeid, name, lane.name)
                 self.session.lose(contract, lane, report.nodeid, next(iter(str(report.longrepr).splitlines()), ""))
@@ -646,7 +717,8 @@ def contract_name(nodeid: str, name: str, lane: str) -> str:
 def _failure(contract: Contract) -> str:
     assert contract.judged is not None
     entry = contract.judged.entry
-    lane = "" if contract.bare or contract.lane.name in DEFAULT_LANES else f" --contract-lanes={contract.lane.name}"
+    own = contract.bare or contract.limits.frontier is not None
+    lane = "" if own or contract.lane.name in DEFAULT_LANES else f" --contract-lanes={contract.lane.name}"
     repeats = max(entry.repeats, contract.number)
     repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
     return failure_text(

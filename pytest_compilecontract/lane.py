@@ -59,7 +59,9 @@ class CompileLane:
     `name` is the lane's, `device` a torch.device, `dtype` a torch.dtype (the lane's, else float32).
     """
 
-    def __init__(self, lane: Lane, limits: Limits, root: Path, *, timed: bool = False) -> None:
+    def __init__(
+        self, lane: Lane, limits: Limits, root: Path, *, timed: bool = False, trains: bool | None = None
+    ) -> None:
         self.name = lane.name
         self.device = device_of(lane)
         self.dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
@@ -68,6 +70,8 @@ class CompileLane:
         self._lane = lane
         self._limits = limits
         self._timed = timed
+        # Whether `run` trains: a ladder that has "train" says it of each rung.
+        self._trains = trains
         self._paths = Paths(root)
         self._undo = contextlib.ExitStack()
 
@@ -98,6 +102,12 @@ class CompileLane:
         if not callable(target) or isinstance(target, type):
             got = f"the class {target.__name__}" if isinstance(target, type) else repr(type(target).__name__)
             raise UsageError(f"compile_lane.run takes a function or module, got {got}")
+        if self._trains:
+            if not isinstance(target, torch.nn.Module):
+                raise UsageError(
+                    f"frontier: 'train' trains what is run, a torch.nn.Module, got {type(target).__name__!r}"
+                )
+            return self._train(target, calls, compile_with=compile_with)
         return self._hold(target, Forward(gradients=bool(self._limits.check_grads)), made, compile_with)
 
     def train(
@@ -127,6 +137,22 @@ class CompileLane:
         Raises:
             As `run`.
         """
+        __tracebackhide__ = True
+        if self._trains is not None:
+            raise UsageError(
+                "frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on"
+            )
+        return self._train(module, batches, loss=loss, optimizer=optimizer, compile_with=compile_with)
+
+    def _train(
+        self,
+        module: torch.nn.Module,
+        batches: Sequence[Any],
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        optimizer: Callable[..., Any] | None = None,
+        compile_with: Callable[[Any], Any] | None = None,
+    ) -> Measurement:
         __tracebackhide__ = True
         if not isinstance(batches, Iterable):
             raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")

@@ -138,6 +138,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[HOOKS] = hooks = Hooks(config)
         config.pluginmanager.register(hooks, "compilecontract-hooks")
+        from .walking import Walking
+
+        config.pluginmanager.register(Walking(hooks), "compilecontract-walking")
         if hooks.session.settings.repeat > 1:
             from .repeating import Repeating
 

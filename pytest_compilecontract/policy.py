@@ -48,6 +48,7 @@ METRICS: dict[str, Metric] = {
     for each in (
         Metric(name="errors", label="errors", better="lower", gates=True),
         Metric(name="limits", label="limits exceeded", better="lower", gates=True),
+        Metric(name="frontier", label="frontier", better="higher", gates=True),
         Metric(name="capture", label="capture lost", better="lower", gates=True),
         Metric(name="fullgraph", label="fullgraph", better="higher", gates=True),
         Metric(name="graph_breaks", label="graph breaks", better="lower", gates=True),

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from pytest_compilecontract.contract import Verdict, Violation
 from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.frontier import Frontier
 from pytest_compilecontract.measurement import Measurement
 
 # msgspec is imported where it is used: it takes longer to import than all of this package, and a pytest run that
@@ -82,7 +83,8 @@ class Entry:
     `environments`. `worker` is pytest-xdist's name for the process ("" without xdist), `card` the CUDA device by index
     and uuid ("" without one), `seconds` the test's wall time. `limits` and `lane_settings` hold JSON values only:
     lists, not tuples, and no NaN or infinity. `repeats` is how often the lane was measured, `spread` the lowest and the
-    highest value of each banded metric over them.
+    highest value of each banded metric over them. `frontier` is how far a contract with a ladder holds; the measurement
+    is then that of the highest rung that did.
     """
 
     contract: str
@@ -100,6 +102,7 @@ class Entry:
     seconds: float = 0.0
     repeats: int = 1
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
+    frontier: Frontier | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ class Repeating:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None or self._hooks.lost:
+        if contract is None or contract.limits.frontier is not None or self._hooks.lost:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._run(item, contract, nextitem):
@@ -41,7 +41,7 @@ class Repeating:
         reports: list[pytest.TestReport] = []
         sections, properties = len(item._report_sections), len(item.user_properties)
         for number in range(1, self._repeats + 1):
-            _forget(item, sections, properties)
+            forget(item, sections, properties)
             contract.number = number
             earlier, last = reports, number == self._repeats
             with self._hooks.surrounded(contract):
@@ -51,11 +51,11 @@ class Repeating:
                 continue
             # A repeat that was skipped hides nothing that an earlier one has shown.
             hidden = _failed(earlier) and not _failed(reports)
-            return [*(earlier if hidden else reports), *_tear_down_the_rest(item, nextitem)]
+            return [*(earlier if hidden else reports), *tear_down_the_rest(item, nextitem)]
         return reports
 
 
-def _tear_down_the_rest(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+def tear_down_the_rest(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
     """What the last repeat does otherwise: tear down what the next test does not share. A report if that fails."""
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     return [item.ihook.pytest_runtest_makereport(item=item, call=call)] if call.excinfo is not None else []
@@ -65,7 +65,7 @@ def _failed(reports: list[pytest.TestReport]) -> bool:
     return any(report.failed for report in reports)
 
 
-def _forget(item: pytest.Item, sections: int, properties: int) -> None:
+def forget(item: pytest.Item, sections: int, properties: int) -> None:
     """What the repeat before has left in the item: its output, its properties, and the instance of its class."""
     del item._report_sections[sections:]
     del item.user_properties[properties:]

@@ -10,6 +10,7 @@ from . import __version__
 from .contract import OBSERVED_LIMITS, Limits, Verdict, Violation, doubts, judge, undecided, verdict
 from .drift import unsteady
 from .errors import ReceiptError
+from .frontier import Frontier
 from .journal import ENDED, NAME, Journal
 from .lanes import Lane
 from .measurement import Measurement, combined
@@ -192,6 +193,42 @@ def over_repeats(runs: Sequence[Judged], ended: str = "") -> Judged:
     if kept.verdict == "held" and doubted:
         kept = replace(kept, verdict="unverified", reason="; ".join(doubted))
     return Judged(entry=kept, doubts=doubted)
+
+
+def over_walk(subject: Subject, runs: Sequence[Judged], walked: Frontier) -> Judged:
+    """The one verdict of a contract that climbed a ladder: held if it reaches the rung that it has to.
+
+    Kept are the measurement and counts of the highest rung that held.
+    """
+    limits = subject.limits
+    assert limits.frontier is not None
+    least = limits.min_frontier or limits.frontier[0]
+    needed = walked.steps[limits.frontier.index(least)]
+    held = [run for run in runs if not run.failed]
+    shown = (held or list(runs))[-1]
+    entry = replace(
+        shown.entry,
+        lane=subject.lane.name,
+        test=subject.test,
+        lane_settings=subject.lane.to_dict(),
+        verdict="held",
+        reason="",
+        violations=(),
+        seconds=sum(run.entry.seconds for run in runs),
+        frontier=walked,
+    )
+    if needed.verdict == "unmeasured" and walked.failed is None:
+        return Judged(entry=replace(entry, verdict="unmeasured", reason=f"{least}: {needed.reason}"))
+    if walked.height > limits.frontier.index(least):
+        return Judged(entry=entry)
+    stopped = walked.failed
+    violation = Violation(
+        limit=f"min_frontier={least!r}{'' if limits.min_frontier else ' (default)'}",
+        measured=walked.told(),
+        details=stopped.details if stopped is not None else (),
+    )
+    reason = f"{violation.limit}: {violation.measured}"
+    return Judged(entry=replace(entry, verdict="violated", reason=reason, violations=(violation,)))
 
 
 def _spread(entries: Sequence[Entry]) -> dict[str, tuple[float, float]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_compilecontract.contract import Violation
+from pytest_compilecontract.frontier import Frontier, Step, StepVerdict
 from pytest_compilecontract.measurement import (
     Call,
     CompileFailure,
@@ -106,6 +107,17 @@ def an_entry(measurement: Measurement | None = HOLDING, **changes: Any) -> Entry
     return replace(entry, **changes)
 
 
+def a_walk(*verdicts: StepVerdict, reason: str = "max_graph_breaks=0: 1") -> Frontier:
+    """A ladder of so many rungs; those that did not hold have the reason."""
+    names = ("capture", "aot", "inductor", "train")
+    return Frontier(
+        steps=tuple(
+            Step(name=name, verdict=each, reason="" if each == "held" else reason)
+            for name, each in zip(names, verdicts, strict=False)
+        )
+    )
+
+
 def repeated(measurement: Measurement | None = HOLDING, *, repeats: int = 3, **spread: tuple[float, float]) -> Entry:
     """The entry of a lane that was measured several times, with the bands that were seen."""
     return an_entry(measurement, repeats=repeats, spread=spread)
@@ -155,6 +167,7 @@ WORSE: dict[str, tuple[Entry, Entry]] = {
     **{name: (an_entry(), an_entry(measured)) for name, measured in WORSENED.items()},
     "limits": (an_entry(), an_entry(verdict="violated", violations=(VIOLATION,))),
     "fullgraph": (an_entry(), an_entry(WORSENED["graph_breaks"])),
+    "frontier": (an_entry(frontier=a_walk("held", "held")), an_entry(frontier=a_walk("held", "failed"))),
     **WORSE_ON_A_CARD,
     **{name: _beyond_its_band(METRICS[name]) for name in BANDED if name not in (*WORSENED, *WORSE_ON_A_CARD)},
 }

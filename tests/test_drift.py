@@ -29,6 +29,7 @@ from receipts import (
     WORSE,
     WORSENED,
     a_receipt,
+    a_walk,
     after,
     an_entry,
     before,
@@ -48,6 +49,7 @@ from pytest_compilecontract.drift import (
     unsteady,
 )
 from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.frontier import StepVerdict
 from pytest_compilecontract.gate import answer
 from pytest_compilecontract.measurement import Call, Location, Measurement, Numerics
 from pytest_compilecontract.policy import BANDED, METRICS, Policy
@@ -266,6 +268,48 @@ def test_smaller_graphs_are_drift_though_fewer_frames_were_compiled_again() -> N
     once = replace(HOLDING, graphs=3, ops_captured=27, recompiles=(RECOMPILE,))
 
     assert compared(often, once).verdict == "drifted"
+
+
+def climbed(*verdicts: StepVerdict, **changes: Any) -> Entry:
+    return an_entry(lane="frontier", frontier=a_walk(*verdicts), **changes)
+
+
+def test_a_frontier_that_retreats_says_which_rung_and_why_and_nothing_of_other_counts() -> None:
+    old, new = climbed("held", "held"), climbed("held", "failed", measurement=WORSENED["graph_breaks"])
+
+    lane = compare(before(old), after(new)).lanes[0]
+
+    assert lane.verdict == "drifted"
+    assert [(drift.metric, drift.before, drift.after) for drift in lane.drifts] == [("frontier", "aot", "capture")]
+    assert lane.drifts[0].came == (Fact(where="rung aot", reason="max_graph_breaks=0: 1"),)
+    assert lane.rerun.endswith(f"--compile-contracts '{CONTRACT}[aot]'")
+
+
+def test_a_frontier_that_advances_is_an_improvement() -> None:
+    lane = compare(before(climbed("held", "failed")), after(climbed("held", "held"))).lanes[0]
+
+    assert (lane.verdict, [drift.direction for drift in lane.drifts]) == ("improved", ["better"])
+
+
+def test_on_the_same_rung_the_counts_are_compared() -> None:
+    lane = compare(
+        before(climbed("held", "failed")), after(climbed("held", "failed", measurement=WORSENED["graph_breaks"]))
+    ).lanes[0]
+
+    assert "graph_breaks" in [drift.metric for drift in lane.drifts]
+
+
+def test_a_rung_that_was_not_measured_leaves_the_frontier_unknown() -> None:
+    lane = compare(before(climbed("held", "held")), after(climbed("held", "unmeasured"))).lanes[0]
+
+    assert lane.verdict == "unverified"
+    assert lane.unknown == ("frontier: aot was not measured on both sides: aot max_graph_breaks=0: 1",)
+
+
+def test_another_ladder_is_no_frontier_to_compare() -> None:
+    lane = compare(before(climbed("held")), after(climbed("held", "held"))).lanes[0]
+
+    assert lane.unknown[0] == "frontier: the ladder is another than before"
 
 
 WRITTEN_OUT = replace(HOLDING, ops_captured=34, operations={"add_": 11, "mul": 11, "sub": 12})

@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "calls",
         "measurement",
         "lanes",
+        "frontier",
         "contract",
         "receipt",
         "journal",
@@ -76,10 +77,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "timeout",
         "trimming",
         "trying",
+        "walking",
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "events", "hooks", "observer", "plugin", "repeating", "replacing")
+KNOW_PYTEST = ("__init__", "events", "hooks", "observer", "plugin", "repeating", "replacing", "walking")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},

@@ -26,6 +26,7 @@ def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
         "cuda_graphs",
         "eager_frames",
         "errors",
+        "frontier",
         "fullgraph",
         "graph_breaks",
         "host_syncs",

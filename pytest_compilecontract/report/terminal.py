@@ -78,12 +78,20 @@ class Row:
     counts: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     reason: str = ""
     observed: bool = False
+    frontier: str = ""
 
 
 def row_of(entry: Entry) -> Row:
     """An entry as the summary shows it."""
     counts = counts_of(entry.measurement) if entry.measurement else {}
-    return Row(contract=entry.contract, lane=entry.lane, verdict=entry.verdict, counts=counts, reason=entry.reason)
+    return Row(
+        contract=entry.contract,
+        lane=entry.lane,
+        verdict=entry.verdict,
+        counts=counts,
+        reason=entry.reason,
+        frontier=entry.frontier.told() if entry.frontier is not None else "",
+    )
 
 
 def counts_of(measurement: Measurement) -> dict[str, int | None]:
@@ -302,6 +310,7 @@ def _contract_lines(rows: Sequence[Row]) -> list[Line]:
         verdicts, folded = cells[contract]
         lines += [(line, _markup(lanes)) for line in _laid_out(names[contract], verdicts, folded, (width, widest))]
         lines += [(line, {"red": True}) for line in _why_not(lanes)]
+        lines += [(_cut(_MARGIN * 2 + plain(row.frontier), SUMMARY_WIDTH), {}) for row in lanes if row.frontier]
     return lines
 
 
@@ -371,7 +380,7 @@ def _lane_lines(rows: Sequence[Row]) -> list[Line]:
             start = f"{_MARGIN}{row.verdict:{verdict_width}}{_MARGIN}{lane:{lane_width}}{_MARGIN}"
             shown = [name for name, value in row.counts.items() if _is_shown(name, value)]
             counts = ", ".join(_amount(row.counts[name], name) for name in shown)
-            texts = [text for text in (counts, plain(row.reason).strip()) if text] or [""]
+            texts = [text for text in (counts, plain(row.reason).strip() or plain(row.frontier)) if text] or [""]
             for text, ahead in zip(texts, (start, " " * len(start)), strict=False):
                 lines += [(line, _markup([row])) for line in _wrapped(ahead + text, " " * len(start))]
     return lines

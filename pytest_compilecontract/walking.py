@@ -1,0 +1,75 @@
+"""Walks: a contract with a frontier runs once a rung, from a clean start each time, as one test with one verdict.
+
+Kept out: what a ladder is (`frontier`), what a walk comes to (`session`), and how one rung is measured (`hooks`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from .frontier import Step, rung
+from .hooks import CONTRACT
+from .repeating import forget, tear_down_the_rest
+
+if TYPE_CHECKING:
+    from .hooks import Contract, Hooks
+
+
+class Walking:
+    """The part of the plugin that climbs ladders."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        contract = item.stash.get(CONTRACT, None)
+        if contract is None or contract.limits.frontier is None or self._hooks.lost:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._walked(item, contract, contract.limits.frontier, nextitem):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _walked(
+        self, item: pytest.Item, contract: Contract, names: tuple[str, ...], nextitem: pytest.Item | None
+    ) -> list[pytest.TestReport]:
+        """The reports of the highest rung that ran, which is judged over the walk."""
+        known, sections, properties = (
+            self._hooks.session.settings.known,
+            len(item._report_sections),
+            len(item.user_properties),
+        )
+        kept: list[pytest.TestReport] = []
+        climbed: list[str] = []
+        contract.steps, contract.runs = [], []
+        for name in names:
+            forget(item, sections, properties)
+            contract.rung = rung((*climbed, name), known)
+            contract.lane = contract.rung.lane
+            with self._hooks.surrounded(contract):
+                reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
+            skipped = next((report for report in reports if report.skipped), None)
+            if skipped is not None and not any(report.failed for report in reports):
+                contract.steps.append(Step(name=name, verdict="unmeasured", reason=self._hooks.why_skipped(skipped)))
+                kept = kept or reports
+                continue
+            kept = reports
+            if any(report.failed for report in reports):
+                return [*kept, *tear_down_the_rest(item, nextitem)]  # its own failure, which says what it was
+            run = contract.judged
+            assert run is not None
+            contract.runs.append(run)
+            if run.failed:
+                failing = run.entry.violations
+                details = tuple(line for each in failing for line in each.details)
+                contract.steps.append(Step(name=name, verdict="failed", reason=run.entry.reason, details=details))
+                break
+            contract.steps.append(Step(name=name, verdict="held"))
+            climbed.append(name)
+        self._hooks.finish_walk(contract, kept)
+        return [*kept, *tear_down_the_rest(item, nextitem)]

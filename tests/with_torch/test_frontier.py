@@ -1,0 +1,238 @@
+"""Ladders in whole sessions: how far a contract climbs, what stops it, and what a baseline says of a retreat."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONTRACTS = """
+import os
+
+import torch
+from torch import nn
+
+from pytest_compilecontract import compile_contract
+
+X = torch.linspace(-1, 1, 16).reshape(2, 8)
+MADE = []
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = torch.relu(self.inner(x))
+        if os.environ.get("BREAKS") and torch.is_autocast_enabled("cpu"):
+            torch._dynamo.graph_break()
+        return y.sin()
+
+
+@compile_contract(frontier=["capture", "aot", "train", "autocast", "distributed"], max_graph_breaks=0)
+def test_climbs(compile_lane):
+    MADE.append(compile_lane)
+    compile_lane.run(Model(), (X,), (X,))
+
+
+@compile_contract(frontier=["capture", "autocast"], min_frontier="autocast", max_graph_breaks=0)
+def test_has_to_reach_the_top(compile_lane):
+    compile_lane.run(Model(), (X,), (X,))
+
+
+@compile_contract(frontier=["distributed"])
+def test_has_nothing_to_stand_on(compile_lane):
+    compile_lane.run(Model(), (X,))
+
+
+@compile_contract(frontier=["capture", "aot"])
+def test_fails_by_itself(compile_lane):
+    assert compile_lane.run(Model(), (X,)).backend == "eager", "the second rung"
+
+
+@compile_contract(frontier=["capture", "train"])
+def test_trains_in_the_wrong_place(compile_lane):
+    compile_lane.train(Model(), [(X,)])
+
+
+def test_each_rung_had_a_lane_of_its_own():
+    assert len({id(each) for each in MADE}) == 4
+"""
+
+
+class Project:
+    """The project above, and what its sessions print and leave."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "test_model.py").write_text(CONTRACTS, encoding="utf-8")
+        (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
+
+    def run(self, *options: str, breaks: bool = False) -> tuple[int, str]:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "--compile-contracts",
+            "--contract-report=r",
+        ]
+        surroundings = {**os.environ, "BREAKS": "1" if breaks else "", "COLUMNS": "200"}
+        ran = subprocess.run(
+            [*command, *options], cwd=self.folder, env=surroundings, text=True, stdout=subprocess.PIPE, timeout=600
+        )
+        return ran.returncode, ran.stdout
+
+    def entry(self, test: str) -> dict[str, Any]:
+        document = json.loads((self.folder / "r" / "receipt.json").read_text(encoding="utf-8"))
+        return next(each for each in document["entries"] if each["contract"] == f"test_model.py::{test}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
+    project = Project(tmp_path_factory.mktemp("whole"))
+    return project, project.run()[1]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
+    project = Project(tmp_path_factory.mktemp("broken"))
+    return project, project.run("-k", "climbs or top", "-n", "2", breaks=True)[1]
+
+
+def verdicts(entry: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["verdict"] for each in entry["frontier"]["steps"]}
+
+
+def test_what_cannot_be_measured_is_left_out_and_said(whole: tuple[Project, str]) -> None:
+    project, said = whole
+
+    entry = project.entry("test_climbs")
+
+    assert entry["verdict"] == "held"
+    assert verdicts(entry) == {
+        "capture": "held",
+        "aot": "held",
+        "train": "held",
+        "autocast": "held",
+        "distributed": "unmeasured",
+    }
+    assert (entry["measurement"]["backend"], entry["measurement"]["backward_graphs"]) == ("aot_eager", 1)
+    assert "holds up to autocast (rung 4 of 5); distributed not measured: its ranks have no launcher" in said
+
+
+def test_each_rung_is_a_clean_start(whole: tuple[Project, str]) -> None:
+    _, said = whole
+
+    assert "test_each_rung_had_a_lane_of_its_own" not in said.partition("short test summary")[2]
+
+
+def test_a_ladder_without_a_rung_is_unmeasured(whole: tuple[Project, str]) -> None:
+    entry = whole[0].entry("test_has_nothing_to_stand_on")
+
+    assert (entry["verdict"], entry["reason"]) == (
+        "unmeasured",
+        "distributed: its ranks have no launcher here",
+    )
+
+
+def test_a_test_that_fails_by_itself_ends_the_walk_as_broken(whole: tuple[Project, str]) -> None:
+    entry = whole[0].entry("test_fails_by_itself")
+
+    assert entry["verdict"] == "broken"
+    assert "the second rung" in entry["reason"]
+    assert verdicts(entry) == {"capture": "held", "aot": "failed"}
+
+
+def test_a_ladder_that_trains_is_written_with_run(whole: tuple[Project, str]) -> None:
+    _, said = whole
+
+    assert "frontier: 'train' is a rung of its own; write compile_lane.run" in said
+
+
+def test_the_walk_stops_where_it_does_not_hold(broken: tuple[Project, str]) -> None:
+    project, said = broken
+
+    entry = project.entry("test_climbs")
+
+    assert entry["verdict"] == "held"
+    assert verdicts(entry)["autocast"] == "failed"
+    assert verdicts(entry)["distributed"] == "not reached"
+    failed = next(each for each in entry["frontier"]["steps"] if each["name"] == "autocast")
+    assert failed["reason"] == "max_graph_breaks=0: 1"
+    assert "torch._dynamo.graph_break()" in failed["details"][0]
+    assert "holds up to train (rung 3 of 5); autocast does not: max_graph_breaks=0: 1" in said
+
+
+def test_a_contract_that_has_to_reach_a_rung_fails_below_it(broken: tuple[Project, str]) -> None:
+    project, said = broken
+
+    entry = project.entry("test_has_to_reach_the_top")
+
+    assert entry["verdict"] == "violated"
+    assert [each["limit"] for each in entry["violations"]] == ["min_frontier='autocast'"]
+    assert "pytest --compile-contracts 'test_model.py::test_has_to_reach_the_top[frontier]'" in said
+    assert "test_climbs" not in said.partition("short test summary")[2]
+
+
+def test_a_frontier_that_retreats_is_drift(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    recorded, _ = project.run("-k", "climbs", "--contract-record")
+
+    same, _ = project.run("-k", "climbs")
+    retreated, said = project.run("-k", "climbs", breaks=True)
+
+    assert (recorded, same, retreated) == (0, 0, 1)
+    assert "frontier" in said
+    assert "autocast" in said.partition("FAILED")[0]
+    assert "max_graph_breaks=0: 1" in said
+
+
+def test_chosen_lanes_leave_ladders_out(tmp_path: Path) -> None:
+    code, said = Project(tmp_path).run("-k", "climbs", "--contract-lanes=capture", "-rs")
+
+    assert code == 0
+    assert "its frontier is not among the lanes chosen (capture)" in said
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        pytest.param('frontier=["capture", "capture"]', "frontier: 'capture' is there twice", id="twice"),
+        pytest.param('frontier=["capture", "moon"]', "frontier: unknown rung 'moon'", id="unknown"),
+        pytest.param("frontier=[]", "frontier: expected a list of rungs, the lowest first, got []", id="empty"),
+        pytest.param('frontier=["aot"], lanes=["aot"]', "contradicts lanes", id="lanes"),
+        pytest.param('min_frontier="aot"', "min_frontier='aot' needs frontier", id="no-ladder"),
+        pytest.param(
+            'frontier=["aot"], min_frontier="train"', "min_frontier='train' is no rung of frontier", id="no-rung"
+        ),
+        pytest.param(
+            'frontier=["aot", "cudagraphs"]', "'cudagraphs' is recorded by Inductor: put 'inductor'", id="no-inductor"
+        ),
+    ],
+)
+def test_a_ladder_that_cannot_be_is_refused_in_one_line(tmp_path: Path, marker: str, message: str) -> None:
+    project = Project(tmp_path)
+    text = "from pytest_compilecontract import compile_contract\n\n\n"
+    text += f"@compile_contract({marker})\ndef test_it(compile_lane):\n    pass\n"
+    (tmp_path / "test_model.py").write_text(text, encoding="utf-8")
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--compile-contracts"],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=600,
+    )
+
+    assert project.folder == tmp_path
+    assert ran.returncode == 4
+    assert "test_model.py::test_it: " in ran.stderr + ran.stdout
+    assert message in ran.stderr + ran.stdout
