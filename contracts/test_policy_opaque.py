@@ -14,12 +14,19 @@ X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0)
 @pytest.mark.parametrize(
-    "middle", [smooth_op, smooth_allowed, smooth_nonstrict], ids=["custom_op", "allowed", "nonstrict"]
+    ("middle", "operations"),
+    [(smooth_op, 5), (smooth_allowed, 5), (smooth_nonstrict, 6)],
+    ids=["custom_op", "allowed", "nonstrict"],
 )
-def test_the_block_stays_whole(compile_lane: CompileLane, middle: object) -> None:
-    """As a custom op, allowed in the graph or traced without Dynamo, the function costs no break and no graph."""
+def test_the_block_stays_whole(compile_lane: CompileLane, middle: object, operations: int) -> None:
+    """As a custom op, allowed in the graph or traced without Dynamo, the function costs no break and no graph.
+
+    It is one operation among the block's four, or two where its inputs are packed for it.
+    """
     with torch.no_grad():
-        compile_lane.run(Around(middle).eval(), (X,), (X,))  # type: ignore[arg-type]
+        seen = compile_lane.run(Around(middle).eval(), (X,), (X,))  # type: ignore[arg-type]
+
+    assert seen.ops_captured == operations
 
 
 @compile_contract(max_graphs=2, max_graph_breaks=1, max_recompiles=0)

@@ -32,6 +32,7 @@ from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
 from .state import State
 from .steady import Facts, SteadySteps, nowhere, with_facts
+from .wording import first_said
 
 # Not the user's, also where this package is a checkout and not installed.
 OWN = str(Path(__file__).parent) + os.sep
@@ -506,5 +507,4 @@ def _modules_in(calls: Sequence[call]) -> list[torch.nn.Module]:
 
 def _first_line(error: BaseException) -> str:
     """Of the error's own text; Dynamo adds the user's line to it, even where there was none."""
-    own = str(error).partition("from user code:")[0]
-    return next((line.strip() for line in own.splitlines() if line.strip()), "")
+    return first_said(str(error).partition("from user code:")[0])

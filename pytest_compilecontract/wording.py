@@ -13,6 +13,13 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
+def first_said(text: str) -> str:
+    """The first line of what an error says; with the next where it only tells whose words follow."""
+    first, _, rest = text.strip().partition("\n")
+    # BackendCompilerFailed (torch/_dynamo/exc.py): "backend='inductor' raised:", and what it raised.
+    return f"{first.strip()} {first_line(rest)}".strip() if first.endswith(" raised:") else first.strip()
+
+
 def middle(text: str, width: int) -> str:
     """Text no wider than `width`, without its middle: both ends of a test's name tell it from its neighbours."""
     if len(text) <= width:

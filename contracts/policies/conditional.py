@@ -70,7 +70,7 @@ class LoopedExperts(Experts):
 
 
 class Path(nn.Module):
-    """A path of a model, in a class of its own: `nn.Linear.compile()` on torch's own layer compiles nothing."""
+    """A path of a model, in a class of its own: till torch 2.13 `nn.Linear.compile()` compiles nothing."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

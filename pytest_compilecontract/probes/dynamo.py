@@ -39,6 +39,7 @@ from ..measurement import (
     RecompileKind,
     merge_breaks,
 )
+from ..wording import first_said
 from .source import Paths
 from .stance import Lost, Stances
 from .taps import Taps
@@ -743,7 +744,7 @@ def _module(name: str) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return first_said(str(error)) or type(error).__name__
 
 
 def _flat(text: str) -> str:

@@ -704,6 +704,10 @@ def test_a_backend_that_fails() -> None:
     )
     (failure,) = measured(entry).backend_failures or ()
     assert (failure.type, failure.message) == ("ValueError", "no kernel for this graph")
+    assert entry.violations[0].details[0] == (
+        "BackendCompilerFailed: backend='planted_raises_when_compiling' raised: ValueError: no kernel for this graph "
+        "(in call 0; eager does not raise)"
+    )
 
 
 def test_errors_that_dynamo_suppresses() -> None:
