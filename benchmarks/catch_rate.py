@@ -13,6 +13,7 @@ compared. What was done stays in --out, and is not done again unless the case, i
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import datetime
 import hashlib
@@ -456,11 +457,41 @@ def record(path: Path, bench: Bench, found: Sequence[Step], text: str, noise: st
     write(path.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
     where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread"
     head = f"`benchmarks/catch_rate.py` on {raw['created']}: torch {', '.join(bench.pythons)}; {where}."
-    old = path.read_text(encoding="utf-8") if path.is_file() else "# Catch rate\n\n<!-- figures -->\n<!-- end -->\n"
+    put(path, "\n\n".join(each for each in (head, text, noise) if each))
+
+
+def put(path: Path, figures: str) -> None:
+    """Replace what stands between the page's two marks; what people wrote around it stays."""
+    old = path.read_text(encoding="utf-8") if path.is_file() else "<!-- figures -->\n<!-- end -->\n"
     before, _, rest = old.partition("<!-- figures -->")
     _, _, after = rest.partition("<!-- end -->")
-    figures = "\n\n".join(each for each in (head, text, noise) if each)
     write(path, f"{before}<!-- figures -->\n\n{figures}\n\n<!-- end -->{after}")
+
+
+def log(bench: Bench, found: Sequence[Step]) -> str:
+    """Every drift from one release to the next, in Markdown: what it is of, what it does to users, what was seen."""
+    lines = ["| release | program | effect | seen | told of |", "| --- | --- | --- | --- | --- |"]
+    drifts = [each for each in found if each.effect]
+    for after in bench.pythons:
+        for case in bench.cases.values():
+            steps = [each for each in drifts if (each.case, each.after) == (case.name, after)]
+            if not steps:
+                continue
+            title, source = about(case)
+            seen = dict.fromkeys(metric for each in steps for metric in each.metrics)
+            effects = ", ".join(dict.fromkeys(each.effect for each in steps))
+            lines.append(
+                f"| {after} | {title} (`{case.name}`) | {effects} | {'; '.join(seen) or steps[0].reasons[-1][:80]} "
+                f"| {source} |"
+            )
+    return "\n".join(lines)
+
+
+def about(case: Case) -> tuple[str, str]:
+    """What a case is, and whose report; from the first and the last line of its docstring."""
+    text = ast.get_docstring(ast.parse(case.path.read_text(encoding="utf-8"))) or case.name
+    first, source = text.splitlines()[0].rstrip("."), text.partition("Source: ")[2].splitlines()
+    return first, source[0].rstrip(".") if source else ""
 
 
 def write(path: Path, text: str) -> None:
@@ -542,6 +573,7 @@ def main() -> int:
     parser.add_argument("--judge-only", action="store_true", help="run nothing: judge the results that are there")
     parser.add_argument("--noise", type=int, default=0, metavar="ROUNDS")
     parser.add_argument("--record", type=Path, metavar="FILE")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="put the table of all drifts into this page")
     arguments = parser.parse_args()
     pythons = interpreters(arguments.python, parser.error)
     cases = read_cases(arguments.cases, None) if arguments.cases else read_cases(CASES, EXPECTATIONS)
@@ -572,6 +604,8 @@ def main() -> int:
             print(
                 "\n".join([*(f"missed {each}" for each in tally.missed), *(f"alarm {each}" for each in tally.alarms)])
             )
+    if arguments.log:
+        put(arguments.log, log(bench, found))
     if arguments.record:
         record(arguments.record, bench, found, text, said)
     return 1 if wrong else 0
