@@ -29,6 +29,9 @@ def compile_contract(*function: Any, **limits: Any) -> pytest.MarkDecorator | An
         check_grads (bool): compare gradients; always in `compile_lane.train`, only if True in `compile_lane.run`
         check_state_dict (bool): the keys of `state_dict` and the module's type must not change
         lanes (list of names): only these of the lanes that the session chose
+        frontier (list of names): a ladder of lanes, each rung adding one dimension to those below: capture, aot,
+            inductor, train, autocast, dynamic, cudagraphs, distributed, or a lane of the project's
+        min_frontier (name): the rung of the frontier that has to hold; the first unless said
         capture_targets (list of class names): a graph holds operations of each of these modules
         keeps_outputs (bool): what a call returned is not changed by the next one
 

@@ -134,6 +134,8 @@ class Hooks:
                 rest=config.getoption("--contract-rest"),
             )
             self.history = History(settings=settings)
+            if config.getoption("--contract-bisect") and settings.repeat > 1:
+                raise UsageError("--contract-bisect runs a lane once a stage: leave out --contract-repeat")
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         self.session = Session(settings=settings)
@@ -567,6 +569,18 @@ class Hooks:
         """The reason of a skip, without pytest's place and word for it."""
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         return said.removeprefix("Skipped: ").removeprefix(_CANNOT_RUN.format(FRONTIER))
+
+    @staticmethod
+    def add_to_reason(reports: list[pytest.TestReport], said: list[str]) -> None:
+        """Say more of why a lane failed: in its report, and in the entry that goes with it."""
+        report = next(report for report in reports if report.failed)
+        report.longrepr = "\n".join([str(report.longrepr), *said])
+        if (kept := vars(report).get("compile_contract")) is not None:
+            entry = kept["entry"]
+            vars(report)["compile_contract"] = {
+                **kept,
+                "entry": {**entry, "reason": "; ".join(filter(None, (entry.get("reason", ""), said[0])))},
+            }
 
     def finish_walk(self, contract: Contract, reports: list[pytest.TestReport]) -> None:
         """Judge a walk that is over, on the report of the highest rung that ran."""

@@ -28,6 +28,7 @@ NEED_SWITCH = (
     "--contract-observe",
     "--contract-timeout",
     "--contract-speed",
+    "--contract-bisect",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
@@ -103,6 +104,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="time every lane on a CUDA device, eager against compiled (else only those with a limit min_speedup)",
     )
+    group.addoption(
+        "--contract-bisect",
+        action="store_const",
+        const=True,
+        default=None,
+        help="run a lane that fails in compiling or in its numbers again through capture, AOTAutograd, decompositions "
+        "and Inductor, and name the first stage that fails",
+    )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
@@ -145,6 +154,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from .repeating import Repeating
 
             config.pluginmanager.register(Repeating(hooks), "compilecontract-repeating")
+        elif config.getoption("--contract-bisect"):
+            from .bisecting import Bisecting
+
+            config.pluginmanager.register(Bisecting(hooks), "compilecontract-bisecting")
         if config.getoption("--contract-observe"):
             from .observer import Observer
 

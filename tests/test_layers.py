@@ -54,6 +54,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "top": (
         "__init__",
         "__main__",
+        "bisecting",
         "bump",
         "checking",
         "checkout",
@@ -81,7 +82,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "events", "hooks", "observer", "plugin", "repeating", "replacing", "walking")
+KNOW_PYTEST = ("__init__", "bisecting", "events", "hooks", "observer", "plugin", "repeating", "replacing", "walking")
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},

@@ -1,0 +1,152 @@
+"""Where a lane broke, in whole sessions: a fault planted in each stage is named, and the lane's verdict stays."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+CONTRACTS = """
+import torch
+from torch import nn
+from torch._dynamo.backends.registry import register_backend
+
+from pytest_compilecontract import compile_contract
+
+X = torch.linspace(-1, 1, 8)
+
+
+@register_backend(name="off_by_one")
+def off_by_one(graph, inputs):
+    return lambda *args: tuple(each + 1 for each in graph.forward(*args))
+
+
+class Overwritten(nn.Module):
+    # A fault of torch's own, in AOTAutograd: the backward reads the buffer as it is after the step.
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.register_buffer("state", torch.zeros(8))
+
+    def forward(self, x):
+        state = self.weight * self.state.clone() + x
+        self.state.copy_(state.detach())
+        return state
+
+
+def wrong_in_capture(x):
+    return x.cos() if torch.compiler.is_dynamo_compiling() else x.sin()
+
+
+def right(x):
+    return x.sin() + 1
+
+
+@compile_contract(lanes=["aot", "capture"])
+def test_capture(compile_lane):
+    compile_lane.run(wrong_in_capture, (X,))
+
+
+@compile_contract(lanes=["decomposed"])
+def test_aot(compile_lane):
+    compile_lane.train(Overwritten(), [(X,)] * 3)
+
+
+@compile_contract(lanes=["own"])
+def test_the_backend_itself(compile_lane):
+    compile_lane.run(right, (X,))
+
+
+@compile_contract(lanes=["capture"])
+def test_holds(compile_lane):
+    compile_lane.run(right, (X,))
+
+
+@compile_contract(lanes=["capture"], max_graphs=0, min_ops_captured=0)
+def test_too_many_graphs(compile_lane):
+    compile_lane.run(right, (X,))
+
+
+@compile_contract(lanes=["capture"])
+def test_fails_by_itself(compile_lane):
+    compile_lane.run(right, (X,))
+    raise ValueError("its own")
+"""
+PYPROJECT = """
+[tool.pytest.ini_options]
+
+[tool.compilecontract.lanes.own]
+backend = "off_by_one"
+
+[tool.compilecontract.lanes.decomposed]
+backend = "aot_eager_decomp_partition"
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("bisected")
+    (folder / "test_it.py").write_text(CONTRACTS, encoding="utf-8")
+    (folder / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--compile-contracts",
+        "--contract-bisect",
+    ]
+    lanes = "--contract-lanes=capture,aot,own,decomposed"
+    ran = subprocess.run(
+        [*command, lanes, "--contract-report=r"], cwd=folder, text=True, stdout=subprocess.PIPE, timeout=900
+    )
+    entries = json.loads((folder / "r" / "receipt.json").read_text(encoding="utf-8"))["entries"]
+    return ran.stdout, {each["test"].partition("::")[2]: each for each in entries}
+
+
+def test_a_fault_of_capture(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    said, entries = session
+
+    entry = entries["test_capture[aot]"]
+
+    assert (entry["verdict"], entry["measurement"]["backend"]) == ("violated", "aot_eager")
+    assert entry["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
+    assert "  pytest --compile-contracts --contract-lanes=capture 'test_it.py::test_capture[capture]'" in said
+
+
+def test_a_fault_of_aotautograd(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    said, entries = session
+
+    entry = entries["test_aot[decomposed]"]
+
+    # The backend of decompositions raises, where AOTAutograd's own gives wrong gradients.
+    assert (entry["verdict"], entry["measurement"]["backend"]) == ("broken", "aot_eager_decomp_partition")
+    assert entry["reason"].endswith(
+        "where it broke: AOTAutograd (backend 'aot_eager') is the first to fail; up to Dynamo's capture it holds"
+    )
+    # The contract has no lane of that stage's own.
+    assert "--contract-lanes=decomposed --contract-bisect 'test_it.py::test_aot[decomposed]'" in said
+
+
+def test_a_fault_of_a_backend_of_ones_own(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    said, entries = session
+
+    entry = entries["test_the_backend_itself[own]"]
+
+    assert entry["verdict"] == "violated"
+    assert entry["reason"].endswith(
+        "where it broke: backend 'off_by_one' itself is the first to fail; up to AOTAutograd it holds"
+    )
+    assert "--contract-lanes=own --contract-bisect 'test_it.py::test_the_backend_itself[own]'" in said
+
+
+@pytest.mark.parametrize("test", ["test_holds", "test_too_many_graphs", "test_fails_by_itself"])
+def test_what_no_stage_can_explain_is_not_run_again(session: tuple[str, dict[str, dict[str, Any]]], test: str) -> None:
+    _, entries = session
+
+    assert "where it broke" not in entries[f"{test}[capture]"].get("reason", "")
