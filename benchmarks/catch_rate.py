@@ -24,6 +24,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -454,10 +455,15 @@ def record(path: Path, bench: Bench, found: Sequence[Step], text: str, noise: st
         },
         "steps": [dataclasses.asdict(each) for each in found if each.effect or each.said != "same"],
     }
-    write(path.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
+    write(path.with_suffix(".json"), anywhere(json.dumps(raw, indent=1)) + "\n")
     where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread"
     head = f"`benchmarks/catch_rate.py` on {raw['created']}: torch {', '.join(bench.pythons)}; {where}."
     put(path, "\n\n".join(each for each in (head, text, noise) if each))
+
+
+def anywhere(text: str) -> str:
+    """Without the folders of this machine."""
+    return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", text)
 
 
 def put(path: Path, figures: str) -> None:
