@@ -570,8 +570,8 @@ class _Pair:
     def _traced_otherwise(self, direction: Direction) -> bool:
         """Whether another torch writes the same capture in other operations: `add_(x, alpha=a)` for `mul` and `add_`.
 
-        Nothing can have been lost where no break or eager frame came (won: went), as many graphs ran, and graphs are
-        fewer only by the recompiles that are fewer. Where torch is the same, the code that is captured is another.
+        Nothing can have been lost where no break or eager frame came (won: went), no fewer graphs ran (won: no more),
+        and graphs are fewer by the recompiles that are fewer. On the same torch the code that is captured is another.
         """
         was, now = self._old.measurement, self._new.measurement
         if was is None or now is None or was.operations is None or now.operations is None:
@@ -585,8 +585,10 @@ class _Pair:
             if _without(after.of, before.of) if direction == "worse" else _without(before.of, after.of):
                 return False
         fewer = len(was.recompiles or ()) - len(now.recompiles or ())
-        as_many = was.graphs_executed is not None and was.graphs_executed == now.graphs_executed
-        return as_many and (was.graphs or 0) - (now.graphs or 0) == fewer
+        ran = (was.graphs_executed, now.graphs_executed)
+        if ran[0] is None or ran[1] is None or (ran[1] < ran[0] if direction == "worse" else ran[1] > ran[0]):
+            return False
+        return (was.graphs or 0) - (now.graphs or 0) == fewer
 
     def _captured_less_often(self) -> bool:
         """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""

@@ -35,6 +35,9 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = (
     (_RESUME_INSIDE, r"\1"),
     (re.compile(r"\b0x(?:[0-9a-fA-F]+|\.\.\.)"), "ADDRESS"),
     (re.compile(r"(___check_\w+_id\(.*?, ?)(?:\d+|\.\.\.)"), r"\1ID"),
+    # The object that was expected, or its type: which of them torch tells differs, and neither is whose guard it is.
+    (re.compile(r"^(___check_\w+_id\(.*, ?ID\)), type=.*$"), r"\1"),
+    (re.compile(r"^(expected type of '.+' to be) .*$"), r"\1"),
     (re.compile(r"(\bid\([^()]*\) == )(?:\d+|\.\.\.)"), r"\1ID"),
     (re.compile(r"\b___as_tensor\((.+?)\)\.item\(\)"), r"\1"),  # how torch 2.11 reads a float that it made symbolic
     (re.compile(r"\bL\['(\w+)'\]"), r"\1"),

@@ -331,6 +331,14 @@ def test_fewer_operations_for_fewer_recompiles_are_no_drift_whatever_a_graph_hol
     assert metrics(compared(often, once)) == {"recompiles": "better"}
 
 
+def test_fewer_operations_are_no_drift_where_more_graphs_run_than_before() -> None:
+    """What was eager behind the recompile limit runs compiled."""
+    limited = replace(WRITTEN_OUT, graphs=8, graphs_executed=8, recompiles=(RECOMPILE,) * 7, limit_hits=(LIMIT_HIT,))
+    free = replace(WRITTEN_IN_ONE, graphs=2, graphs_executed=9, recompiles=(RECOMPILE,))
+
+    assert metrics(compared(limited, free)) == {"recompiles": "better", "limit_hits": "better"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [

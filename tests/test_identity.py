@@ -25,6 +25,16 @@ from pytest_compilecontract.measurement import Location
         ),
         pytest.param("fn is 0x7f0012345678", "fn is 0x...", id="an-address"),
         pytest.param(
+            "___check_obj_id(self.state[0], ...), type=tensor([[0., 0.],",
+            "___check_obj_id(self.state[0], ...), type=<class 'torch.Tensor'>",
+            id="an-object-by-its-value-or-its-type",
+        ),
+        pytest.param(
+            "expected type of 'params[0].grad' to be a tensor type, ' but found <class 'NoneType'>",
+            "expected type of 'params[0].grad' to be <class 'torch.Tensor'>, but found <class 'NoneType'>",
+            id="a-type-in-other-words",
+        ),
+        pytest.param(
             "len(xs) == 3  # for x in xs:  # model.py:30 in forward",
             "len(xs) == 4  # for x in xs:  # model.py:31 in forward",
             id="torch's-comment",

@@ -60,6 +60,19 @@ def test_the_backend_itself(compile_lane):
     compile_lane.run(right, (X,))
 
 
+COUNTED = []
+
+
+def wrong_once(x):
+    return x.cos() if torch.compiler.is_dynamo_compiling() and len(COUNTED) == 1 else x.sin()
+
+
+@compile_contract(lanes=["aot"])
+def test_does_not_recur(compile_lane):
+    COUNTED.append(1)
+    compile_lane.run(wrong_once, (X,))
+
+
 @compile_contract(lanes=["capture"])
 def test_holds(compile_lane):
     compile_lane.run(right, (X,))
@@ -143,6 +156,14 @@ def test_a_fault_of_a_backend_of_ones_own(session: tuple[str, dict[str, dict[str
         "where it broke: backend 'off_by_one' itself is the first to fail; up to AOTAutograd it holds"
     )
     assert "--contract-lanes=own --contract-bisect 'test_it.py::test_the_backend_itself[own]'" in said
+
+
+def test_what_does_not_fail_again_is_nobodys_fault_for_sure(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    _, entries = session
+
+    reason = entries["test_does_not_recur[aot]"]["reason"]
+
+    assert reason.endswith("where it broke: not known, the lane itself does not fail again")
 
 
 @pytest.mark.parametrize("test", ["test_holds", "test_too_many_graphs", "test_fails_by_itself"])
