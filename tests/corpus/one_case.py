@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,6 +50,8 @@ def loaded(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     case = importlib.util.module_from_spec(spec)
+    # As of any program that was imported: Dynamo looks up there where a function is from.
+    sys.modules[spec.name] = case
     try:
         spec.loader.exec_module(case)
     except ModuleNotFoundError as error:

@@ -71,7 +71,7 @@ def without_call_user_compiler(patch: Patch) -> None:
     inherits(patch, OUTPUT_GRAPH, "OutputGraph")
 
 
-GRAPHS = {"graphs", "backend_calls", "ops_captured", "graphs_executed"}
+GRAPHS = {"graphs", "backend_calls", "ops_captured", "operations", "graphs_executed"}
 BREAKS = {"graph_breaks", "break_events"}
 FRAMES = {
     "first_compiles",

@@ -1,6 +1,6 @@
 """flex_attention with one tensor as query, key and value.
 
-Right: as without compile. Up to 2.13 eager itself raises.
+Right: as without compile.
 Source: own find.
 """
 
