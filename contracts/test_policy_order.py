@@ -116,6 +116,43 @@ def test_parallelize_that_finds_no_wrapped_block_is_named(compile_lane: CompileL
         check_order(model, ORDER)
 
 
+@compile_contract(lanes=["aot"])
+def test_one_branch_that_is_wrong_is_named(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
+    """A first block in order does not excuse the second, in which FSDP2 came inside what is compiled."""
+    model = a_stack()
+
+    with compile_lane.observe():
+        first, second = (compile_lane.compile(each) for each in model.blocks)
+        model.blocks[0] = fully_shard(nn.Sequential(first), mesh=one_rank)
+        fully_shard(second._orig_mod.linear, mesh=one_rank)
+        model.blocks[1] = second
+        model(torch.ones(4, WIDTH))
+
+    with pytest.raises(OrderError) as caught:
+        check_order(model, ORDER)
+    assert str(caught.value) == (
+        "declared distribute around compile, found compile (torch.compile) at blocks.1 "
+        "around distribute (fully_shard) at blocks.1._orig_mod.linear"
+    )
+
+
+@compile_contract(max_graphs=2, max_recompiles=1, lanes=["aot"])
+def test_a_kind_that_comes_again_is_declared_again(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
+    """Blocks sharded by themselves within the sharded model: FSDP2 is around what is compiled, and within it."""
+
+    def wrap(model: nn.Module, compile: Compile, mesh: DeviceMesh) -> nn.Module:
+        for each in model.blocks:  # type: ignore[union-attr]
+            compile(each, in_place=True)
+            fully_shard(each, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    model = wrapped(compile_lane, wrap, one_rank)
+
+    assert [each.path for each in check_order(model, (*ORDER, "distribute"))] == ["", "blocks.0", "blocks.0"]
+    with pytest.raises(OrderError, match=r"at blocks\.0 around distribute \(fully_shard\) at blocks\.0$"):
+        check_order(model, ORDER)
+
+
 def test_what_was_captured_is_within_what_compiles_it() -> None:
     """The forward that `torch.cuda.make_graphed_callables` puts in a module's place is known by where it is from.
 

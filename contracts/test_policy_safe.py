@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +25,19 @@ def a_stack() -> Stack:
     return Stack([Block(WIDTH) for _ in range(2)], WIDTH)
 
 
+def in_mid_run(model: nn.Module) -> torch.optim.Optimizer:
+    """Train a model a step, so that its optimizer has state, and leave gradients, a part in eval mode and a hook."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.step()
+        for each in model.parameters():
+            each.grad = torch.full_like(each, 0.5)
+    next(model.children()).eval()
+    model.register_forward_hook(lambda _module, _inputs, _output: None)
+    optimizer.step()
+    return optimizer
+
+
 def batch() -> tuple[Tensor]:
     return (torch.linspace(-1, 1, 4 * WIDTH).reshape(4, WIDTH),)
 
@@ -31,7 +47,7 @@ def config(compile_lane: CompileLane, **changes: Any) -> CompileConfig:
     return CompileConfig(**{"backend": {"aot": "aot_eager"}.get(compile_lane.name, "inductor"), **changes})
 
 
-def all_of(model: nn.Module) -> dict[str, object]:
+def all_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """What a failed trial must not have touched."""
     return {
         "identity": id(model),
@@ -39,7 +55,10 @@ def all_of(model: nn.Module) -> dict[str, object]:
         "forward": [vars(each).get("forward") for each in model.modules()],
         "compiled": [each._compiled_call_impl for each in model.modules()],
         "values": [each.clone() for each in (*model.parameters(), *model.buffers())],
-        "gradients": [each.grad for each in model.parameters()],
+        "parameters": [id(each) for each in (*model.parameters(), *model.buffers())],
+        "gradients": [None if each.grad is None else each.grad.clone() for each in model.parameters()],
+        "hooks": [list(each._forward_hooks.items()) for each in model.modules()],
+        "momentum": [each["momentum_buffer"].clone() for each in optimizer.state.values()],
         "random": torch.get_rng_state(),
     }
 
@@ -52,6 +71,46 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         return torch.equal(one, other)
     return all(map(_same, one, other)) if isinstance(one, list) else one is other or one == other
+
+
+class Unlike(nn.Module):
+    """A model that is wrong when compiled in one of the places that are easily overlooked, and right in all others."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("calls", torch.zeros(()))
+        self.wrong = wrong
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        here = self.wrong if torch.compiler.is_compiling() else None
+        self.calls.add_(2 if here == "buffer" else 1)
+        second = self.second(x)
+        if here == "gradient":
+            second = second.detach()
+        return self.first(x) + second, {"aside": x.sum() * (2 if here == "output" else 1)}
+
+
+class Writes(nn.Module):
+    """A model that writes into its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.mul_(2))
+
+
+class Drops(nn.Module):
+    """A model that draws random numbers when it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.linear(x), training=self.training)
 
 
 class BackwardFails(torch.autograd.Function):
@@ -90,6 +149,16 @@ def off_by_a_little(graph: Any, _inputs: Any) -> Any:
     return lambda *inputs: tuple(each * 1.01 for each in graph.forward(*inputs))
 
 
+def draws_otherwise(graph: Any, _inputs: Any) -> Any:
+    """A compiler whose code takes a random number more than eager does."""
+
+    def drawing(*inputs: Any) -> Any:
+        torch.rand(1)
+        return graph.forward(*inputs)
+
+    return drawing
+
+
 @compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True, lanes=["aot"])
 def test_what_can_be_trusted_is_compiled_in_place(compile_lane: CompileLane) -> None:
     """Forward and backward are one graph each, of the trial and of the model alike, and the model stays itself."""
@@ -104,14 +173,15 @@ def test_what_can_be_trusted_is_compiled_in_place(compile_lane: CompileLane) -> 
 def test_off_is_off(compile_lane: CompileLane) -> None:
     """Switched off, the model is given back before anything is tried."""
     model = a_stack()
-    before = all_of(model)
+    optimizer = in_mid_run(model)
+    before = all_of(model, optimizer)
 
     with compile_lane.observe():
         given = maybe_compile(model, config(compile_lane, enabled=False), batch())
         given(*batch())
 
     assert given is model
-    assert same(all_of(model), before)
+    assert same(all_of(model, optimizer), before)
 
 
 @compile_contract(
@@ -124,6 +194,12 @@ def test_off_is_off(compile_lane: CompileLane) -> None:
         pytest.param(a_stack, {"backend": forward_only}, "step 1, backward: ", id="the-compiler's"),
         pytest.param(a_stack, {"backend": off_by_a_little, "train": False}, "numerics: step 1: output", id="numbers"),
         pytest.param(a_stack, {"allow": ("layers.*",)}, "compile: no module is named 'layers.*'", id="no-such-module"),
+        pytest.param(
+            a_stack,
+            {"allow": ("head",), "block": ("*",)},
+            "compile: block leaves nothing to compile",
+            id="nothing-left",
+        ),
     ],
 )
 def test_what_fails_leaves_the_model_as_it_was(
@@ -131,13 +207,15 @@ def test_what_fails_leaves_the_model_as_it_was(
 ) -> None:
     """A backward that fails alone, numbers that are off: the same model, untouched, and one line in the log."""
     model = made()
-    before = all_of(model)
+    optimizer = in_mid_run(model)
+    before = all_of(model, optimizer)
+    assert before["momentum"]
 
     with compile_lane.observe(), caplog.at_level(logging.WARNING):
         given = maybe_compile(model, config(compile_lane, **changes), batch())
 
     assert given is model
-    assert same(all_of(model), before)
+    assert same(all_of(model, optimizer), before)
     assert len(caplog.messages) == 1
     assert why in caplog.messages[0]
 
@@ -173,6 +251,65 @@ def test_what_is_blocked_stays_eager(compile_lane: CompileLane) -> None:
         model(*batch())
 
 
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, numerics=None, lanes=["aot"])
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("gradient", "numerics: step 1: gradient of second.bias is there only when eager"),
+        ("output", "numerics: step 1: output[1]['aside'] is off by "),
+        ("buffer", "numerics: step 1: buffer calls is off by 1"),
+    ],
+    ids=["lost-gradient", "second-output", "buffer"],
+)
+def test_what_is_easily_overlooked_is_compared(compile_lane: CompileLane, wrong: str, why: str) -> None:
+    """One step shows a gradient that is lost, an output that the loss does not read, a buffer that differs."""
+    settings = config(compile_lane, fail_policy="raise", steps=1)
+    x = torch.ones(2, WIDTH)
+
+    with compile_lane.observe(), pytest.raises(CompileError, match=f"^{re.escape(why)}"):
+        maybe_compile(Unlike(wrong), settings, (x,), loss=lambda output: output[0].sum())
+
+
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["aot"])
+@pytest.mark.parametrize("made", [Writes, a_stack], ids=["written", "gradient"])
+def test_the_batch_is_the_callers(compile_lane: CompileLane, made: Callable[[], nn.Module]) -> None:
+    """What the trial writes into the batch, and the gradient that it gives to it, reach no tensor of the caller."""
+    x = torch.ones(2, WIDTH, requires_grad=made is a_stack)
+
+    with compile_lane.observe():
+        given = maybe_compile(made(), config(compile_lane, fail_policy="raise"), (x,))
+
+    assert given._compiled_call_impl is not None
+    assert x.grad is None
+    assert torch.equal(x, torch.ones(2, WIDTH))
+
+
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, numerics=None, lanes=["aot"])
+def test_dropout_under_other_masks_is_trusted_only_uncompared(compile_lane: CompileLane) -> None:
+    """Code that draws otherwise than eager, as Inductor's does, stays unused while it is compared."""
+    settings = config(compile_lane, backend=draws_otherwise, fail_policy="raise", train=False)
+    x = torch.ones(8, WIDTH)
+
+    with compile_lane.observe():
+        with pytest.raises(CompileError, match=r"^numerics: step 1: output is off by "):
+            maybe_compile(Drops(), settings, (x,))
+        given = maybe_compile(Drops(), replace(settings, numerics=False), (x,))
+
+    assert given._compiled_call_impl is not None
+
+
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["aot"])
+def test_dropout_under_the_same_random_streams_is_trusted(compile_lane: CompileLane) -> None:
+    """Where compiled code draws as eager does, the trial gives both the same masks, and uses up no random number."""
+    with compile_lane.observe():
+        model = Drops()
+        state = torch.get_rng_state()
+        given = maybe_compile(model, config(compile_lane, fail_policy="raise"), (torch.ones(8, WIDTH),))
+
+    assert given._compiled_call_impl is not None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -185,6 +322,7 @@ def test_what_is_blocked_stays_eager(compile_lane: CompileLane) -> None:
         ),
         pytest.param({"fullgraph": True, "block": ("a",)}, "fullgraph=True allows no graph break", id="fullgraph"),
         pytest.param({"allow": ("a",), "block": ("a",)}, "'a' is in allow and in block", id="allow-and-block"),
+        pytest.param({"rtol": -1.0}, "rtol and atol are at least 0, got -1.0 and 0.0001", id="tolerance"),
         pytest.param({"enabled": False, "allow": ("a",)}, "enabled=False compiles nothing", id="off"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,17 +37,25 @@ def layers(model: nn.Module) -> tuple[Layer, ...]:
     What compiles a module in place also compiles the hooks on it, so that it is around what FSDP2 hooked there,
     whichever came first.
     """
-    return _layers(model, "", sharded=False)
+    return max(_ways(model, "", sharded=False), key=len)
 
 
-def _layers(module: nn.Module, path: str, *, sharded: bool) -> tuple[Layer, ...]:
+def _ways(module: nn.Module, path: str, *, sharded: bool) -> Iterator[tuple[Layer, ...]]:
+    """The wrappers on the way to each innermost module: one branch in order does not excuse another."""
     own = tuple(_own(module, path, sharded=sharded))
     # What FSDP2 shards has DTensors all the way down, which is no wrapper of its own.
     sharded = sharded or isinstance(module, FSDPModule)
-    below = (
-        _layers(child, f"{path}.{name}" if path else name, sharded=sharded) for name, child in module.named_children()
-    )
-    return own + max(below, key=len, default=())
+    below = list(module.named_children())
+    if not below:
+        yield own
+    for name, child in below:
+        for way in _ways(child, f"{path}.{name}" if path else name, sharded=sharded):
+            yield own + way
+
+
+def kinds(found: Sequence[Layer]) -> tuple[str, ...]:
+    """The kinds of wrappers, outermost first: once where one is around its like, again where another is between."""
+    return tuple(kind for kind, _ in itertools.groupby(each.kind for each in found))
 
 
 def _own(module: nn.Module, path: str, *, sharded: bool) -> Iterator[Layer]:
@@ -67,12 +76,27 @@ def _own(module: nn.Module, path: str, *, sharded: bool) -> Iterator[Layer]:
 def check_order(model: nn.Module, declared: Sequence[str]) -> tuple[Layer, ...]:
     """The model's wrappers, if their kinds are those declared, outermost first.
 
+    A part of the model may lack some of them (a stem that is not compiled), and no part may have others, or another
+    order. A kind that is to be there twice, as in blocks that FSDP2 shards within the sharded model, is declared twice.
+
     Raises:
-        OrderError: they are others, or in another order.
+        OrderError: they are others, or in another order, somewhere.
     """
+    for way in _ways(model, "", sharded=False):
+        if not _within(kinds(way), declared):
+            raise _not_as(declared, way)
     found = layers(model)
-    kinds = tuple(dict.fromkeys(each.kind for each in found))
-    if kinds != tuple(declared):
-        told = " around ".join(map(str, found)) or "no wrapper"
-        raise OrderError(f"declared {' around '.join(declared) or 'no wrapper'}, found {told}")
+    if kinds(found) != tuple(declared):
+        raise _not_as(declared, found)
     return found
+
+
+def _within(some: Sequence[str], declared: Sequence[str]) -> bool:
+    """Whether these kinds come in the declared order, with others left out."""
+    rest = iter(declared)
+    return all(kind in rest for kind in some)
+
+
+def _not_as(declared: Sequence[str], found: Sequence[Layer]) -> OrderError:
+    told = " around ".join(map(str, found)) or "no wrapper"
+    return OrderError(f"declared {' around '.join(declared) or 'no wrapper'}, found {told}")

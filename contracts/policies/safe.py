@@ -9,7 +9,6 @@ import copy
 import fnmatch
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +29,10 @@ class CompileConfig:
 
     `allow` and `block` are patterns of module names ("blocks.*"): without `allow` the model is compiled whole, with it
     the modules that it names; what `block` names runs eager. `steps` (1 to 3) are the steps of the trial, `train` makes
-    them training steps. `rtol` and `atol` are how near compiled outputs and gradients are to eager ones.
+    them training steps. `rtol` and `atol` are how near compiled outputs, gradients and buffers are to eager ones;
+    `numerics=False` compares nothing. Inductor draws other random numbers than eager does, so that a model with dropout
+    is only trusted by it with `train=False` in eval mode, with `numerics=False`, or with the Inductor setting
+    `fallback_random` on.
 
     Raises:
         ValueError: a value that cannot mean anything, or two that contradict one another.
@@ -45,6 +47,7 @@ class CompileConfig:
     block: tuple[str, ...] = ()
     steps: int = 2
     train: bool = True
+    numerics: bool = True
     rtol: float = 1e-3
     atol: float = 1e-4
     fail_policy: FailPolicy = "eager"
@@ -58,6 +61,8 @@ class CompileConfig:
             raise ValueError(f"mode={self.mode!r} is Inductor's, and backend={self.backend!r} knows none")
         if self.fullgraph and self.block:
             raise ValueError("fullgraph=True allows no graph break, and block makes one")
+        if self.rtol < 0 or self.atol < 0:
+            raise ValueError(f"rtol and atol are at least 0, got {self.rtol} and {self.atol}")
         if both := set(self.allow) & set(self.block):
             raise ValueError(f"{sorted(both)[0]!r} is in allow and in block")
         if not self.enabled and (self.allow or self.block or self.fail_policy == "raise"):
@@ -73,9 +78,13 @@ def maybe_compile(
 ) -> nn.Module:
     """The model, compiled in place where that can be trusted; else as it was, with a warning in the log that says why.
 
-    The trial is made on a copy, so that parameters, buffers, gradients, hooks and mode of the model are never touched;
-    the random streams are put back. It is `config.steps` steps of forward, loss, backward, optimizer step and
-    `zero_grad` (without `config.train`: of forward) of a compiled copy, compared with those of an eager one.
+    The trial is made on copies, so that parameters, buffers, gradients, hooks and mode of the model and the tensors of
+    the batch are never touched; torch's random streams are put back. It is `config.steps` steps of forward, loss,
+    backward, optimizer step and `zero_grad` (without `config.train`: of forward) of a compiled copy, compared with
+    those of an eager one: every tensor of the output, every gradient, every buffer. A hook fires in the trial, on the
+    copies: one that writes to something outside of the model is heard there.
+
+    That anything was compiled at all is not asked: a frame that Dynamo skips is trusted, since it is eager.
 
     Raises:
         CompileError: it failed, and `config.fail_policy` is "raise".
@@ -83,8 +92,7 @@ def maybe_compile(
     if not config.enabled:
         return model
     try:
-        with _same_random_streams():
-            _try(model, config, sample_batch, loss)
+        _try(model, config, sample_batch, loss)
     except Exception as error:
         # Whatever goes wrong with a compiler, training goes on.
         failure = error if isinstance(error, CompileError) else CompileError(f"compile: {_told(error)}")
@@ -98,30 +106,46 @@ def maybe_compile(
 
 def _try(model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor]) -> None:
     eager, compiled = copy.deepcopy(model), copy.deepcopy(model)
-    state = torch.get_rng_state()
-    expected = list(_steps(eager, config, batch, loss, stage="eager"))
-    torch.set_rng_state(state)
     _compile(compiled, config)
-    for number, (got, wanted) in enumerate(
-        zip(_steps(compiled, config, batch, loss, stage="trial"), expected, strict=True), start=1
-    ):
+    # Each from the same random streams, those of every device, which are put back after it.
+    with torch.random.fork_rng():
+        expected = list(_steps(eager, config, _fresh(batch), loss, stage="eager"))
+    with torch.random.fork_rng():
+        made = list(_steps(compiled, config, _fresh(batch), loss, stage="trial"))
+    if not config.numerics:
+        return
+    for number, (got, wanted) in enumerate(zip(made, expected, strict=True), start=1):
+        if differ := sorted(got.keys() ^ wanted.keys()):
+            name = differ[0]
+            where = "eager" if name in wanted else "compiled"
+            raise CompileError(f"numerics: step {number}: {name} is there only when {where}")
         for name, value in got.items():
-            if not torch.allclose(value, wanted[name], rtol=config.rtol, atol=config.atol, equal_nan=True):
-                worst = (value - wanted[name]).abs().max().item()
-                raise CompileError(f"numerics: step {number}: {name} is off by {worst:.2g}")
+            _compare(value, wanted[name], config, where=f"step {number}: {name}")
+
+
+def _compare(got: Tensor, wanted: Tensor, config: CompileConfig, *, where: str) -> None:
+    if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
+        told = f"{tuple(got.shape)} {got.dtype}, eager {tuple(wanted.shape)} {wanted.dtype}"
+        raise CompileError(f"numerics: {where} is {told}")
+    if torch.allclose(got, wanted, rtol=config.rtol, atol=config.atol, equal_nan=True):
+        return
+    worst = (got.double() - wanted.double()).abs().max().item()
+    raise CompileError(f"numerics: {where} is off by {worst:.2g}")
 
 
 def _steps(
     model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor], *, stage: str
 ) -> Iterator[dict[str, Tensor]]:
-    """Make the steps; of each the output and the gradients, by name."""
+    """Make the steps; of each the outputs, the gradients and the buffers, by name."""
+    # What the model had gathered when it was copied is no part of the trial.
+    model.zero_grad()
     trained = [each for each in model.parameters() if each.requires_grad] if config.train else []
     optimizer = torch.optim.SGD(trained, lr=1e-3) if trained else None
     for number in range(1, config.steps + 1):
         part = "forward"
         try:
             output = model(*batch)
-            seen = {"output": _first(output).detach().clone()}
+            seen = {name: each.detach().clone() for name, each in _tensors(output, "output")}
             if optimizer is not None:
                 part = "backward"
                 loss(output).backward()
@@ -133,6 +157,7 @@ def _steps(
                 part = "optimizer step"
                 optimizer.step()
                 optimizer.zero_grad()
+            seen |= {f"buffer {name}": each.clone() for name, each in model.named_buffers()}
         except Exception as error:
             raise CompileError(f"{stage}: step {number}, {part}: {_told(error)}") from error
         yield seen
@@ -142,7 +167,7 @@ def _compile(model: nn.Module, config: CompileConfig) -> None:
     options = {"backend": config.backend, "fullgraph": config.fullgraph, "dynamic": config.dynamic}
     if config.mode is not None:
         options["mode"] = config.mode
-    names = dict(model.named_modules())
+    names, left = dict(model.named_modules()), False
     for pattern in (*config.allow, *config.block):
         if not fnmatch.filter(names, pattern):
             raise CompileError(f"compile: no module is named {pattern!r}")
@@ -151,22 +176,36 @@ def _compile(model: nn.Module, config: CompileConfig) -> None:
             each.forward = torch.compiler.disable(each.forward)  # type: ignore[method-assign]
         elif _matches(name, config.allow) if config.allow else each is model:
             each.compile(**options)
+            left = True
+    if not left:
+        raise CompileError("compile: block leaves nothing to compile")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, each) for each in patterns)
 
 
-def _first(output: Any) -> Tensor:
-    while not isinstance(output, Tensor):
-        output = next(iter(output.values() if isinstance(output, dict) else output))
-    return output
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in tuples, lists and dicts, each with the way to it."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _tensors(each, f"{name}[{key!r}]")
+    elif isinstance(value, (tuple, list)):
+        for index, each in enumerate(value):
+            yield from _tensors(each, f"{name}[{index}]")
 
 
-@contextmanager
-def _same_random_streams() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
+def _fresh(value: Any) -> Any:
+    """A copy of a batch: what is written into it, and the gradients that it gets, are not the caller's."""
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, dict):
+        return {key: _fresh(each) for key, each in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(_fresh, value))
+    return copy.deepcopy(value)
 
 
 def _told(error: BaseException) -> str:

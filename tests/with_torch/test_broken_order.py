@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from holding import hold, hold_contract, kept_limits
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from contracts import test_policy_order as contracts
 from contracts.distributed import alone
+from contracts.policies import order
 from contracts.policies.order import OrderError
 from pytest_compilecontract.lane import CompileLane
 
@@ -40,3 +42,22 @@ def test_the_wrong_order_is_named_where_the_right_one_is_declared(
 
     with pytest.raises(OrderError, match=r"declared distribute around compile, found compile \(torch\.compile\)"):
         hold_contract(contracts.test_distribute_around_compile_is_whole, one_rank=mesh)
+
+
+def test_an_order_read_on_the_longest_way_alone_is_caught(monkeypatch: pytest.MonkeyPatch, mesh: DeviceMesh) -> None:
+    def longest(model: nn.Module, declared: Sequence[str]) -> None:
+        found = order.layers(model)
+        if tuple(dict.fromkeys(each.kind for each in found)) != tuple(declared):
+            raise OrderError("not as declared")
+
+    monkeypatch.setattr(contracts, "check_order", longest)
+
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        hold_contract(contracts.test_one_branch_that_is_wrong_is_named, one_rank=mesh)
+
+
+def test_kinds_that_are_counted_once_hide_what_is_within(monkeypatch: pytest.MonkeyPatch, mesh: DeviceMesh) -> None:
+    monkeypatch.setattr(order, "kinds", lambda found: tuple(dict.fromkeys(each.kind for each in found)))
+
+    with pytest.raises(OrderError):
+        hold_contract(contracts.test_a_kind_that_comes_again_is_declared_again, one_rank=mesh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,3 +66,32 @@ def test_a_wrapper_instead_of_the_model_itself_is_caught(monkeypatch: pytest.Mon
 
     assert verdict == "violated"
     assert "check_state_dict" in " ".join(broken)
+
+
+@pytest.mark.parametrize("wrong", ["gradient", "output", "buffer"])
+def test_a_trial_that_reads_the_first_output_alone_is_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    steps = safe._steps
+
+    def first_alone(*arguments: Any, **named: Any) -> Any:
+        for seen in steps(*arguments, **named):
+            yield {"output[0]": seen["output[0]"]}
+
+    monkeypatch.setattr(safe, "_steps", first_alone)
+
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        hold_contract(contracts.test_what_is_easily_overlooked_is_compared, wrong=wrong, why="numerics: step 1")
+
+
+@pytest.mark.parametrize("made", [contracts.Writes, contracts.a_stack], ids=["written", "gradient"])
+def test_a_trial_on_the_callers_batch_is_caught(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    monkeypatch.setattr(safe, "_fresh", lambda batch: batch)
+
+    with pytest.raises((AssertionError, safe.CompileError)):
+        hold_contract(contracts.test_the_batch_is_the_callers, made=made)
+
+
+def test_random_streams_that_are_not_put_back_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe.torch.random, "fork_rng", contextlib.nullcontext)
+
+    with pytest.raises((AssertionError, safe.CompileError)):
+        hold_contract(contracts.test_dropout_under_the_same_random_streams_is_trusted)
