@@ -14,7 +14,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from .hooks import CONTRACT
-from .repeating import forget, tear_down_the_rest
+from .repeating import as_one_test, forget, tear_down_the_rest
 
 if TYPE_CHECKING:
     from .hooks import Contract, Hooks
@@ -55,7 +55,9 @@ class Bisecting:
         contract = item.stash.get(CONTRACT, None)
         if contract is None or contract.bare or contract.limits.frontier is not None or self._hooks.lost:
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        return as_one_test(item, lambda: self._run(item, contract, nextitem))
+
+    def _run(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         sections, properties = len(item._report_sections), len(item.user_properties)
         with self._hooks.surrounded(contract):
             reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
@@ -63,10 +65,7 @@ class Bisecting:
         if entry is not None and broke(entry) and not self._hooks.lost and any(report.failed for report in reports):
             said = self._bisected(item, contract, (sections, properties))
             self._hooks.add_to_reason(reports, said)
-        for report in [*reports, *tear_down_the_rest(item, nextitem)]:
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        return [*reports, *tear_down_the_rest(item, nextitem)]
 
     def _bisected(self, item: pytest.Item, contract: Contract, before: tuple[int, int]) -> list[str]:
         """Which stage is the first to fail, and the command that shows it."""

@@ -562,9 +562,9 @@ class _Pair:
         was, now = self._old.measurement, self._new.measurement
         if was is None or now is None or was.operations is None or now.operations is None:
             return ()
-        counts = {name: (was.operations.get(name, 0), now.operations.get(name, 0)) for name in was.operations}
-        counts |= {name: (0, count) for name, count in now.operations.items() if name not in counts}
-        changed = [f"{name} {before} -> {after}" for name, (before, after) in sorted(counts.items()) if before != after]
+        before, after = Counter(was.operations), Counter(now.operations)
+        names = sorted({*before, *after})
+        changed = [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
         return (Fact(where="operations", reason=", ".join(changed)),) if changed else ()
 
     def _traced_otherwise(self, direction: Direction) -> bool:

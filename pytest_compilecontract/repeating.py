@@ -5,6 +5,7 @@ Kept out: what the repeats come to (`session`), and how one of them is measured 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,11 +31,7 @@ class Repeating:
         contract = item.stash.get(CONTRACT, None)
         if contract is None or contract.limits.frontier is not None or self._hooks.lost:
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._run(item, contract, nextitem):
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        return as_one_test(item, lambda: self._run(item, contract, nextitem))
 
     def _run(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """The reports of the last repeat, which is judged over all; fixtures of the function are set up for each."""
@@ -53,6 +50,15 @@ class Repeating:
             hidden = _failed(earlier) and not _failed(reports)
             return [*(earlier if hidden else reports), *tear_down_the_rest(item, nextitem)]
         return reports
+
+
+def as_one_test(item: pytest.Item, run: Callable[[], list[pytest.TestReport]]) -> bool:
+    """Tell pytest of several runs as of one test, by the reports that they come to."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in run():
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 def tear_down_the_rest(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:

@@ -12,7 +12,7 @@ from _pytest.runner import runtestprotocol
 
 from .frontier import Step, rung
 from .hooks import CONTRACT
-from .repeating import forget, tear_down_the_rest
+from .repeating import as_one_test, forget, tear_down_the_rest
 
 if TYPE_CHECKING:
     from .hooks import Contract, Hooks
@@ -27,13 +27,10 @@ class Walking:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None or contract.limits.frontier is None or self._hooks.lost:
+        names = contract.limits.frontier if contract is not None else None
+        if contract is None or names is None or self._hooks.lost:
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._walked(item, contract, contract.limits.frontier, nextitem):
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        return as_one_test(item, lambda: self._walked(item, contract, names, nextitem))
 
     def _walked(
         self, item: pytest.Item, contract: Contract, names: tuple[str, ...], nextitem: pytest.Item | None

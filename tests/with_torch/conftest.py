@@ -10,6 +10,15 @@ import pytest
 from pytest_compilecontract.probes.trace import quiet
 
 
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """A DeviceMesh of this process alone."""
+    from contracts.distributed import alone
+
+    with alone("cpu") as found:
+        yield found
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call() -> Iterator[Any]:
     with quiet():

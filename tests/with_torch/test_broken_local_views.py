@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from holding import hold_contract
@@ -11,15 +9,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from contracts import test_policy_local_views as contracts
-from contracts.distributed import alone
 from contracts.policies import local_views
 from contracts.policies.local_views import local_view
-
-
-@pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
-    with alone("cpu") as found:
-        yield found
 
 
 def test_the_policy_as_it_is_holds(mesh: DeviceMesh) -> None:

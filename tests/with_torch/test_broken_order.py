@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from holding import hold, hold_contract, kept_limits
@@ -10,16 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from contracts import test_policy_order as contracts
-from contracts.distributed import alone
 from contracts.policies import order
 from contracts.policies.order import OrderError
 from pytest_compilecontract.lane import CompileLane
-
-
-@pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
-    with alone("cpu") as found:
-        yield found
 
 
 def test_the_policy_as_it_is_holds(mesh: DeviceMesh) -> None:
