@@ -14,6 +14,10 @@ CARD = (*PRECISIONS, "cudagraphs")
 # Whole models: on a CPU no Inductor, which takes half a minute for each.
 MODEL = ("aot", *CARD)
 
+# What a steady step on the card holds: replayed whole where the lane asks for CUDA graphs, never waited for by the CPU,
+# and of no more kernels than eager has.
+STEADY = {"cudagraphs": "required", "max_host_syncs": 0, "max_kernels_ratio": 1.0}
+
 
 def need_card(compile_lane: CompileLane) -> None:
     """Leave the lane unmeasured where a Triton kernel has nothing to run on."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 
 import torch
+import torch._inductor.config
 
 # Read when transformers is imported: whatever asks for a file of a hub is refused, without asking the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Inductor pads a product, or does not, by a benchmark that it runs while it compiles: kernels and strides would differ
+# from one run to the next.
+torch._inductor.config.shape_padding = False
 # Read when a Triton kernel is defined: without a card Triton can only interpret it.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

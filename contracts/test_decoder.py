@@ -17,31 +17,36 @@ def tokens(length: int = 16) -> Tensor:
     return torch.randn(2, length, 32)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=[*ANYWHERE, "bf16", "cudagraphs", "autotune"])
+@compile_contract(
+    fullgraph=True,
+    max_graphs=1,
+    max_recompiles=0,
+    cudagraphs="required",
+    lanes=[*ANYWHERE, "bf16", "cudagraphs", "autotune"],
+)
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """A decoder block infers in one graph, and calls of one shape never compile again."""
-    block = DecoderBlock().eval()
-
-    compile_lane.run(block, *((tokens(),) for _ in range(4)))
+    with torch.no_grad():
+        compile_lane.run(DecoderBlock().eval(), *((tokens(),) for _ in range(4)))
 
 
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=ANYWHERE)
 def test_another_length(compile_lane: CompileLane) -> None:
     """The second length that a decoder block meets compiles once more; after that every length has its graph."""
-    block = DecoderBlock().eval()
-
-    compile_lane.run(block, *((tokens(length),) for length in (16, 24, 9, 33)))
+    with torch.no_grad():
+        compile_lane.run(DecoderBlock().eval(), *((tokens(length),) for length in (16, 24, 9, 33)))
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
 def test_a_free_length(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph serves a decoder block at every length, from the first call on."""
-    block = DecoderBlock().eval()
+    with torch.no_grad():
+        compile_lane.run(DecoderBlock().eval(), *((tokens(length),) for length in (16, 24, 9, 33)))
 
-    compile_lane.run(block, *((tokens(length),) for length in (16, 24, 9, 33)))
 
-
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=[*ANYWHERE, "autocast", "cudagraphs"])
+@compile_contract(
+    fullgraph=True, max_graphs=1, max_recompiles=0, cudagraphs="required", lanes=[*ANYWHERE, "autocast", "cudagraphs"]
+)
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """A decoder block trains with AdamW in one graph and one backward graph.
 

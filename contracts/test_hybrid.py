@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import need_card
+from contracts.card import STEADY, need_card
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -49,17 +49,18 @@ def padded(words: Tensor, bucket: int) -> Tensor:
     return words.new_zeros((words.shape[0], bucket)).index_copy(1, torch.arange(words.shape[1]), words)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """All four kernels are in one graph, and calls of one length never compile again."""
     need_card(compile_lane)
     model, batches = stack().eval(), [batch() for _ in range(4)]
     assert smallest_margin(model, [ROUTER], trained(batches)) > DECIDED
 
-    compile_lane.run(model, *batches)
+    with torch.no_grad():
+        compile_lane.run(model, *batches)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["tf32", "bf16"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["tf32", "bf16"])
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The stack trains in one graph and one backward graph."""
     need_card(compile_lane)
@@ -71,7 +72,7 @@ def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     assert seen.backward_graphs == 1
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["dynamic"])
 def test_a_free_length(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph and one backward graph serve every length of at least two of the scan's chunks."""
     need_card(compile_lane)
@@ -89,28 +90,17 @@ def test_lengths_in_buckets(compile_lane: CompileLane) -> None:
     need_card(compile_lane)
     buckets = [(19, 24), (31, 32), (24, 24), (26, 32)]
 
-    compile_lane.run(stack().eval(), *(tuple(padded(each, to) for each in batch(length)) for length, to in buckets))
+    with torch.no_grad():
+        compile_lane.run(stack().eval(), *(tuple(padded(each, to) for each in batch(length)) for length, to in buckets))
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
 def test_every_kernel_is_in_every_step(compile_lane: CompileLane) -> None:
     """A training step launches four norms, one scan, one loss and their backwards, replayed from a CUDA graph."""
     need_card(compile_lane)
-    from contracts.kernels.launches import launches, warm_profiler
+    from contracts.kernels.launches import launched_by_training
 
-    warm_profiler()
-    model = stack().to(compile_lane.device)
-    words, target = (each.to(compile_lane.device) for each in batch())
-    with compile_lane.observe():
-        compiled = compile_lane.compile(model)
-
-        def step() -> None:
-            compiled(words, target).backward()
-            model.zero_grad()
-
-        for _ in range(4):
-            step()
-        found = launches(step)
+    found = launched_by_training(compile_lane, stack(), *batch())
 
     expected = {"rms_norm": 4, "scan": 1, "cross_entropy": 1}
     for kernel, times in expected.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import CARD, need_card
+from contracts.card import CARD, STEADY, need_card
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -24,15 +24,16 @@ def batch(tokens: int = 21) -> tuple[Tensor, Tensor]:
     return torch.randn(tokens, 48), target
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["float32", "cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """The loss of a batch is one graph, and agrees with plain PyTorch in float64."""
     need_card(compile_lane)
 
-    compile_lane.run(head().eval(), *(batch() for _ in range(4)))
+    with torch.no_grad():
+        compile_lane.run(head().eval(), *(batch() for _ in range(4)))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=CARD)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=CARD)
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The head trains in one graph and one backward graph, and no softmax of the logits is saved for it."""
     need_card(compile_lane)
@@ -42,7 +43,7 @@ def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     assert seen.backward_graphs == 1
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["dynamic"])
 def test_a_free_number_of_tokens(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph and one backward graph serve every number of tokens."""
     need_card(compile_lane)
@@ -56,20 +57,8 @@ def test_a_free_number_of_tokens(compile_lane: CompileLane) -> None:
 def test_each_kernel_runs_once_a_step(compile_lane: CompileLane) -> None:
     """A training step launches the forward kernel once and the backward kernel once, from a CUDA graph too."""
     need_card(compile_lane)
-    from contracts.kernels.launches import launches, warm_profiler
+    from contracts.kernels.launches import launched_by_training
 
-    warm_profiler()
-    layer = head().to(compile_lane.device)
-    hidden, target = (each.to(compile_lane.device) for each in batch())
-    with compile_lane.observe():
-        compiled = compile_lane.compile(layer)
-
-        def step() -> None:
-            compiled(hidden, target).backward()
-            layer.zero_grad()
-
-        for _ in range(4):
-            step()
-        found = launches(step)
+    found = launched_by_training(compile_lane, head(), *batch())
 
     assert (found["cross_entropy_forward_kernel"], found["cross_entropy_backward_kernel"]) == (1, 1)

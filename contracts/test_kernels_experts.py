@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contracts.card import CARD, need_card
+from contracts.card import CARD, STEADY, need_card
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -34,14 +34,19 @@ def routed(tokens: int = 19) -> tuple[Tensor, Tensor]:
 
 
 @compile_contract(
-    fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", "aot", "float32", "bf16", "cudagraphs"]
+    fullgraph=True,
+    max_graphs=1,
+    max_recompiles=0,
+    cudagraphs="required",
+    lanes=["capture", "aot", "float32", "bf16", "cudagraphs"],
 )
 def test_infers_with_the_routing_given(compile_lane: CompileLane) -> None:
     """Eager and compiled are given the same routing: what is compared is sorting, both products and the gates."""
-    compile_lane.run(layer().eval(), *(routed() for _ in range(4)))
+    with torch.no_grad():
+        compile_lane.run(layer().eval(), *(routed() for _ in range(4)))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["aot", *CARD])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, cudagraphs="required", lanes=["aot", *CARD])
 def test_trains_with_a_router_that_has_decided(compile_lane: CompileLane) -> None:
     """The router chooses, and is trained: at every step its choice is farther from a tie than rounding reaches."""
     model = layer()
@@ -62,33 +67,19 @@ def test_trains_with_a_router_that_has_decided(compile_lane: CompileLane) -> Non
     assert seen.backward_graphs == 1
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["dynamic"])
 def test_a_free_number_of_tokens(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph serves every number of tokens, and however many each expert gets."""
-    compile_lane.run(layer().eval(), *(routed(tokens) for tokens in (19, 5, 40, 64)))
+    with torch.no_grad():
+        compile_lane.run(layer().eval(), *(routed(tokens) for tokens in (19, 5, 40, 64)))
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "cudagraphs"])
 def test_each_kernel_runs_as_often_as_eager_runs_it(compile_lane: CompileLane) -> None:
     """A training step has two products forward, two back, and two gradients of weights; from a CUDA graph too."""
     need_card(compile_lane)
-    from contracts.kernels.launches import launches, warm_profiler
+    from contracts.kernels.launches import launched_by_training
 
-    warm_profiler()
-    model = layer().to(compile_lane.device)
-    x, chosen = (each.to(compile_lane.device) for each in routed())
-    x.requires_grad_()
-    with compile_lane.observe():
-        compiled = compile_lane.compile(model)
-
-        def step() -> None:
-            compiled(x, chosen).square().mean().backward()
-            model.zero_grad()
-            # Left in place, it would be a CUDA graph's output that the next replay overwrites.
-            x.grad = None
-
-        for _ in range(4):
-            step()
-        found = launches(step)
+    found = launched_by_training(compile_lane, layer(), *routed())
 
     assert (found["grouped_product_kernel"], found["grouped_weight_gradient_kernel"]) == (4, 2)

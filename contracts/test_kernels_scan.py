@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contracts.card import CARD, need_card
+from contracts.card import CARD, STEADY, need_card
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -21,19 +21,20 @@ def tokens(length: int = 37) -> Tensor:
     return torch.randn(2, length, 48)
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "bf16", "cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["float32", "bf16", "cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """The layer infers in one graph: its loop over time is the kernel's, and none of Dynamo's."""
     need_card(compile_lane)
 
-    seen = compile_lane.run(mixer().eval(), *((tokens(),) for _ in range(4)))
+    with torch.no_grad():
+        seen = compile_lane.run(mixer().eval(), *((tokens(),) for _ in range(4)))
 
     # The plain scan would unroll: eight operations or so for each of the 37 steps.
     assert seen.ops_captured is not None
     assert seen.ops_captured < 30
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=CARD)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=CARD)
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The layer trains in one graph and one backward graph; six gradients come out of one kernel."""
     need_card(compile_lane)
@@ -44,7 +45,7 @@ def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     assert seen.backward_graphs == 1
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["dynamic"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["dynamic"])
 def test_a_free_length(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph serves every length of at least two chunks, which no loop of Python's could.
 
@@ -62,19 +63,8 @@ def test_a_free_length(compile_lane: CompileLane) -> None:
 def test_each_kernel_runs_once_a_step(compile_lane: CompileLane) -> None:
     """A training step launches the forward kernel once and the backward kernel once, from a CUDA graph too."""
     need_card(compile_lane)
-    from contracts.kernels.launches import launches, warm_profiler
+    from contracts.kernels.launches import launched_by_training
 
-    warm_profiler()
-    layer, x = mixer().to(compile_lane.device), tokens().to(compile_lane.device)
-    with compile_lane.observe():
-        compiled = compile_lane.compile(layer)
-
-        def step() -> None:
-            compiled(x).square().mean().backward()
-            layer.zero_grad()
-
-        for _ in range(4):
-            step()
-        found = launches(step)
+    found = launched_by_training(compile_lane, mixer(), tokens())
 
     assert (found["scan_forward_kernel"], found["scan_backward_kernel"]) == (1, 1)

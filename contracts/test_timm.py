@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contracts.card import STEADY
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -52,7 +53,11 @@ def images(number: int = 4) -> list[tuple[Tensor, Tensor]]:
 
 
 @compile_contract(
-    fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", "aot", "inductor", "autocast", "cudagraphs"]
+    fullgraph=True,
+    max_graphs=1,
+    max_recompiles=0,
+    cudagraphs="required",
+    lanes=["capture", "aot", "inductor", "autocast", "cudagraphs"],
 )
 def test_vit_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """A vision transformer trains in one graph and one backward graph.
@@ -65,10 +70,11 @@ def test_vit_trains_in_one_graph(compile_lane: CompileLane) -> None:
 
 
 @each_family
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane, family: Callable[[Any], nn.Module]) -> None:
     """Each family infers in one graph, under CUDA graphs too."""
-    compile_lane.run(made(family).eval(), *((image,) for image, _ in images()))
+    with torch.no_grad():
+        compile_lane.run(made(family).eval(), *((image,) for image, _ in images()))
 
 
 @each_family

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from contracts.card import STEADY
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import call, compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -89,11 +90,13 @@ def texts(*lengths: int) -> list[call]:
     fullgraph=True,
     max_graphs=1,
     max_recompiles=0,
+    cudagraphs="required",
     lanes=["capture", "aot", "inductor", "bf16", "cudagraphs"],
 )
 def test_llama_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """Llama without a cache gives its logits in one graph."""
-    compile_lane.run(made(llama).eval(), *texts(16, 16, 16, 16))
+    with torch.no_grad():
+        compile_lane.run(made(llama).eval(), *texts(16, 16, 16, 16))
 
 
 @compile_contract(
@@ -113,10 +116,11 @@ def test_llama_trains_in_one_graph(compile_lane: CompileLane) -> None:
 
 
 @each_of(qwen3_moe, mamba2, bamba, t5, bert)
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane, family: Callable[[Any], nn.Module]) -> None:
     """Each family infers in one graph, under CUDA graphs too."""
-    compile_lane.run(made(family).eval(), *texts(16, 16, 16, 16))
+    with torch.no_grad():
+        compile_lane.run(made(family).eval(), *texts(16, 16, 16, 16))
 
 
 # Not mamba2, whose layer bamba has: without its authors' kernels Inductor takes a minute for it.
@@ -136,7 +140,8 @@ def test_another_length(compile_lane: CompileLane, family: Callable[[Any], nn.Mo
 
     Mamba2 and Bamba are not among them: the first length that does not fill their chunks of 8 compiles once more.
     """
-    compile_lane.run(made(family).eval(), *texts(16, 24, 9, 33))
+    with torch.no_grad():
+        compile_lane.run(made(family).eval(), *texts(16, 24, 9, 33))
 
 
 @compile_contract(max_graph_breaks=4, max_eager_frames=4, lanes=["aot"])
@@ -154,7 +159,8 @@ def test_experts_by_a_grouped_product(compile_lane: CompileLane) -> None:
     """torch's own grouped product, for which bfloat16 is asked, keeps the model in one graph."""
     model = qwen3_moe(pytest.importorskip("transformers"), experts="grouped_mm")
 
-    compile_lane.run(model.eval(), *texts(16, 16, 16))
+    with torch.no_grad():
+        compile_lane.run(model.eval(), *texts(16, 16, 16))
 
 
 def test_the_router_is_far_from_a_tie() -> None:

@@ -28,7 +28,8 @@ _DIMENSIONS: dict[str, dict[str, Any]] = {
     "cudagraphs": {"mode": "reduce-overhead", "device": "cuda"},
     DISTRIBUTED: {},
 }
-_NEEDS_INDUCTOR = ("cudagraphs",)
+# The rung that has to be below another, and why.
+_NEEDED_BELOW = {"cudagraphs": ("inductor", "is recorded by Inductor")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,12 +97,19 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
         UsageError: no such dimension, or one that means nothing without another below it.
     """
     values: dict[str, Any] = {"backend": "eager"}
-    for name in names:
-        if name in _NEEDS_INDUCTOR and values["backend"] != "inductor":
-            raise UsageError(f"frontier: {name!r} is recorded by Inductor: put 'inductor' before it")
+    for number, name in enumerate(names):
+        if needed := lacking(names[: number + 1], known):
+            raise UsageError(f"frontier: {name!r} {_NEEDED_BELOW[name][1]}: put {needed!r} before it")
         values |= _set_by(name, known)
     missing = "its ranks have no launcher here" if names[-1] == DISTRIBUTED else ""
     return Rung(name=names[-1], lane=Lane(name=NAME, **values), trains=TRAIN in names, missing=missing)
+
+
+def lacking(names: Sequence[str], known: Mapping[str, Lane]) -> str:
+    """What the last dimension needs below it and has not; "" where nothing is amiss."""
+    needed, _ = _NEEDED_BELOW.get(names[-1], ("", ""))
+    below = [_set_by(name, known).get("backend") for name in names[:-1]]
+    return needed if needed and next((each for each in reversed(below) if each), None) != needed else ""
 
 
 def _set_by(name: str, known: Mapping[str, Lane]) -> dict[str, Any]:

@@ -184,12 +184,19 @@ class GraphStep:
         return GraphStep(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
+_WAITING = (
+    "outputs of an earlier step wait for their backward: where none comes, use torch.no_grad(), or "
+    "torch.compiler.cudagraph_mark_step_begin() before each step"
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaGraphs:
     """CUDA graphs: over the calls that are counted, then over `steady_steps` more, all alike.
 
     `launches` are the CUDA graphs that the device was handed in one of those, by the profiler; `step` is what the taps
     saw in the same one. A recording replays once as well. `partitions` are the parts of graphs that were split.
+    `waiting`: torch found that outputs of an earlier step wait for their backward, which has a graph recorded anew.
     """
 
     calls: tuple[GraphStep, ...] = ()
@@ -199,6 +206,7 @@ class CudaGraphs:
     launches: int | None = None
     partitions: int = 0
     skips: tuple[GraphSkip, ...] = ()
+    waiting: bool = False
 
     @property
     def recorded(self) -> int:
@@ -220,7 +228,8 @@ class CudaGraphs:
         if not steady.replayed:
             found.append((f"no CUDA graph was replayed {steps}", None))
         if steady.recorded:
-            found.append((f"recorded again after warm-up: {steady.recorded} times {steps}", None))
+            why = f" ({_WAITING})" if self.waiting else ""
+            found.append((f"recorded again after warm-up: {steady.recorded} times {steps}{why}", None))
         if steady.warmed_up or steady.ran_eager:
             found.append((f"ran without a CUDA graph: {steady.warmed_up + steady.ran_eager} times {steps}", None))
         return tuple(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.runner import runtestprotocol
 
-from .frontier import Step, rung
+from .frontier import Step, lacking, rung
 from .hooks import CONTRACT
 from .repeating import as_one_test, forget, tear_down_the_rest
 
@@ -46,6 +46,10 @@ class Walking:
         contract.steps, contract.runs = [], []
         for name in names:
             forget(item, sections, properties)
+            if needed := lacking((*climbed, name), known):
+                reason = f"it needs {needed!r} below it, which was not measured"
+                contract.steps.append(Step(name=name, verdict="unmeasured", reason=reason))
+                continue
             contract.rung = rung((*climbed, name), known)
             contract.lane = contract.rung.lane
             with self._hooks.surrounded(contract):

@@ -164,6 +164,22 @@ def test_recording_again_in_steady_steps_is_a_violation() -> None:
     assert "cudagraphs='required'" in kept_limits(entry)[1]
 
 
+def test_inference_that_leaves_a_backward_waiting_is_recorded_again_and_again() -> None:
+    model = nn.Linear(64, 64).cuda()
+
+    waiting = ran(model, x(8, 64), lane=GRAPHS, cudagraphs="required")
+    with torch.no_grad():
+        inference = ran(model, x(8, 64), lane=GRAPHS, cudagraphs="required")
+
+    found = graphs_of(waiting)
+    assert found.steady is not None
+    assert found.steady.recorded > 0, found
+    assert found.waiting
+    assert "cudagraphs='required'" in kept_limits(waiting)[1]
+    assert any("torch.no_grad()" in line for each in waiting.violations for line in each.details)
+    assert (inference.verdict, graphs_of(inference).waiting) == ("held", False), inference.reason
+
+
 def test_steady_steps_that_only_warm_up_ran_without_a_cuda_graph() -> None:
     warming = Lane(
         name="warming", mode="reduce-overhead", device="cuda", inductor={"triton.force_cudagraphs_warmup": True}
@@ -563,6 +579,50 @@ EXPECTED = {
 }
 
 
+LADDERS = """
+    import torch
+    from torch import nn
+
+    from pytest_compilecontract import compile_contract
+
+    X = torch.linspace(-1, 1, 512).reshape(8, 64)
+
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return torch.relu(self.inner(x))
+
+
+    class Mutating(Block):
+        def forward(self, x):
+            x.mul_(0.5)
+            return torch.relu(self.inner(x))
+
+
+    RUNGS = ["capture", "aot", "inductor", "autocast", "cudagraphs"]
+
+
+    @compile_contract(frontier=[*RUNGS[:3], "train", *RUNGS[3:]], cudagraphs="required", capture_targets=["Linear"])
+    def test_climbs(compile_lane):
+        compile_lane.run(Block(), *[(X,)] * 5)
+
+
+    @compile_contract(frontier=RUNGS, cudagraphs="required")
+    def test_stops(compile_lane):
+        with torch.no_grad():
+            compile_lane.run(Mutating(), *[(X,)] * 5)
+
+
+    @compile_contract(capture_targets=["Linear", "LayerNorm"], lanes=["cudagraphs"])
+    def test_names_what_is_missing(compile_lane):
+        compile_lane.run(Block(), *[(X,)] * 5)
+"""
+
+
 def plugin() -> list[str]:
     try:
         from importlib.metadata import entry_points
@@ -605,3 +665,23 @@ def test_an_entry_names_its_card(session: pytest.Pytester) -> None:
     entries = json.loads((session.path / "report" / "receipt.json").read_text())["entries"]
     assert [each["card"].partition(" ")[0] for each in entries] == ["0"]
     assert all("GPU-" in each["card"] for each in entries)
+
+
+def test_a_ladder_climbs_to_cuda_graphs_and_stops_there_with_torchs_reason(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ladders=textwrap.dedent(LADDERS))
+
+    pytester.runpytest_subprocess(*plugin(), "--compile-contracts", "--contract-report=report")
+
+    document = json.loads((pytester.path / "report" / "receipt.json").read_text())
+    entries = {each["contract"].partition("::")[2]: each for each in document["entries"]}
+    steps = {
+        name: [(each["name"], each["verdict"]) for each in entries[name]["frontier"]["steps"]]
+        for name in ("test_climbs", "test_stops")
+    }
+    assert [verdict for _, verdict in steps["test_climbs"]] == ["held"] * 6, entries["test_climbs"]["frontier"]
+    assert entries["test_climbs"]["measurement"]["cuda_graphs"]["steady"]["replayed"] > 0
+    assert steps["test_stops"][-1] == ("cudagraphs", "failed")
+    stopped = entries["test_stops"]["frontier"]["steps"][-1]
+    assert any("mutated inputs" in line for line in stopped["details"]), stopped
+    assert entries["test_names_what_is_missing"]["verdict"] == "violated"
+    assert "LayerNorm" in json.dumps(entries["test_names_what_is_missing"]["violations"])

@@ -195,6 +195,23 @@ def test_a_frontier_that_retreats_is_drift(tmp_path: Path) -> None:
     assert "max_graph_breaks=0: 1" in said
 
 
+def test_what_stands_on_a_rung_that_was_left_out_is_left_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path)
+    ladder = '@compile_contract(frontier=["aot", "inductor", "cudagraphs", "train"])\ndef test_high(compile_lane):\n'
+    (tmp_path / "test_model.py").write_text(CONTRACTS + ladder + "    compile_lane.run(Model(), (X,), (X,))\n")
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    code, said = project.run("-k", "high")
+
+    entry = project.entry("test_high")
+    assert (code, entry["verdict"]) == (0, "held"), said
+    assert [each["verdict"] for each in entry["frontier"]["steps"]] == ["held", "unmeasured", "unmeasured", "held"]
+    assert entry["frontier"]["steps"][2]["reason"] == "it needs 'inductor' below it, which was not measured"
+
+
 def test_chosen_lanes_leave_ladders_out(tmp_path: Path) -> None:
     code, said = Project(tmp_path).run("-k", "climbs", "--contract-lanes=capture", "-rs")
 
