@@ -60,7 +60,7 @@ def test_a_line_of_the_log_inside_costs_a_break(compile_lane: CompileLane) -> No
     assert (seen.graphs, len(seen.graph_breaks or ())) == (2, 1)
 
 
-@compile_contract(max_graphs=3, max_graph_breaks=1, max_recompiles=0, lanes=["aot"])
+@compile_contract(max_graphs=3, max_graph_breaks=1, max_recompiles=0, lanes=["aot", "float32"])
 def test_a_number_read_inside_costs_a_break_and_a_wait_a_step(compile_lane: CompileLane) -> None:
     """`.item()` splits the region in three, and each step waits for the number, whoever wants it."""
     x = rows(compile_lane)
@@ -72,6 +72,14 @@ def test_a_number_read_inside_costs_a_break_and_a_wait_a_step(compile_lane: Comp
 
     assert read == STEPS
     assert (seen.measurement.graphs, len(seen.measurement.graph_breaks or ())) == (3, 1)
+
+
+@compile_contract(max_graphs=3, max_graph_breaks=1, max_recompiles=0, max_host_syncs=1, lanes=["float32"])
+def test_a_number_read_inside_holds_the_cpu(compile_lane: CompileLane) -> None:
+    """On a card the wait is seen as one: once a step, at the line that reads."""
+    seen = compile_lane.run(Layer(Reads()).eval(), *[(rows(compile_lane),)] * STEPS)
+
+    assert [each.count for each in seen.host_syncs or ()] == [1]
 
 
 @compile_contract(max_graphs=STEPS, max_graph_breaks=0, max_recompiles=STEPS - 1, lanes=["aot"])
@@ -100,7 +108,9 @@ def test_a_generator_inside_costs_a_break(compile_lane: CompileLane) -> None:
     assert (seen.measurement.graphs, len(seen.measurement.graph_breaks or ())) == (3, 1)
 
 
-@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, max_host_syncs=0, lanes=["capture", "aot"])
+@compile_contract(
+    max_graphs=1, max_graph_breaks=0, max_recompiles=0, max_host_syncs=0, lanes=["capture", "aot", "float32"]
+)
 def test_watched_from_around_the_region_costs_nothing(compile_lane: CompileLane) -> None:
     """Log, reading, progress and noise around the region: one graph, no break, no recompile, no wait in a step."""
     watched = Watched(Region().eval(), every=100, tell=nobody)
@@ -159,19 +169,17 @@ def test_numbers_drawn_inside_are_not_those_of_eager(compile_lane: CompileLane) 
     assert not torch.allclose(outputs[0], outputs[1], atol=1e-3)
 
 
-@compile_contract(max_recompiles=0, lanes=["aot"])
+@compile_contract(max_recompiles=0, lanes=["float32"])
 def test_an_event_waited_for_inside_holds_the_cpu(compile_lane: CompileLane) -> None:
     """An event that the region itself waits for: a break, or a wait in the graph; either way no overlap is left."""
-    need_stream(compile_lane)
     x = rows(compile_lane)
 
     compile_lane.run(Layer(waits).to(x.device).eval(), *[(x,)] * STEPS)
 
 
-@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, max_host_syncs=0, lanes=["aot"])
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, max_host_syncs=0, lanes=["float32"])
 def test_events_around_the_region_cost_nothing(compile_lane: CompileLane) -> None:
     """Two events around the region time it on its stream, with no break and no wait till they are read."""
-    need_stream(compile_lane)
     x = rows(compile_lane)
     timed = Timed(nn.Linear(8, 8).to(x.device).eval())
 
@@ -181,9 +189,3 @@ def test_events_around_the_region_cost_nothing(compile_lane: CompileLane) -> Non
             timed(x)
 
     assert len([each for each in timed.milliseconds() if each > 0]) == STEPS
-
-
-def need_stream(compile_lane: CompileLane) -> None:
-    """Leave the lane unmeasured where there are no streams and events to speak of."""
-    if compile_lane.device.type != "cuda":
-        pytest.skip("a stream and its events need a CUDA device")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contracts.policies import training as policy
-from contracts.policies.training import Batch, OwnedRandom, Recomputed
+from contracts.policies.training import Batch, Recomputed
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -214,14 +214,14 @@ def test_each_pair_of_modes_is_a_graph(compile_lane: CompileLane) -> None:
     assert len(seen.recompiles or ()) == 3
 
 
-def masks(run: Callable[[Tensor], Tensor], random: OwnedRandom, *, disturb: bool) -> list[Tensor]:
-    """Where three calls drop, with numbers drawn by others in between or not."""
-    found = []
+def masks(run: Callable[[Tensor], Tensor], ones: Tensor, *, disturb: bool) -> list[Tensor]:
+    """Where three calls drop of ones, with numbers drawn by others in between or not."""
+    random, found = policy.OwnedRandom(3), []
     for _ in range(3):
         if disturb:
-            torch.rand(7)
+            torch.rand_like(ones)
         with random.drawing():
-            found.append(run(torch.ones(256)) == 0)
+            found.append(run(ones) == 0)
     return found
 
 
@@ -231,14 +231,15 @@ def test_owned_random_state_draws_the_same_masks(compile_lane: CompileLane) -> N
 
     Under AOTAutograd alone they are eager's. Inductor draws its own, unless `fallback_random` says to draw as eager.
     """
-    eager = masks(nn.functional.dropout, policy.OwnedRandom(3), disturb=False)
+    ones = torch.ones(256, device=compile_lane.device)
+    eager = masks(nn.functional.dropout, ones, disturb=False)
 
     with compile_lane.observe():
         run = compile_lane.compile(nn.functional.dropout)
         before = torch.get_rng_state()
-        first = masks(run, policy.OwnedRandom(3), disturb=False)
+        first = masks(run, ones, disturb=False)
         assert torch.equal(torch.get_rng_state(), before)
-        again = masks(run, policy.OwnedRandom(3), disturb=True)
+        again = masks(run, ones, disturb=True)
 
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
     assert not torch.equal(first[0], first[1])

@@ -34,6 +34,7 @@ from .trimming import Collected, collected_from, gone, gone_lines
 if TYPE_CHECKING:
     from .baseline import Recorded
     from .lane import CompileLane, Observation
+    from .measurement import Measurement
     from .receipt import Entry, Environment
 
 FIXTURE = "compile_lane"
@@ -488,22 +489,18 @@ class Hooks:
         """What this run measured, judged by itself; None where there is nothing to hold."""
         import torch
 
-        measured = [contract.seen.measurement] if contract.seen is not None else []
-        nothing = not any(each.backend_calls or each.eager_frames for each in measured)
-        if contract.inherited and nothing and contract.number == 1:
+        if contract.inherited and contract.number == 1 and _nothing_compiled(contract):
             return None
-        if contract.compile_lane is not None:
-            measured = contract.compile_lane.measurements
         return judged(
             self.subject(contract),
-            measurements=tuple(measured),
+            measurements=_measured(contract),
             seconds=time.perf_counter() - contract.started,
             torch_version=torch.__version__,
         )
 
     def _judge_what_there_is(self, contract: Contract) -> None:
-        """Judge what a test measured before it failed by itself, beside its own failure."""
-        if not contract.bare and not (contract.compile_lane and contract.compile_lane.measurements):
+        """Judge what a test that ended by itself had measured, beside its own reason; not if it compiled nothing."""
+        if _nothing_compiled(contract):
             return
         contract.judged = self._judge(contract)
         if contract.judged is not None and contract.judged.failed:
@@ -760,6 +757,16 @@ def unittest_outcome(item: pytest.Item) -> BaseException | None:
     """What ended a unittest.TestCase method. It is not raised: pytest reports it in place of what its hooks raise."""
     kept = getattr(item, "_excinfo", None)
     return kept[0].value if kept else None
+
+
+def _measured(contract: Contract) -> tuple[Measurement, ...]:
+    if contract.compile_lane is not None:
+        return tuple(contract.compile_lane.measurements)
+    return (contract.seen.measurement,) if contract.seen is not None else ()
+
+
+def _nothing_compiled(contract: Contract) -> bool:
+    return not any(each.backend_calls or each.eager_frames or each.raised for each in _measured(contract))
 
 
 def _names(lanes: tuple[Lane, ...]) -> str:

@@ -86,8 +86,8 @@ class CompileLane:
         """Call `target` eager and compiled, compare, measure; leaves the target as it was.
 
         Args:
-            target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device and
-                dtype, unless one of them is there already.
+            target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device,
+                unless one of them is there already; and to its dtype, the target and the calls each by itself.
             calls: tuples of arguments, or `call(*args, **kwargs)`.
             compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
                 be called; for regions of a module, or a wrapper of one's own. Without it the whole target is compiled.

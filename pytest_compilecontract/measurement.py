@@ -224,14 +224,18 @@ class CudaGraphs:
         steady = self.steady
         if steady is None:
             return tuple(found)
-        steps = f"in {self.steady_steps} steady steps"
+        # The step that is profiled is one more of them.
+        every = [steady, self.step] if self.step is not None else [steady]
+        recorded = sum(each.recorded for each in every)
+        outside = sum(each.warmed_up + each.ran_eager for each in every)
+        steps = f"in {self.steady_steps + len(every) - 1} steady steps"
         if not steady.replayed:
             found.append((f"no CUDA graph was replayed {steps}", None))
-        if steady.recorded:
+        if recorded:
             why = f" ({_WAITING})" if self.waiting else ""
-            found.append((f"recorded again after warm-up: {steady.recorded} times {steps}{why}", None))
-        if steady.warmed_up or steady.ran_eager:
-            found.append((f"ran without a CUDA graph: {steady.warmed_up + steady.ran_eager} times {steps}", None))
+            found.append((f"recorded again after warm-up: {recorded} times {steps}{why}", None))
+        if outside:
+            found.append((f"ran without a CUDA graph: {outside} times {steps}", None))
         return tuple(found)
 
 

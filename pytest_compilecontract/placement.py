@@ -15,17 +15,20 @@ from .state import State
 def placed(target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None) -> tuple[call, ...]:
     """Move the modules of `target`, in place, and the tensors of `calls`, copied.
 
-    Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved;
-    the same with the dtype.
+    Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved.
+    The same with the dtype, of the target and of the calls each by itself: a model made in the lane has its dtype from
+    the start, and an input made before the lane does not.
     """
     state = State(target)
-    tensors = [*state.tensors.values(), *(t for each in calls for t in numerics.tensors_in((each.args, each.kwargs)))]
-    device_to = None if any(each.device.type == device.type for each in tensors) else device
-    dtype_to = None if any(each.dtype == dtype for each in tensors) else dtype
-    if device_to is None and dtype_to is None:
+    own, given = list(state.tensors.values()), [*numerics.tensors_in([(each.args, each.kwargs) for each in calls])]
+    device_to = None if any(each.device.type == device.type for each in (*own, *given)) else device
+    own_dtype, given_dtype = (None if any(each.dtype == dtype for each in some) else dtype for some in (own, given))
+    if device_to is not None or own_dtype is not None:
+        for module in state.modules:
+            module.to(device=device_to, dtype=own_dtype)
+    if device_to is None and given_dtype is None:
         return tuple(calls)
-    for module in state.modules:
-        module.to(device=device_to, dtype=dtype_to)
     # All at once: what the arguments of one call share with those of another, they still share.
     arguments = [(each.args, each.kwargs) for each in calls]
-    return tuple(call(*args, **kwargs) for args, kwargs in numerics.moved(arguments, device=device_to, dtype=dtype_to))
+    moved = numerics.moved(arguments, device=device_to, dtype=given_dtype)
+    return tuple(call(*args, **kwargs) for args, kwargs in moved)

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 
 def smooth(x: Tensor) -> Tensor:
     """The fragile one: it leaves torch for numpy and comes back, without a gradient."""
-    return (
-        torch.from_numpy(np.convolve(x.detach().numpy().ravel(), np.full(3, 1 / 3), "same"))
-        .reshape(x.shape)
-        .to(x.dtype)
-    )
+    smoothed = np.convolve(x.detach().cpu().double().numpy().ravel(), np.full(3, 1 / 3), "same")
+    return torch.from_numpy(smoothed).reshape(x.shape).to(x)
 
 
 smooth_op = torch.library.custom_op(
@@ -35,7 +32,7 @@ def smooth_allowed(x: Tensor) -> Tensor:
 @torch._dynamo.nonstrict_trace
 def smooth_nonstrict(x: Tensor) -> Tensor:
     """Traced by AOTAutograd without Dynamo: Python that Dynamo cannot follow, over operations that are torch's."""
-    kernel = torch.full((1, 1, 3), 1 / 3, dtype=x.dtype)
+    kernel = x.new_full((1, 1, 3), 1 / 3)
     return torch.nn.functional.conv1d(x.reshape(1, 1, -1), kernel, padding=1).reshape(x.shape)
 
 

@@ -159,8 +159,7 @@ def test_recording_again_in_steady_steps_is_a_violation() -> None:
         CACHES.clear()
 
     found = graphs_of(entry)
-    assert found.steady is not None
-    assert found.steady.recorded > 0, found
+    assert any("recorded again after warm-up" in reason for reason, _ in found.failures(whole=True)), found
     assert "cudagraphs='required'" in kept_limits(entry)[1]
 
 
@@ -492,11 +491,12 @@ def _counting() -> Any:
 
 
 def test_a_graph_pool_of_an_earlier_lane_is_not_counted_again() -> None:
-    ran(pointwise, x(2048, 2048), lane=GRAPHS)
+    alone = memory_of(ran(pointwise, x(64, 64), lane=GRAPHS))
+    big = memory_of(ran(pointwise, x(2048, 2048), lane=GRAPHS))
 
-    found = memory_of(ran(pointwise, x(64, 64), lane=GRAPHS))
+    after = memory_of(ran(pointwise, x(64, 64), lane=GRAPHS))
 
-    assert found.pool_bytes < x(2048, 2048).nbytes
+    assert after.pool_bytes == alone.pool_bytes < big.pool_bytes
 
 
 def test_pools_are_known_by_their_ids() -> None:
@@ -617,7 +617,7 @@ LADDERS = """
             compile_lane.run(Mutating(), *[(X,)] * 5)
 
 
-    @compile_contract(capture_targets=["Linear", "LayerNorm"], lanes=["cudagraphs"])
+    @compile_contract(capture_targets=["Linear", "LayerNorm"], lanes=["inductor"])
     def test_names_what_is_missing(compile_lane):
         compile_lane.run(Block(), *[(X,)] * 5)
 """

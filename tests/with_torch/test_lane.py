@@ -487,6 +487,18 @@ def test_a_lane_with_a_dtype() -> None:
     assert (found.numerics.method, found.numerics.differences) == ("fp64", ())
 
 
+def test_an_input_made_before_the_lane_follows_a_model_made_in_it() -> None:
+    with lane_of(Lane(name="half", backend="aot_eager", dtype="bfloat16", **CPU)) as lane:
+        model = Model()
+        assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+
+        found = lane.run(model, (X,), (X,))
+
+    assert X.dtype == torch.float32
+    assert found.numerics is not None
+    assert found.numerics.differences == ()
+
+
 def test_a_lane_with_a_matmul_precision() -> None:
     seen: list[str] = []
 
