@@ -120,8 +120,8 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
                 details=(
                     "model.py:12 in forward: x.add_(1)",
                     "  mutated inputs",
-                    "no CUDA graph was replayed in 20 steady steps",
-                    "ran without a CUDA graph: 20 times in 20 steady steps",
+                    "no CUDA graph was replayed in 21 steady steps",
+                    "ran without a CUDA graph: 20 times in 21 steady steps",
                 ),
             ),
             id="a-skip-and-a-fall-through",
