@@ -184,19 +184,12 @@ class GraphStep:
         return GraphStep(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
-_WAITING = (
-    "outputs of an earlier step wait for their backward: where none comes, use torch.no_grad(), or "
-    "torch.compiler.cudagraph_mark_step_begin() before each step"
-)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaGraphs:
     """CUDA graphs: over the calls that are counted, then over `steady_steps` more, all alike.
 
     `launches` are the CUDA graphs that the device was handed in one of those, by the profiler; `step` is what the taps
     saw in the same one. A recording replays once as well. `partitions` are the parts of graphs that were split.
-    `waiting`: torch found that outputs of an earlier step wait for their backward, which has a graph recorded anew.
     """
 
     calls: tuple[GraphStep, ...] = ()
@@ -206,7 +199,6 @@ class CudaGraphs:
     launches: int | None = None
     partitions: int = 0
     skips: tuple[GraphSkip, ...] = ()
-    waiting: bool = False
 
     @property
     def recorded(self) -> int:
@@ -218,6 +210,11 @@ class CudaGraphs:
         """Replays over the calls, without the first of each recording."""
         return sum(each.replayed for each in self.calls)
 
+    @property
+    def recorded_again(self) -> int:
+        """Recordings in steady steps, the one that is profiled among them: there should be none."""
+        return sum(each.recorded for each in (self.steady, self.step) if each is not None)
+
     def failures(self, *, whole: bool) -> tuple[tuple[str, Location | None], ...]:
         """Why this is not a run under CUDA graphs; with `whole`, graphs that were split count too."""
         found = [(each.reason, each.location) for each in self.skips if whole or not each.split]
@@ -226,14 +223,12 @@ class CudaGraphs:
             return tuple(found)
         # The step that is profiled is one more of them.
         every = [steady, self.step] if self.step is not None else [steady]
-        recorded = sum(each.recorded for each in every)
         outside = sum(each.warmed_up + each.ran_eager for each in every)
         steps = f"in {self.steady_steps + len(every) - 1} steady steps"
         if not steady.replayed:
             found.append((f"no CUDA graph was replayed {steps}", None))
-        if recorded:
-            why = f" ({_WAITING})" if self.waiting else ""
-            found.append((f"recorded again after warm-up: {recorded} times {steps}{why}", None))
+        if self.recorded_again:
+            found.append((f"recorded again after warm-up: {self.recorded_again} times {steps}", None))
         if outside:
             found.append((f"ran without a CUDA graph: {outside} times {steps}", None))
         return tuple(found)

@@ -169,7 +169,6 @@ class SteadySteps:
             launches=launches,
             partitions=self._graphs.partitions(),
             skips=self._graphs.skips(),
-            waiting=self._graphs.waiting(),
         )
 
     @contextlib.contextmanager

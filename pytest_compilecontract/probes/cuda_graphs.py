@@ -50,7 +50,6 @@ class GraphTaps:
         self._messages: list[str] = []
         self._splits: dict[GraphSkip, None] = {}
         self._handler = _Handler(self._messages)
-        self._waiting = False
         self._counters: Any = None
         self._base = {"cudagraph_skips": 0, "cudagraph_partitions": 0}
 
@@ -66,9 +65,6 @@ class GraphTaps:
         taps.set("run", manager, "run", self._run)
         for method, name in (("run_eager", "warmed_up"), ("record_function", "recorded"), ("execute_node", "replayed")):
             taps.set(method, manager, method, self._counting(name))
-        taps.set("waiting", manager, "check_warn_on_unable_to_start_executing", self._on_waiting)
-        # Without it nothing is miscounted, only a reason is missing.
-        taps.missing.pop("waiting", None)
         scheduler = getattr(_module("torch._inductor.scheduler"), "Scheduler", None)
         taps.set("should_partition", scheduler, "should_partition", self._on_partition)
         # Without it nothing is miscounted, the user's line is missing; whether work is split is known all the same.
@@ -99,10 +95,6 @@ class GraphTaps:
     def partitions(self) -> int:
         """How many parts the graphs that were split have; 0 where none was."""
         return self._now()["cudagraph_partitions"] - self._base["cudagraph_partitions"]
-
-    def waiting(self) -> bool:
-        """Whether torch found that a graph is recorded anew since outputs of an earlier step wait for a backward."""
-        return self._waiting
 
     def skips(self) -> tuple[GraphSkip, ...]:
         """What ran outside of CUDA graphs, by torch's log, its counter, and the partitioning."""
@@ -138,11 +130,6 @@ class GraphTaps:
             return original(*args, **kwargs)
 
         return around
-
-    def _on_waiting(self, original: Callable[..., Any], manager: Any, function_id: Any) -> None:
-        original(manager, function_id)
-        if function_id in getattr(manager, "warned_functions", ()):
-            self._waiting = True
 
     def _on_partition(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         reason = original(*args, **kwargs)
