@@ -109,10 +109,18 @@ def test_a_generator_inside_costs_a_break(compile_lane: CompileLane) -> None:
 
 
 @compile_contract(
-    max_graphs=1, max_graph_breaks=0, max_recompiles=0, max_host_syncs=0, lanes=["capture", "aot", "float32"]
+    max_graphs=1,
+    max_graph_breaks=0,
+    max_recompiles=0,
+    max_host_syncs=0,
+    max_memory_growth=512,
+    lanes=["capture", "aot", "float32"],
 )
 def test_watched_from_around_the_region_costs_nothing(compile_lane: CompileLane) -> None:
-    """Log, reading, progress and noise around the region: one graph, no break, no recompile, no wait in a step."""
+    """Log, reading, progress and noise around the region: one graph, no break, no recompile, no wait in a step.
+
+    A reading is kept until it is told of: on a card one more block of 512 B a step.
+    """
     watched = Watched(Region().eval().to(compile_lane.device), every=100, tell=nobody)
 
     compile_lane.run(watched, *[(rows(compile_lane),)] * STEPS, compile_with=in_place(compile_lane))

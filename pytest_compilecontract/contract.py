@@ -247,8 +247,8 @@ def _measured(limit: str, seen: Measurement, value: float) -> int | str:
         pools = f", {_size(seen.memory.pool_bytes)} of it in CUDA graphs" if seen.memory.pool_bytes else ""
         return f"{value:.2f} ({sizes}{pools})"
     if limit == "max_memory_growth":
-        again = seen.cuda_graphs is not None and seen.cuda_graphs.recorded_again
-        return f"each steady step leaves {_size(int(value))} behind" + (", as CUDA graphs are recorded again" * again)
+        again = ", and CUDA graphs are recorded again" if seen.cuda_graphs and seen.cuda_graphs.recorded_again else ""
+        return f"each steady step leaves {_size(int(value))} behind{again}"
     return int(value)
 
 

@@ -6,6 +6,7 @@ never held: a metric that only one side measured makes its lane unverified.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from pytest_compilecontract.measurement import (
     Location,
     Measurement,
     Recompile,
+    StepKernels,
 )
 from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, GATEABLE, METRICS, Metric, Policy
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
@@ -544,6 +546,10 @@ class _Pair:
             came += self._other_operations()
             if self._traced_otherwise(direction) or (direction == "worse" and self._captured_less_often()):
                 direction = "changed"
+        if metric.name == "kernels_a_step":
+            came += self._other_kernels()
+            if self._as_eager(direction):
+                direction = "changed"
         yield self._drift(metric.name, direction, was.value, now.value, came=came, went=went)
 
     def _has_bands(self, metric: Metric, was: _Band | None, now: _Band | None, width: float | None) -> bool:
@@ -562,10 +568,29 @@ class _Pair:
         was, now = self._old.measurement, self._new.measurement
         if was is None or now is None or was.operations is None or now.operations is None:
             return ()
-        before, after = Counter(was.operations), Counter(now.operations)
-        names = sorted({*before, *after})
-        changed = [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
-        return (Fact(where="operations", reason=", ".join(changed)),) if changed else ()
+        return _counted_otherwise("operations", Counter(was.operations), Counter(now.operations))
+
+    def _other_kernels(self) -> tuple[Fact, ...]:
+        """The kernels of which a step runs more or fewer, and how many eager runs if that is another number too."""
+        was, now = self._kernels()
+        if was is None or now is None:
+            return ()
+        found = _counted_otherwise("kernels", *(_unnumbered(each.compiled.names) for each in (was, now)))
+        if was.eager.total != now.eager.total:
+            found += (Fact(where="eager", reason=f"kernels of a step {was.eager.total} -> {now.eager.total}"),)
+        return found
+
+    def _as_eager(self, direction: Direction) -> bool:
+        """Whether eager has as many kernels more, or fewer: what a library does for both is nothing of compiling's."""
+        was, now = self._kernels()
+        if was is None or now is None:
+            return False
+        ours, eagers = now.compiled.total - was.compiled.total, now.eager.total - was.eager.total
+        return eagers >= ours if direction == "worse" else eagers <= ours
+
+    def _kernels(self) -> tuple[StepKernels | None, StepKernels | None]:
+        was, now = (each.measurement for each in (self._old, self._new))
+        return was.kernels if was else None, now.kernels if now else None
 
     def _traced_otherwise(self, direction: Direction) -> bool:
         """Whether another torch writes the same capture in other operations: `add_(x, alpha=a)` for `mul` and `add_`.
@@ -658,6 +683,20 @@ def _band(entry: Entry, metric: Metric) -> _Band | None:
         low, high = entry.spread[metric.name]
         return _Band(value=(low + high) / 2 if value is None else value, low=low, high=high, repeats=entry.repeats)
     return None if value is None else _Band(value=value, low=value, high=value, repeats=1)
+
+
+def _counted_otherwise(what: str, before: Counter[str], after: Counter[str]) -> tuple[Fact, ...]:
+    names = sorted({*before, *after})
+    changed = [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
+    return (Fact(where=what, reason=", ".join(changed)),) if changed else ()
+
+
+def _unnumbered(names: Mapping[str, int]) -> Counter[str]:
+    """Kernels by name, without the number that Inductor gives each by its place."""
+    found: Counter[str] = Counter()
+    for name, count in names.items():
+        found[re.sub(r"(?<=^triton_)(.*)_\d+$", r"\1", name)] += count
+    return found
 
 
 def _short(value: float) -> str:

@@ -51,7 +51,7 @@ from pytest_compilecontract.drift import (
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.frontier import StepVerdict
 from pytest_compilecontract.gate import answer
-from pytest_compilecontract.measurement import Call, Location, Measurement, Numerics
+from pytest_compilecontract.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
 from pytest_compilecontract.policy import BANDED, METRICS, Policy
 from pytest_compilecontract.receipt import Entry, Environment, Receipt, defaults_key
 
@@ -310,6 +310,41 @@ def test_another_ladder_is_no_frontier_to_compare() -> None:
     lane = compare(before(climbed("held")), after(climbed("held", "held"))).lanes[0]
 
     assert lane.unknown[0] == "frontier: the ladder is another than before"
+
+
+def stepping(eager: int, **compiled: int) -> Entry:
+    """A lane whose steady step runs these kernels."""
+    kernels = Kernels(total=sum(compiled.values()), names=compiled)
+    return an_entry(replace(HOLDING, kernels=StepKernels(compiled=kernels, eager=Kernels(total=eager))))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "direction", "facts"),
+    [
+        pytest.param(
+            stepping(10, gemm=5, triton_poi_fused_mul_1=1),
+            stepping(11, gemm=5, splitKreduce=1, triton_poi_fused_mul_0=1),
+            "changed",
+            ("kernels: splitKreduce 0 -> 1", "eager: kernels of a step 10 -> 11"),
+            id="as-eager",
+        ),
+        pytest.param(
+            stepping(10, gemm=6),
+            stepping(11, gemm=6, triton_poi_fused_mul_0=1, triton_poi_fused_add_1=1),
+            "worse",
+            ("kernels: triton_poi_fused_add 0 -> 1, triton_poi_fused_mul 0 -> 1", "eager: kernels of a step 10 -> 11"),
+            id="more-than-eager",
+        ),
+        pytest.param(stepping(10, gemm=6), stepping(8, gemm=4), "changed", ..., id="fewer-as-eager"),
+        pytest.param(stepping(10, gemm=6), stepping(10, gemm=4), "better", ("kernels: gemm 6 -> 4",), id="fewer"),
+    ],
+)
+def test_kernels_are_held_to_what_eager_does_as_well(then: Entry, now: Entry, direction: str, facts: Any) -> None:
+    lane = compare(before(then), after(now)).lanes[0]
+
+    drift = next(each for each in lane.drifts if each.metric == "kernels_a_step")
+    assert drift.direction == direction
+    assert facts is ... or tuple(f"{each.where}: {each.reason}" for each in drift.came) == facts
 
 
 WRITTEN_OUT = replace(HOLDING, ops_captured=34, operations={"add_": 11, "mul": 11, "sub": 12})
