@@ -750,6 +750,16 @@ def test_a_gradient_that_cancels_is_noise() -> None:
     assert kinds(fault) == [("grad['bias']", "value")]
 
 
+@pytest.mark.parametrize(("off", "found"), [(0.025, []), (0.002, [("grad['scale']", "value")])], ids=["noise", "fault"])
+def test_what_eager_has_with_a_hundredth_of_error_in_float32_is_noise(off: float, found: list[tuple[str, str]]) -> None:
+    gold = {"weight": normal(64, 64), "scale": 1e-7 * normal(64)}
+    weight = gold["weight"].float()
+    eager = {"weight": weight, "scale": (gold["scale"] + off * 1e-7 * normal(64, seed=1)).float()}
+    compiled = {"weight": weight, "scale": (gold["scale"] + 0.2 * 1e-7 * normal(64, seed=2)).float()}
+
+    assert kinds(judged(compiled, eager, gold, group="grad")) == found
+
+
 def test_zero_is_judged_by_the_size_of_what_went_in() -> None:
     x = normal(64).float()
     before = snapshot([x], at="input")
