@@ -45,6 +45,7 @@ from pytest_compilecontract.receipt import Entry, Receipt, read_receipt  # noqa:
 PYTEST_TORCH = "pytest-torch==1.1.1"
 # Inductor compiles shifted windows in a minute on a free core, and in several on a busy one.
 SECONDS = 1200
+NOISE = "noise.txt"
 OURS = "pytest-compilecontract"
 GREEN, RED, OPEN = "green", "red", "not used"
 COUNTS = ("graphs", "graph_breaks", "recompiles", "lost_frames", "limit_hits", "graphs_executed")
@@ -543,6 +544,11 @@ def noise(bench: Bench, rounds: int) -> str:
     )
 
 
+def read_noise(path: Path) -> str:
+    """What the last rounds in this folder came to; "" where there were none."""
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+
+
 def noise_round(
     folder: Path, python: str, cases: Sequence[Case], *, spread: bool
 ) -> dict[tuple[str, str], tuple[object, ...]]:
@@ -591,8 +597,10 @@ def main() -> int:
         parser.error("no case there")
     arguments.out.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments.out.resolve(), pythons, cases)
-    said = noise(bench, arguments.noise) if arguments.noise else ""
-    if said and not arguments.record:
+    if arguments.noise:
+        write(bench.out / NOISE, noise(bench, arguments.noise))
+    said = read_noise(bench.out / NOISE)
+    if arguments.noise and not arguments.record:
         print(said)
         return 0
     if not arguments.judge_only:

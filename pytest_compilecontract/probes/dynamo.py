@@ -112,6 +112,7 @@ class Attempt:
     broke: Break | None = None
     entered: bool = False
     installed: bool = False
+    told: int = 0  # new bytecode of it that the bytecode hook was told of
     error: BaseException | None = None
     suppressed: bool = False
 
@@ -239,6 +240,8 @@ class Ledger:
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
+            # Torch tells of the code before it makes the guards, and where these cannot be made installs none.
+            self.bytecode_hooks -= attempt.told
             attempt.error = error
             attempt.suppressed = not attempt.fullgraph and not _is_soft(error) and _suppress_errors()
             if attempt.broke is None and not attempt.fullgraph and not attempt.refused and _is_unsupported(error):
@@ -324,6 +327,8 @@ class Ledger:
 
     def _on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.bytecode_hooks += 1
+        if stack := self._stack():
+            stack[-1].told += 1
 
     def _counting(self, compiled: Any) -> Any:
         """The same compiled graph, counted each time it runs, on any thread."""

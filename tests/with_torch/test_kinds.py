@@ -78,6 +78,17 @@ def test_a_size_that_the_test_marked_dynamic_is_dynamic() -> None:
     assert kept_limits(entry) == HELD
 
 
+def test_a_size_that_was_marked_dynamic_and_is_made_constant_is_broken_without_a_doubt() -> None:
+    marked = torch.ones(8, 4)
+    torch._dynamo.mark_dynamic(marked, 0)
+
+    entry = hold(running(lambda x: x + (1 if x.shape[0] == 8 else 2), (marked,)))
+
+    assert entry.verdict == "broken"
+    assert "ConstraintViolationError" in entry.reason
+    assert measured(entry).disagreements == ()
+
+
 def doubles_gradients(x: torch.Tensor) -> torch.Tensor:
     return Doubled.apply(x) if compiling() else x.view_as(x)  # type: ignore[no-any-return]
 
