@@ -449,8 +449,8 @@ class _Pair:
             # What a run counted until it broke off is not to be held against what a whole one counted.
             return
         yield from self._frontier()
-        if old.frontier is not None and new.frontier is not None and old.frontier.reached != new.frontier.reached:
-            # What two different rungs counted is not to be held against one another.
+        if old.frontier is not None and new.frontier is not None and old.frontier.climbed != new.frontier.climbed:
+            # What two different lanes counted is not to be held against one another.
             return
         was, now = old.measurement or Measurement(), new.measurement or Measurement()
         # What runs no compiled graph at all runs none in its steady calls either: one side cannot be held to that.
@@ -486,13 +486,20 @@ class _Pair:
         if was is None or now is None or [step.name for step in was.steps] != [step.name for step in now.steps]:
             self.unknown.append("frontier: the ladder is another than before")
             return
-        if not self._known("frontier", was, now) or was.height == now.height:
+        if not self._known("frontier", was, now):
             return
-        higher, lower = (was, now) if now.height < was.height else (now, was)
+        pairs = zip(was.steps, now.steps, strict=True)
+        # The first rung that one side left out: from there on the two climb different lanes.
+        apart = next((pair for pair in pairs if [each.verdict for each in pair].count("unmeasured") == 1), None)
+        if apart is not None and "not reached" not in [each.verdict for each in apart]:
+            left_out = next(each for each in apart if each.verdict == "unmeasured")
+            self.unknown.append(f"frontier: {left_out.name} was not measured on both sides: {left_out.reason}")
+            return
+        if was.height == now.height:
+            return
+        lower = now if now.height < was.height else was
         if lower.failed is None:
-            left_out = next((step for step in lower.steps if step.verdict == "unmeasured"), None)
-            why = f"{left_out.name} {left_out.reason}" if left_out is not None else "no reason was given"
-            self.unknown.append(f"frontier: {higher.reached} was not measured on both sides: {why}")
+            self.unknown.append("frontier: no rung failed where the walk stopped")
             return
         fact = Fact(
             where=f"rung {lower.failed.name}",
@@ -581,12 +588,20 @@ class _Pair:
         return found
 
     def _as_eager(self, direction: Direction) -> bool:
-        """Whether eager has as many kernels more, or fewer: what a library does for both is nothing of compiling's."""
+        """Whether the kernels that came or went did so in eager too: another library is nothing of compiling's.
+
+        By name, and never Triton's, which eager has none of. On the same torch the code that runs is another.
+        """
         was, now = self._kernels()
-        if was is None or now is None:
+        if was is None or now is None or not self._attribution.torch or not was.eager.total or not now.eager.total:
             return False
-        ours, eagers = now.compiled.total - was.compiled.total, now.eager.total - was.eager.total
-        return eagers >= ours if direction == "worse" else eagers <= ours
+        left = now.compiled.total - was.compiled.total
+        for name in {*was.compiled.names, *now.compiled.names}:
+            ours = now.compiled.names.get(name, 0) - was.compiled.names.get(name, 0)
+            eagers = now.eager.names.get(name, 0) - was.eager.names.get(name, 0)
+            if ours * eagers > 0 and not name.startswith("triton_"):
+                left -= min(ours, eagers) if ours > 0 else max(ours, eagers)
+        return left <= 0 if direction == "worse" else left >= 0
 
     def _kernels(self) -> tuple[StepKernels | None, StepKernels | None]:
         was, now = (each.measurement for each in (self._old, self._new))

@@ -28,8 +28,10 @@ _DIMENSIONS: dict[str, dict[str, Any]] = {
     "cudagraphs": {"mode": "reduce-overhead", "device": "cuda"},
     DISTRIBUTED: {},
 }
-# The rung that has to be below another, and why.
-_NEEDED_BELOW = {"cudagraphs": ("inductor", "is recorded by Inductor")}
+# What Inductor alone reads; any other backend leaves it alone, silently.
+_INDUCTORS = ("mode", "options", "inductor")
+# Fields that rungs add to, where others replace what is below.
+_ADDED_TO = ("dynamo", "inductor", "options", "requires")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,11 @@ class Frontier:
         return self.steps[self.height - 1].name if self.height else "none"
 
     @property
+    def climbed(self) -> tuple[str, ...]:
+        """The rungs that held: what the lane at the top is made of."""
+        return tuple(step.name for step in self.steps if step.verdict == "held")
+
+    @property
     def failed(self) -> Step | None:
         """The rung that the walk stopped at."""
         return next((step for step in self.steps if step.verdict == "failed"), None)
@@ -94,27 +101,39 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
     """The lane that has every dimension named; the last is the one that it adds.
 
     Raises:
-        UsageError: no such dimension, or one that means nothing without another below it.
+        UsageError: no such dimension, one that means nothing without another below it, or one that compiles nothing.
     """
     values: dict[str, Any] = {"backend": "eager"}
     for number, name in enumerate(names):
         if needed := lacking(names[: number + 1], known):
-            raise UsageError(f"frontier: {name!r} {_NEEDED_BELOW[name][1]}: put {needed!r} before it")
-        values |= _set_by(name, known)
+            raise UsageError(f"frontier: {name!r} means something to Inductor alone: put {needed!r} before it")
+        for key, value in _set_by(name, known).items():
+            values[key] = _added(values[key], value) if key in _ADDED_TO and values.get(key) else value
+        if values.get("disable"):
+            raise UsageError(f"frontier: {name!r} compiles nothing")
     missing = "its ranks have no launcher here" if names[-1] == DISTRIBUTED else ""
     return Rung(name=names[-1], lane=Lane(name=NAME, **values), trains=TRAIN in names, missing=missing)
 
 
 def lacking(names: Sequence[str], known: Mapping[str, Lane]) -> str:
     """What the last dimension needs below it and has not; "" where nothing is amiss."""
-    needed, _ = _NEEDED_BELOW.get(names[-1], ("", ""))
-    below = [_set_by(name, known).get("backend") for name in names[:-1]]
-    return needed if needed and next((each for each in reversed(below) if each), None) != needed else ""
+    backend = "eager"
+    for name in names:
+        backend = _set_by(name, known).get("backend", backend)
+    needs = any(key in _INDUCTORS for key in _set_by(names[-1], known))
+    return "inductor" if needs and backend != "inductor" else ""
+
+
+def _added(below: Any, above: Any) -> Any:
+    return {**below, **above} if isinstance(below, Mapping) else (*below, *above)
 
 
 def _set_by(name: str, known: Mapping[str, Lane]) -> dict[str, Any]:
     if name in _DIMENSIONS:
-        return _DIMENSIONS[name]
+        lane, given = known.get(name), _DIMENSIONS[name]
+        if lane is not None and lane.given and {key: getattr(lane, key) for key in lane.given} != given:
+            raise UsageError(f"frontier: {name!r} is a dimension, and another lane of the project's: rename the lane")
+        return given
     if name not in known:
         names = sorted({*_DIMENSIONS, *known} - {"eager"})
         raise UsageError(f"frontier: unknown rung {name!r} (known rungs: {', '.join(names)})")
@@ -122,7 +141,9 @@ def _set_by(name: str, known: Mapping[str, Lane]) -> dict[str, Any]:
     return {
         each.name: getattr(lane, each.name)
         for each in fields(Lane)
-        if getattr(lane, each.name) != getattr(bare, each.name)
+        if each.name != "given"
+        and (each.name in lane.given or getattr(lane, each.name) != getattr(bare, each.name))
+        and each.name != "name"
     }
 
 

@@ -236,6 +236,8 @@ class Hooks:
             own_class = isinstance(item.parent, pytest.Class) and issubclass(item.parent.obj, unittest.TestCase)
             nodes = (item, item.parent) if own_class and item.parent else (item,)
             inherited = not any(mark.name == "compile_contract" for node in nodes for mark in node.own_markers)
+            # A ladder of a class or module is for those of its tests that lanes can run.
+            limits = replace(limits, frontier=None, min_frontier=None)
             item.stash[CONTRACT] = Contract(item=item, limits=limits, lane=BODY, bare=True, inherited=inherited)
             return
         if limits.lanes is not None:
@@ -550,8 +552,13 @@ class Hooks:
 
     def _entry_of_rung(self, contract: Contract, call: pytest.CallInfo[None]) -> Entry | None:
         """The entry of a ladder that its own test ended; a rung that went through is no entry of its own."""
-        if contract.rung is None or call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+        if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
             return None
+        if contract.rung is None:
+            # The walk is over, and what it shared with other tests failed after it.
+            walked = completed(contract.steps, contract.limits.frontier or ())
+            measured = contract.judged.entry if contract.judged is not None else None
+            return replace(failed(self._climber(contract), own_failure(call), measured), frontier=walked)
         steps = [*contract.steps, Step(name=contract.rung.name, verdict="failed", reason=own_failure(call))]
         walked = completed(steps, contract.limits.frontier or ())
         return replace(failed(self._climber(contract), own_failure(call), None), frontier=walked)

@@ -66,6 +66,7 @@ class CompileLane:
         self.device = device_of(lane)
         self.dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
         self.measurements: list[Measurement] = []
+        self.trained = False
         self.open = True
         self._lane = lane
         self._limits = limits
@@ -87,7 +88,7 @@ class CompileLane:
 
         Args:
             target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device,
-                unless one of them is there already; and to its dtype, the target and the calls each by itself.
+                unless one of them is there already, and floating ones to its dtype, and put back.
             calls: tuples of arguments, or `call(*args, **kwargs)`.
             compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
                 be called; for regions of a module, or a wrapper of one's own. Without it the whole target is compiled.
@@ -173,7 +174,9 @@ class CompileLane:
             optimizer=optimizer or functools.partial(torch.optim.SGD, lr=0.01),
             gradients=self._limits.check_grads is not False,
         )
-        return self._hold(module, program, made, compile_with)
+        seen = self._hold(module, program, made, compile_with)
+        self.trained = True
+        return seen
 
     def compare(self, body: Callable[[Callable[..., Any]], Any]) -> Measurement:
         """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
@@ -244,7 +247,8 @@ class CompileLane:
         )
         dtype = self.dtype if self._lane.dtype else None
         try:
-            held = runner.hold(target, program, placed(target, calls, device=self.device, dtype=dtype))
+            with placed(target, calls, device=self.device, dtype=dtype) as made:
+                held = runner.hold(target, program, made)
         finally:
             if put_back is not None and compile_with is not None:
                 put_back()

@@ -53,6 +53,8 @@ class Lane:
     dynamo: Mapping[str, object] = field(default_factory=dict, hash=False)
     inductor: Mapping[str, object] = field(default_factory=dict, hash=False)
     requires: tuple[str, ...] = ()
+    # The fields that the project's table gave, whatever their value; what a lane is does not depend on it.
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def reference(self) -> bool:
@@ -94,6 +96,8 @@ class Lane:
         return plain
 
 
+# Names that mean something else where a lane is named: every lane, and a ladder of them.
+_RESERVED = (ALL, "frontier")
 _COMPILE_FIELDS = {
     "mode": "mode",
     "dynamic": "dynamic",
@@ -105,7 +109,9 @@ _COMPILE_FIELDS = {
     "isolate_recompiles": "isolate_recompiles",
 }
 _FIELD_OF = {
-    {"compile_name": "name"}.get(each.name, each.name): each.name for each in fields(Lane) if each.name != "name"
+    {"compile_name": "name"}.get(each.name, each.name): each.name
+    for each in fields(Lane)
+    if each.name not in ("name", "given")
 }
 
 BUILT_IN: dict[str, Lane] = {
@@ -163,8 +169,9 @@ def narrowed(lanes: Sequence[Lane], names: Sequence[str] | None) -> tuple[Lane, 
 
 
 def _lane(name: str, keys: object, *, where: str) -> Lane:
-    if name in BUILT_IN or name == ALL:
-        raise UsageError(f"{where}: this name is built in (built-in names: {', '.join(sorted([*BUILT_IN, ALL]))})")
+    if name in BUILT_IN or name in _RESERVED:
+        names = ", ".join(sorted([*BUILT_IN, *_RESERVED]))
+        raise UsageError(f"{where}: this name is built in (built-in names: {names})")
     if not _LANE_NAME.fullmatch(name):
         raise UsageError(f"{where}: expected a name of letters, digits, '_', '.' and '-'")
     if not isinstance(keys, Mapping):
@@ -179,7 +186,7 @@ def _lane(name: str, keys: object, *, where: str) -> Lane:
         values[_FIELD_OF[key]] = _frozen(key, value)
     if "mode" in values and "options" in values:
         raise UsageError(f"{where}: mode and options: torch.compile takes one of them, got both")
-    return Lane(name=name, **values)
+    return Lane(name=name, given=frozenset(values), **values)
 
 
 def _frozen(key: str, value: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +14,51 @@ from .calls import call
 from .state import State
 
 
-def placed(target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None) -> tuple[call, ...]:
-    """Move the modules of `target`, in place, and the tensors of `calls`, copied.
+@contextlib.contextmanager
+def placed(
+    target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None
+) -> Iterator[tuple[call, ...]]:
+    """The calls, copied, on the device and in the dtype, and so the target for as long as the `with` lasts.
 
     Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved.
-    The same with the dtype, of the target and of the calls each by itself: a model made in the lane has its dtype from
-    the start, and an input made before the lane does not.
+    The same with the dtype of the target; floating inputs have the lane's, wherever they were made. Of the target,
+    parameters and buffers are moved, and the tensors that a plain function reaches get the dtype.
     """
     state = State(target)
-    own, given = list(state.tensors.values()), [*numerics.tensors_in([(each.args, each.kwargs) for each in calls])]
+    own, given = state.tensors.values(), [*numerics.tensors_in([(each.args, each.kwargs) for each in calls])]
     device_to = None if any(each.device.type == device.type for each in (*own, *given)) else device
-    own_dtype, given_dtype = (None if any(each.dtype == dtype for each in some) else dtype for some in (own, given))
-    if device_to is not None or own_dtype is not None:
-        for module in state.modules:
-            module.to(device=device_to, dtype=own_dtype)
-    if device_to is None and given_dtype is None:
-        return tuple(calls)
-    # All at once: what the arguments of one call share with those of another, they still share.
-    arguments = [(each.args, each.kwargs) for each in calls]
-    moved = numerics.moved(arguments, device=device_to, dtype=given_dtype)
-    return tuple(call(*args, **kwargs) for args, kwargs in moved)
+    own_dtype = None if any(each.dtype == dtype for each in own) else dtype
+    learned = [*itertools.chain.from_iterable((*each.parameters(), *each.buffers()) for each in state.modules)]
+    with contextlib.ExitStack() as undo:
+        for tensor in learned or own:
+            undo.enter_context(_moved(tensor, device_to if learned else None, own_dtype))
+        if device_to is not None or dtype is not None:
+            # All at once: what the arguments of one call share with those of another, they still share.
+            arguments = [(each.args, each.kwargs) for each in calls]
+            moved = numerics.moved(arguments, device=device_to, dtype=dtype)
+            calls = [call(*args, **kwargs) for args, kwargs in moved]
+        yield tuple(calls)
+
+
+@contextlib.contextmanager
+def _moved(tensor: torch.Tensor, device: torch.device | None, dtype: torch.dtype | None) -> Iterator[None]:
+    """The same tensor with other data, as nn.Module.to gives it to a parameter; complex numbers stay complex."""
+    to_dtype = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    to_device = device if device is not None else tensor.device
+    if (to_device, to_dtype) == (tensor.device, tensor.dtype):
+        yield
+        return
+    data, grad = tensor.data, tensor.grad if tensor.is_leaf else None
+    try:
+        _give(tensor, data.to(to_device, to_dtype), None if grad is None else grad.to(to_device, to_dtype))
+        yield
+    finally:
+        _give(tensor, data, grad)
+
+
+def _give(tensor: torch.Tensor, data: torch.Tensor, grad: torch.Tensor | None) -> None:
+    if tensor.is_leaf:
+        tensor.grad = None
+    tensor.data = data
+    if grad is not None:
+        tensor.grad = grad

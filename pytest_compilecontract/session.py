@@ -217,7 +217,7 @@ def over_walk(subject: Subject, runs: Sequence[Judged], walked: Frontier) -> Jud
         seconds=sum(run.entry.seconds for run in runs),
         frontier=walked,
     )
-    if needed.verdict == "unmeasured" and walked.failed is None:
+    if needed.verdict == "unmeasured":
         return Judged(entry=replace(entry, verdict="unmeasured", reason=f"{least}: {needed.reason}"))
     if walked.height > limits.frontier.index(least):
         return Judged(entry=entry)

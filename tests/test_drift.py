@@ -299,11 +299,30 @@ def test_on_the_same_rung_the_counts_are_compared() -> None:
     assert "graph_breaks" in [drift.metric for drift in lane.drifts]
 
 
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        pytest.param(("held", "held", "held"), ("held", "unmeasured", "held"), id="below-the-top"),
+        pytest.param(("held", "held"), ("unmeasured", "held"), id="the-first"),
+        pytest.param(("held", "failed"), ("held", "unmeasured"), id="what-failed"),
+        pytest.param(("held", "held", "failed"), ("held", "unmeasured", "held"), id="higher-without-it"),
+        pytest.param(("held", "unmeasured", "held"), ("held", "held", "held"), id="measured-since"),
+    ],
+)
+def test_ladders_of_other_rungs_are_not_held_against_one_another(
+    then: tuple[StepVerdict, ...], now: tuple[StepVerdict, ...]
+) -> None:
+    lane = compare(before(climbed(*then)), after(climbed(*now))).lanes[0]
+
+    assert (lane.verdict, lane.drifts) == ("unverified", ())
+    assert "was not measured on both sides" in lane.unknown[0]
+
+
 def test_a_rung_that_was_not_measured_leaves_the_frontier_unknown() -> None:
     lane = compare(before(climbed("held", "held")), after(climbed("held", "unmeasured"))).lanes[0]
 
     assert lane.verdict == "unverified"
-    assert lane.unknown == ("frontier: aot was not measured on both sides: aot max_graph_breaks=0: 1",)
+    assert lane.unknown == ("frontier: aot was not measured on both sides: max_graph_breaks=0: 1",)
 
 
 def test_another_ladder_is_no_frontier_to_compare() -> None:
@@ -312,31 +331,37 @@ def test_another_ladder_is_no_frontier_to_compare() -> None:
     assert lane.unknown[0] == "frontier: the ladder is another than before"
 
 
-def stepping(eager: int, **compiled: int) -> Entry:
+def stepping(eager: dict[str, int], **compiled: int) -> Entry:
     """A lane whose steady step runs these kernels."""
-    kernels = Kernels(total=sum(compiled.values()), names=compiled)
-    return an_entry(replace(HOLDING, kernels=StepKernels(compiled=kernels, eager=Kernels(total=eager))))
+    ours, eagers = (Kernels(total=sum(names.values()), names=names) for names in (compiled, eager))
+    return an_entry(replace(HOLDING, kernels=StepKernels(compiled=ours, eager=eagers)))
+
+
+PLAIN = {"gemm": 5, "mul": 5}
+SPLIT = {"gemm": 5, "mul": 5, "splitk": 1}
 
 
 @pytest.mark.parametrize(
     ("then", "now", "direction", "facts"),
     [
         pytest.param(
-            stepping(10, gemm=5, triton_poi_fused_mul_1=1),
-            stepping(11, gemm=5, splitKreduce=1, triton_poi_fused_mul_0=1),
+            stepping(PLAIN, gemm=5, triton_poi_fused_mul_1=1),
+            stepping(SPLIT, gemm=5, splitk=1, triton_poi_fused_mul_0=1),
             "changed",
-            ("kernels: splitKreduce 0 -> 1", "eager: kernels of a step 10 -> 11"),
+            ("kernels: splitk 0 -> 1", "eager: kernels of a step 10 -> 11"),
             id="as-eager",
         ),
         pytest.param(
-            stepping(10, gemm=6),
-            stepping(11, gemm=6, triton_poi_fused_mul_0=1, triton_poi_fused_add_1=1),
+            stepping(PLAIN, gemm=6),
+            stepping(SPLIT, gemm=6, triton_poi_fused_mul_0=1, triton_poi_fused_add_1=1),
             "worse",
             ("kernels: triton_poi_fused_add 0 -> 1, triton_poi_fused_mul 0 -> 1", "eager: kernels of a step 10 -> 11"),
-            id="more-than-eager",
+            id="fusion-lost",
         ),
-        pytest.param(stepping(10, gemm=6), stepping(8, gemm=4), "changed", ..., id="fewer-as-eager"),
-        pytest.param(stepping(10, gemm=6), stepping(10, gemm=4), "better", ("kernels: gemm 6 -> 4",), id="fewer"),
+        pytest.param(stepping(PLAIN, gemm=2), stepping(SPLIT, gemm=4), "worse", ..., id="other-names"),
+        pytest.param(stepping({}, gemm=5), stepping(PLAIN, gemm=9), "worse", ..., id="a-profile-that-saw-nothing"),
+        pytest.param(stepping(SPLIT, gemm=5, splitk=1), stepping(PLAIN, gemm=5), "changed", ..., id="fewer-as-eager"),
+        pytest.param(stepping(PLAIN, gemm=6), stepping(PLAIN, gemm=4), "better", ("kernels: gemm 6 -> 4",), id="fewer"),
     ],
 )
 def test_kernels_are_held_to_what_eager_does_as_well(then: Entry, now: Entry, direction: str, facts: Any) -> None:
@@ -345,6 +370,14 @@ def test_kernels_are_held_to_what_eager_does_as_well(then: Entry, now: Entry, di
     drift = next(each for each in lane.drifts if each.metric == "kernels_a_step")
     assert drift.direction == direction
     assert facts is ... or tuple(f"{each.where}: {each.reason}" for each in drift.came) == facts
+
+
+def test_on_the_same_torch_more_kernels_are_the_codes_own() -> None:
+    then, now = stepping(PLAIN, gemm=5), stepping(SPLIT, gemm=5, splitk=1)
+
+    lane = compare(after(then), after(now)).lanes[0]
+
+    assert metrics(lane) == {"kernels_a_step": "worse"}
 
 
 WRITTEN_OUT = replace(HOLDING, ops_captured=34, operations={"add_": 11, "mul": 11, "sub": 12})

@@ -219,6 +219,100 @@ def test_chosen_lanes_leave_ladders_out(tmp_path: Path) -> None:
     assert "its frontier is not among the lanes chosen (capture)" in said
 
 
+WHOLE_MODULE = """
+import pytest
+import torch
+from torch import nn
+
+from pytest_compilecontract import compile_contract
+
+pytestmark = pytest.mark.compile_contract(frontier=["capture", "aot"])
+X = torch.ones(2, 4)
+
+
+def test_ordinary():
+    assert True
+
+
+def test_compiles_by_itself():
+    torch.compile(torch.sin, backend="eager")(X)
+
+
+@compile_contract(frontier=["capture", "train"], min_frontier="train")
+def test_trains_nothing(compile_lane):
+    compile_lane.compare(lambda compile: compile(torch.sin)(X))
+
+
+@compile_contract(frontier=["capture", "distributed", "aot"], min_frontier="distributed", max_graph_breaks=0)
+def test_needs_what_is_not_measured(compile_lane):
+    def breaks(x):
+        if compile_lane._lane.backend == "aot_eager":
+            torch._dynamo.graph_break()
+        return x.sin()
+
+    compile_lane.run(breaks, (X,))
+
+
+@pytest.fixture(scope="module")
+def ends_badly():
+    yield
+    raise OSError("the file is gone")
+
+
+def test_shares_what_ends_badly(compile_lane, ends_badly):
+    compile_lane.run(torch.sin, (X,))
+"""
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
+    project = Project(tmp_path_factory.mktemp("marked"))
+    (project.folder / "test_model.py").write_text(WHOLE_MODULE, encoding="utf-8")
+    return project, project.run()[1]
+
+
+def test_a_ladder_of_a_module_is_for_those_that_lanes_can_run(marked: tuple[Project, str]) -> None:
+    project, said = marked
+
+    bare = project.entry("test_compiles_by_itself")
+
+    assert "INTERNALERROR" not in said
+    assert (bare["verdict"], bare.get("frontier")) == ("held", None)
+
+
+def test_from_train_on_something_has_to_be_trained(marked: tuple[Project, str]) -> None:
+    entry = marked[0].entry("test_trains_nothing")
+
+    assert (entry["verdict"], entry["reason"]) == (
+        "unmeasured",
+        "train: nothing was trained: from here on compile_lane.run trains",
+    )
+
+
+def test_a_rung_that_is_needed_and_was_not_measured_is_unmeasured_whatever_fails_above(
+    marked: tuple[Project, str],
+) -> None:
+    entry = marked[0].entry("test_needs_what_is_not_measured")
+
+    assert verdicts(entry)["aot"] == "failed"
+    assert (entry["verdict"], entry["reason"]) == ("unmeasured", "distributed: its ranks have no launcher here")
+
+
+def test_a_ladder_whose_surroundings_fail_after_it_is_broken(marked: tuple[Project, str]) -> None:
+    entry = marked[0].entry("test_shares_what_ends_badly")
+
+    assert entry["verdict"] == "broken"
+    assert "OSError: the file is gone" in entry["reason"]
+    assert verdicts(entry) == {"capture": "held", "aot": "held"}
+
+
+def test_pytest_that_only_sets_up_walks_nothing(marked: tuple[Project, str]) -> None:
+    code, said = marked[0].run("--setup-only", "-k", "nothing")
+
+    assert code == 0, said
+    assert "INTERNALERROR" not in said
+
+
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
@@ -231,7 +325,9 @@ def test_chosen_lanes_leave_ladders_out(tmp_path: Path) -> None:
             'frontier=["aot"], min_frontier="train"', "min_frontier='train' is no rung of frontier", id="no-rung"
         ),
         pytest.param(
-            'frontier=["aot", "cudagraphs"]', "'cudagraphs' is recorded by Inductor: put 'inductor'", id="no-inductor"
+            'frontier=["aot", "cudagraphs"]',
+            "'cudagraphs' means something to Inductor alone: put 'inductor'",
+            id="no-inductor",
         ),
     ],
 )

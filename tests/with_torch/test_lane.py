@@ -481,10 +481,48 @@ def test_a_lane_with_a_dtype() -> None:
 
         found = lane.run(model, (X,), (X,))
 
-    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    assert {each.dtype for each in model.parameters()} == {torch.float32}
     assert (X.dtype, torch.get_default_dtype()) == (torch.float32, torch.float32)
     assert found.numerics is not None
     assert (found.numerics.method, found.numerics.differences) == ("fp64", ())
+
+
+class WithPhase(nn.Module):
+    """A product in the lane's dtype, and a rotation by complex numbers that have none."""
+
+    phase: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("phase", torch.polar(torch.ones(2), torch.tensor([0.1, 0.2])))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.phase.is_complex()
+        rotated = torch.view_as_complex(self.inner(x).float().reshape(-1, 2, 2)) * self.phase
+        return torch.view_as_real(rotated)
+
+
+def test_a_lane_with_a_dtype_leaves_the_model_as_it_was() -> None:
+    model = WithPhase()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.inner.weight.grad = torch.ones(4, 4)
+    with lane_of(Lane(name="half", backend="aot_eager", dtype="bfloat16", **CPU)) as lane:
+        lane.run(model, (torch.ones(3, 4),))
+        lane.run(model, (torch.ones(3, 4),))
+
+    after = model.state_dict()
+    assert {name: value.dtype for name, value in after.items()} == {name: value.dtype for name, value in before.items()}
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert torch.equal(model.inner.weight.grad, torch.ones(4, 4))
+
+
+def test_what_a_function_reaches_has_the_dtype_too() -> None:
+    weight = torch.ones(4, 4)
+    with lane_of(Lane(name="half", backend="aot_eager", dtype="bfloat16", **CPU)) as lane:
+        lane.run(lambda x, y: x @ weight + y, (torch.ones(3, 4), torch.ones(3, 4, dtype=torch.float32)))
+
+    assert weight.dtype == torch.float32
 
 
 def test_an_input_made_before_the_lane_follows_a_model_made_in_it() -> None:
