@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.skipping import Xfail, evaluate_xfail_marks
 
 from .frontier import Step, lacking, rung
 from .hooks import CONTRACT
@@ -30,7 +31,29 @@ class Walking:
         names = contract.limits.frontier if contract is not None else None
         if contract is None or names is None or self._hooks.lost:
             return None
-        return as_one_test(item, lambda: self._walked(item, contract, names, nextitem))
+        expected = evaluate_xfail_marks(item) if not item.config.option.runxfail else None
+        if expected is not None and not expected.run:
+            return None
+        return as_one_test(item, lambda: self._expected(item, contract, names, nextitem, expected))
+
+    def _expected(
+        self,
+        item: pytest.Item,
+        contract: Contract,
+        names: tuple[str, ...],
+        nextitem: pytest.Item | None,
+        expected: Xfail | None,
+    ) -> list[pytest.TestReport]:
+        """The reports of a walk; a mark that expects a failure is about the whole of it, and about no rung."""
+        option = item.config.option
+        before, option.runxfail = option.runxfail, True
+        try:
+            reports = self._walked(item, contract, names, nextitem)
+        finally:
+            option.runxfail = before
+        if expected is not None:
+            _expect(expected, reports)
+        return reports
 
     def _walked(
         self, item: pytest.Item, contract: Contract, names: tuple[str, ...], nextitem: pytest.Item | None
@@ -80,3 +103,20 @@ class Walking:
             climbed.append(name)
         self._hooks.finish_walk(contract, kept)
         return [*kept, *tear_down_the_rest(item, nextitem)]
+
+
+def _expect(expected: Xfail, reports: list[pytest.TestReport]) -> None:
+    """What pytest makes of a failure that was expected, or did not come. One by another exception is none of them."""
+    failed = next((each for each in reports if each.failed), None)
+    if failed is not None:
+        if expected.raises is None:
+            failed.outcome = "skipped"
+            vars(failed)["wasxfail"] = expected.reason
+        return
+    called = next((each for each in reports if each.when == "call" and each.passed), None)
+    if called is None:
+        return
+    if expected.strict:
+        called.outcome, called.longrepr = "failed", f"[XPASS(strict)] {expected.reason}"
+    else:
+        vars(called)["wasxfail"] = expected.reason

@@ -264,6 +264,58 @@ def test_shares_what_ends_badly(compile_lane, ends_badly):
 """
 
 
+EXPECTED = """
+import pytest
+import torch
+
+from pytest_compilecontract import compile_contract
+
+X = torch.ones(2, 4)
+
+
+def breaks(x):
+    torch._dynamo.graph_break()
+    return x.sin()
+
+
+@pytest.mark.xfail(strict=True, reason="known")
+@compile_contract(frontier=["capture", "aot"], max_graph_breaks=0)
+def test_known(compile_lane):
+    compile_lane.run(breaks, (X,))
+
+
+@pytest.mark.xfail(strict=True, reason="known")
+@compile_contract(frontier=["capture", "aot"], max_graph_breaks=0)
+def test_mended(compile_lane):
+    compile_lane.run(torch.sin, (X,))
+
+
+@pytest.mark.xfail(reason="known")
+@compile_contract(frontier=["capture", "aot"])
+def test_fails_by_itself(compile_lane):
+    compile_lane.run(torch.sin, (X,))
+    raise ValueError("mine")
+
+
+@pytest.mark.xfail(run=False, reason="never")
+@compile_contract(frontier=["capture", "aot"])
+def test_is_not_run(compile_lane):
+    raise SystemExit("it ran")
+"""
+
+
+def test_a_failure_that_is_expected_is_that_of_the_whole_walk(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    (tmp_path / "test_model.py").write_text(EXPECTED, encoding="utf-8")
+
+    code, said = project.run("-rxX")
+
+    assert code == 1, said
+    assert "[XPASS(strict)] known" in said
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 xfailed"), said.splitlines()[-1]
+    assert project.entry("test_known")["verdict"] == "violated"
+
+
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
     project = Project(tmp_path_factory.mktemp("marked"))
