@@ -27,7 +27,7 @@ from .replacing import Child, Parent, leave_worker
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
 from .session import UNKNOWN, Judged, Session, Subject, failed, judged, over_repeats, over_walk, unmeasured
-from .settings import DEFAULT_LANES, Settings, settings_from
+from .settings import DEFAULT_LANES, Settings, set_options, settings_from
 from .timeout import ends_within, uncaptured_stderr
 from .trimming import Collected, collected_from, gone, gone_lines
 
@@ -739,12 +739,13 @@ def _failure(contract: Contract) -> str:
     lane = "" if own or contract.lane.name in DEFAULT_LANES else f" --contract-lanes={contract.lane.name}"
     repeats = max(entry.repeats, contract.number)
     repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
+    given = set_options(contract.item.config.getoption("--contract-set") or ())
     return failure_text(
         entry.contract,
         entry.lane,
         entry.violations,
         contract.judged.doubts,
-        f"pytest --compile-contracts{lane}{repeat} {shlex.quote(entry.test)}",
+        f"pytest --compile-contracts{lane}{repeat}{given} {shlex.quote(entry.test)}",
         unsteady=contract.judged.unsteady,
     )
 

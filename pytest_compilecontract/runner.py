@@ -38,6 +38,9 @@ from .wording import first_said
 OWN = str(Path(__file__).parent) + os.sep
 OVERHEAD_CALLS = 20
 OVERHEAD_SECONDS = 0.2
+# Their decompositions draw random numbers otherwise than eager, unless `fallback_random` leaves these out
+# (`select_decomp_table` in torch/_inductor/decomposition.py).
+WITH_INDUCTORS_DECOMPOSITIONS = ("inductor", "aot_eager_decomp_partition")
 _TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
@@ -388,7 +391,7 @@ class Runner:
         return trail, "random numbers: judged in a pass of its own with fallback_random=True"
 
     def _draws_otherwise(self) -> bool:
-        return self._lane.backend == "inductor" and not self._lane.inductor.get("fallback_random")
+        return self._lane.backend in WITH_INDUCTORS_DECOMPOSITIONS and not self._lane.inductor.get("fallback_random")
 
     # around a step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,6 +122,11 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
             expected = "a value as Python writes it (True, 8, 'text')"
             raise UsageError(f"--contract-set={text}: expected {expected}, got {value!r}") from error
     return found
+
+
+def set_options(texts: Sequence[str]) -> str:
+    """The options `--contract-set` as they were given, for a command that is to be typed: each after a space."""
+    return "".join(f" {shlex.quote(f'--contract-set={text}')}" for text in texts)
 
 
 def project_lanes(root: Path) -> dict[str, Lane]:
