@@ -1,4 +1,7 @@
-"""Where a lane broke, in whole sessions: a fault planted in each stage is named, and the lane's verdict stays."""
+"""Where a lane broke, in whole sessions: a fault planted in a stage is named, and the lane's verdict stays.
+
+What becomes of the stages' outcomes otherwise is in tests/test_stages.py.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,12 @@ def test_capture(compile_lane):
     compile_lane.run(wrong_in_capture, (X,))
 
 
-@compile_contract(lanes=["decomposed"])
+@compile_contract(lanes=["limited"])
+def test_capture_with_settings(compile_lane):
+    compile_lane.run(wrong_in_capture, (X,))
+
+
+@compile_contract(lanes=["aot", "decomposed"])
 def test_aot(compile_lane):
     compile_lane.train(Overwritten(), [(X,)] * 3)
 
@@ -71,6 +79,34 @@ def wrong_once(x):
 def test_does_not_recur(compile_lane):
     COUNTED.append(1)
     compile_lane.run(wrong_once, (X,))
+
+
+FLAKY = []
+
+
+def wrong_twice(x):
+    return x.cos() if torch.compiler.is_dynamo_compiling() and len(FLAKY) <= 2 else x.sin()
+
+
+@compile_contract(lanes=["aot"])
+def test_fails_by_chance(compile_lane):
+    FLAKY.append(1)
+    compile_lane.run(wrong_twice, (X,))
+
+
+@compile_contract(lanes=["aot"])
+def test_compiles_its_own_way(compile_lane):
+    compile_lane.run(right, (X,), compile_with=lambda target: torch.compile(target, backend="off_by_one"))
+
+
+@compile_contract(lanes=["capture"])
+def test_compiles_its_own_way_in_its_body(compile_lane):
+    compile_lane.compare(lambda compile: compile(right, backend="off_by_one")(X))
+
+
+@compile_contract(lanes=["decomposed"])
+def test_dropout(compile_lane):
+    compile_lane.run(lambda x: nn.functional.dropout(x, 0.5, True), (X,))
 
 
 @compile_contract(lanes=["capture"])
@@ -96,7 +132,12 @@ backend = "off_by_one"
 
 [tool.compilecontract.lanes.decomposed]
 backend = "aot_eager_decomp_partition"
+
+[tool.compilecontract.lanes.limited]
+backend = "aot_eager"
+dynamo.recompile_limit = 7
 """
+SET = "--contract-set=torch._dynamo.config.recompile_limit=9"
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +154,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, di
         "no:cacheprovider",
         "--compile-contracts",
         "--contract-bisect",
+        SET,
     ]
-    lanes = "--contract-lanes=capture,aot,own,decomposed"
+    lanes = "--contract-lanes=capture,aot,own,decomposed,limited"
     ran = subprocess.run(
         [*command, lanes, "--contract-report=r"], cwd=folder, text=True, stdout=subprocess.PIPE, timeout=900
     )
@@ -129,21 +171,49 @@ def test_a_fault_of_capture(session: tuple[str, dict[str, dict[str, Any]]]) -> N
 
     assert (entry["verdict"], entry["measurement"]["backend"]) == ("violated", "aot_eager")
     assert entry["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
-    assert "  pytest --compile-contracts --contract-lanes=capture 'test_it.py::test_capture[capture]'" in said
+    assert f"  pytest --compile-contracts --contract-lanes=capture {SET} 'test_it.py::test_capture[capture]'" in said
+
+
+def test_a_lane_is_run_again_with_the_settings_that_it_was_given(
+    session: tuple[str, dict[str, dict[str, Any]]],
+) -> None:
+    said, _ = session
+
+    assert f"\npytest --compile-contracts {SET} 'test_it.py::test_capture[aot]'\n" in said
+
+
+def test_no_built_in_lane_stands_for_one_with_settings(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    said, entries = session
+
+    test = "test_capture_with_settings[limited]"
+
+    assert entries[test]["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
+    assert f"  pytest --compile-contracts --contract-lanes=limited --contract-bisect {SET} 'test_it.py::{test}'" in said
 
 
 def test_a_fault_of_aotautograd(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
     said, entries = session
 
+    entry = entries["test_aot[aot]"]
+
+    assert (entry["verdict"], entry["measurement"]["backend"]) == ("violated", "aot_eager")
+    assert entry["reason"].endswith(
+        "where it broke: AOTAutograd (backend 'aot_eager') is the first to fail; up to Dynamo's capture it holds"
+    )
+    assert f"--contract-lanes=aot --contract-bisect {SET} 'test_it.py::test_aot[aot]'" in said
+
+
+def test_a_stage_that_fails_otherwise_than_the_lane_proves_nothing(
+    session: tuple[str, dict[str, dict[str, Any]]],
+) -> None:
+    _, entries = session
+
     entry = entries["test_aot[decomposed]"]
 
     # The backend of decompositions raises, where AOTAutograd's own gives wrong gradients.
     assert (entry["verdict"], entry["measurement"]["backend"]) == ("broken", "aot_eager_decomp_partition")
-    assert entry["reason"].endswith(
-        "where it broke: AOTAutograd (backend 'aot_eager') is the first to fail; up to Dynamo's capture it holds"
-    )
-    # The contract has no lane of that stage's own.
-    assert "--contract-lanes=decomposed --contract-bisect 'test_it.py::test_aot[decomposed]'" in said
+    failed_otherwise = "AOTAutograd (backend 'aot_eager') fails (wrong numbers), where the lane failed otherwise ("
+    assert f"where it broke: not known, {failed_otherwise}" in entry["reason"]
 
 
 def test_a_fault_of_a_backend_of_ones_own(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -155,7 +225,7 @@ def test_a_fault_of_a_backend_of_ones_own(session: tuple[str, dict[str, dict[str
     assert entry["reason"].endswith(
         "where it broke: backend 'off_by_one' itself is the first to fail; up to AOTAutograd it holds"
     )
-    assert "--contract-lanes=own --contract-bisect 'test_it.py::test_the_backend_itself[own]'" in said
+    assert f"--contract-lanes=own --contract-bisect {SET} 'test_it.py::test_the_backend_itself[own]'" in said
 
 
 def test_what_does_not_fail_again_is_nobodys_fault_for_sure(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -164,6 +234,41 @@ def test_what_does_not_fail_again_is_nobodys_fault_for_sure(session: tuple[str, 
     reason = entries["test_does_not_recur[aot]"]["reason"]
 
     assert reason.endswith("where it broke: not known, the lane itself does not fail again")
+
+
+def test_what_fails_by_chance_is_nobodys_fault_for_sure(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    _, entries = session
+
+    reason = entries["test_fails_by_chance[aot]"]["reason"]
+
+    assert reason.endswith(
+        "where it broke: not known, Dynamo's capture (backend 'eager') fails (wrong numbers), and then holds"
+    )
+
+
+@pytest.mark.parametrize("test", ["test_compiles_its_own_way[aot]", "test_compiles_its_own_way_in_its_body[capture]"])
+def test_no_stage_is_blamed_where_the_test_chooses_its_backend(
+    session: tuple[str, dict[str, dict[str, Any]]], test: str
+) -> None:
+    _, entries = session
+
+    entry = entries[test]
+
+    assert entry["verdict"] == "violated"
+    assert entry["reason"].endswith(
+        "where it broke: not known, the test chooses its backend itself: 'off_by_one' compiled where 'eager' was to"
+    )
+
+
+def test_random_numbers_of_decompositions_are_no_fault(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    _, entries = session
+
+    entry = entries["test_dropout[decomposed]"]
+
+    assert entry["verdict"] == "held"
+    assert entry["measurement"]["numerics"]["note"] == (
+        "random numbers: judged in a pass of its own with fallback_random=True"
+    )
 
 
 @pytest.mark.parametrize("test", ["test_holds", "test_too_many_graphs", "test_fails_by_itself"])
