@@ -146,13 +146,19 @@ class Bisecting:
             reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
         if backends.missing:
             return Outcome(why=backends.missing)
-        if contract.judged is not None:
-            seen = Outcome(faults=faults(contract.judged.entry), backends=frozenset(backends.names))
+        judged, by_itself = contract.judged, Outcome(why="the test failed by itself")
+        if judged is not None:
+            seen = Outcome(faults=faults(judged.entry), backends=frozenset(backends.names))
+            if seen.faults:
+                return seen
+            # What was measured until then holds; what the rest of the test would show is not known.
+            if any(report.failed for report in reports) and not (judged.failed or contract.drifted):
+                return by_itself
             # A stage that nothing reached says nothing for it.
-            return seen if seen.faults or seen.backends else Outcome(why="nothing was compiled")
+            return seen if seen.backends else Outcome(why="nothing was compiled")
         if skipped := next((report for report in reports if report.skipped), None):
             return Outcome(why=self._hooks.why_skipped(skipped))
-        return Outcome(why="the test failed by itself")
+        return by_itself
 
 
 WRONG_NUMBERS = "wrong numbers"

@@ -94,6 +94,20 @@ def test_fails_by_chance(compile_lane):
     compile_lane.run(wrong_twice, (X,))
 
 
+OWN = []
+
+
+def wrong_at_first(x):
+    return x.cos() if torch.compiler.is_dynamo_compiling() and len(OWN) == 1 else x.sin()
+
+
+@compile_contract(lanes=["aot"])
+def test_fails_by_itself_later(compile_lane):
+    OWN.append(1)
+    compile_lane.run(wrong_at_first, (X,))
+    assert len(OWN) == 1
+
+
 @compile_contract(lanes=["aot"])
 def test_compiles_its_own_way(compile_lane):
     compile_lane.run(right, (X,), compile_with=lambda target: torch.compile(target, backend="off_by_one"))
@@ -243,6 +257,16 @@ def test_what_fails_by_chance_is_nobodys_fault_for_sure(session: tuple[str, dict
 
     assert reason.endswith(
         "where it broke: not known, Dynamo's capture (backend 'eager') fails (wrong numbers), and then holds"
+    )
+
+
+def test_a_test_that_fails_by_itself_shows_no_stage_to_hold(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    _, entries = session
+
+    reason = entries["test_fails_by_itself_later[aot]"]["reason"]
+
+    assert reason.endswith(
+        "where it broke: not known, the lane itself is not measured again: the test failed by itself"
     )
 
 
