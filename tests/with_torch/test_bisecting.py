@@ -290,9 +290,8 @@ def test_random_numbers_of_decompositions_are_no_fault(session: tuple[str, dict[
     entry = entries["test_dropout[decomposed]"]
 
     assert entry["verdict"] == "held"
-    assert entry["measurement"]["numerics"]["note"] == (
-        "random numbers: judged in a pass of its own with fallback_random=True"
-    )
+    # Beside why there was no run in float64.
+    assert "judged in a pass of its own with fallback_random=True" in entry["measurement"]["numerics"]["note"]
 
 
 @pytest.mark.parametrize("test", ["test_holds", "test_too_many_graphs", "test_fails_by_itself"])
