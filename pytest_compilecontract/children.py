@@ -81,13 +81,16 @@ def ends_with(parent: int, *, seconds: float, folder: Path) -> None:
     Who starts a child watches it, but who is killed watches nothing.
     """
 
+    # On Windows a virtual environment's python starts another one, and the parent's id outlives the parent.
+    grouped = hasattr(os, "killpg")
+
     def watch() -> None:
         deadline = time.monotonic() + seconds
-        while os.getppid() == parent and time.monotonic() < deadline:
+        while (not grouped or os.getppid() == parent) and time.monotonic() < deadline:
             time.sleep(min(ORPHAN_SECONDS, max(0.0, deadline - time.monotonic())))
         shutil.rmtree(folder, ignore_errors=True)
         # Only a group of its own is this process's to end.
-        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        if grouped and os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
