@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
-import subprocess
+import shlex
 import sys
 import tempfile
-import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_compilecontract.children import GRACE_SECONDS, ended_by_sigterm, watched
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.lanes import BUILT_IN
 from pytest_compilecontract.proposal import Proposal, proposed
@@ -31,28 +31,34 @@ YES, NO = 0, 1
 SECONDS = 600.0
 LONGEST_REASON = 300
 _MEASURING = """\
+from pathlib import Path
+
 from pytest_compilecontract import compile_contract
+from pytest_compilecontract.children import ends_with
 from pytest_compilecontract.sample import hold
+
+ends_with({parent}, seconds=float({seconds!r}), folder=Path(__file__).parent)
 
 
 @compile_contract()
 def test_sample(compile_lane):
     hold({name!r}, compile_lane, train={train})
 """
+# The factory by a name of this text's own: the user's could be any that the text uses, or one that pytest collects.
 _WRITTEN = '''\
 """{title}
 
 Written by `compilecontract init {name}` from what {torch} showed.
 """
 
-from {module} import {factory}
+from {module} import {factory} as _sample
 from pytest_compilecontract import compile_contract
 
 
 {decorator}
 def test_{test}(compile_lane):
     """{promise}"""
-    target, calls = {factory}()
+    target, calls = _sample()
 
     compile_lane.{verb}
 '''
@@ -93,13 +99,20 @@ def _check(chosen: argparse.Namespace) -> int:
         print(found.decorator())
         print("\nto write it as a test:")
         train = " --train" if chosen.train else ""
-        print(f"compilecontract init {chosen.sample}{train} --out contracts/test_{parted(chosen.sample)[1]}.py")
+        print(
+            f"compilecontract init {shlex.quote(chosen.sample)}{train} --out {shlex.quote(_suggested(chosen.sample))}"
+        )
     return _print_refused(found)
 
 
+def _suggested(sample: str) -> str:
+    module, factory = parted(sample)
+    stem = f"test_{factory.removeprefix('test_')}"
+    return f"contracts/{stem}{'_contract' if _hides(Path(f'{stem}.py'), module) else ''}.py"
+
+
 def _init(chosen: argparse.Namespace) -> int:
-    if chosen.out.suffix != ".py" or not chosen.out.name.startswith("test_"):
-        raise UsageError(f"--out: pytest collects test_NAME.py, got {chosen.out.name!r}")
+    _check_out(chosen.out, parted(chosen.sample)[0])
     if chosen.out.exists() and not chosen.force:
         raise UsageError(f"{chosen.out} exists (--force replaces it)")
     receipt = _measured(chosen)
@@ -113,8 +126,24 @@ def _init(chosen: argparse.Namespace) -> int:
     code = _print_refused(found)
     # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
     print(f"\nwrote {chosen.out}, hold it with:")
-    print(f"python -m pytest --compile-contracts --contract-lanes={','.join(found.lanes)} {chosen.out}")
+    lanes = shlex.quote(f"--contract-lanes={','.join(found.lanes)}")
+    print(f"python -m pytest --compile-contracts {lanes} {shlex.quote(str(chosen.out))}")
     return code
+
+
+def _check_out(out: Path, module: str) -> None:
+    if out.suffix != ".py" or not out.name.startswith("test_"):
+        raise UsageError(f"--out: pytest collects test_NAME.py, got {out.name!r}")
+    if not out.stem.isidentifier():
+        raise UsageError(f"--out: expected letters, digits and _ as in test_block.py, got {out.name!r}")
+    if _hides(out, module):
+        raise UsageError(f"--out: {out.name} would hide the sample's module {module!r} (another name would do)")
+
+
+def _hides(out: Path, module: str) -> bool:
+    """Whether the test is what an import of the module would find: pytest puts the test's folder first on the path."""
+    parts = module.split(".")
+    return out.stem == parts[0] or out.resolve().with_suffix("").parts[-len(parts) :] == tuple(parts)
 
 
 def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) -> str:
@@ -203,16 +232,10 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
     parted(chosen.sample)
     if not chosen.timeout > 0:
         raise UsageError(f"--timeout: expected seconds, got {chosen.timeout:g}")
-    with tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
+    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
         folder = Path(name)
-        test = folder / "test_sample.py"
-        test.write_text(_MEASURING.format(name=chosen.sample, train=chosen.train), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "--no-header", "--no-summary"]
-        command += ["-p", "no:cacheprovider", "-p", "pytest_compilecontract.plugin", "--compile-contracts"]
-        command += [f"--rootdir={Path.cwd()}", f"--contract-lanes={chosen.lanes}"]
-        command += [f"--contract-report={folder}", str(test)]
         said = folder / "said"
-        code = _run(command, said, chosen)
+        code = _run(_command(folder, chosen), said, chosen)
         try:
             return read_receipt(folder / "receipt.json")
         except ReceiptError as error:
@@ -221,32 +244,44 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
             raise UsageError(told[0] if told else f"{chosen.sample}: the run died with exit code {code}") from error
 
 
+def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
+    """The session that measures, its test and settings written to the folder.
+
+    What lies around the folder has no say; the project does by its modules and its pyproject.toml.
+    """
+    # A name that no module has: the test is imported by it, and would be taken for the sample's.
+    test = folder / f"test_{uuid.uuid4().hex}.py"
+    # The parent's deadline comes first, and says more.
+    limit = str(chosen.timeout + 2 * GRACE_SECONDS)
+    text = _MEASURING.format(name=chosen.sample, train=chosen.train, parent=os.getpid(), seconds=limit)
+    test.write_text(text, encoding="utf-8")
+    settings = folder / "pytest.ini"
+    settings.write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "--no-header", "--no-summary"]
+    # pytest's faulthandler would stop the clock of `ends_with` at the first test that fails.
+    command += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "pytest_compilecontract.plugin"]
+    command += ["-c", str(settings), f"--rootdir={Path.cwd()}", "--noconftest", "--compile-contracts"]
+    return [*command, f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}", str(test)]
+
+
 def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
-    # No other plugin of the user has a say; the child has a group of its own, so that all of it can be ended.
+    # No other plugin of the user has a say.
     path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": path}
-    env["PYTHONUNBUFFERED"] = "1"
-    deadline = time.monotonic() + chosen.timeout
-    with said.open("wb") as out:
-        child = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env, start_new_session=True
-        )
-        shown = 0
-        try:
-            while child.poll() is None:
-                if time.monotonic() > deadline:
-                    running = _running(said)
-                    where = f" (it was in lane {running})" if running else ""
-                    raise UsageError(
-                        f"{chosen.sample}: took longer than {chosen.timeout:g} s{where}; --timeout gives it more"
-                    )
-                shown = _progress(said, shown)
-                time.sleep(0.1)
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-    return child.returncode
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
+    variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": path}
+    variables["PYTHONUNBUFFERED"] = "1"
+    shown = 0
+
+    def meanwhile() -> None:
+        nonlocal shown
+        shown = _progress(said, shown)
+
+    code = watched(command, log=said, cwd=Path.cwd(), variables=variables, meanwhile=meanwhile, seconds=chosen.timeout)
+    if code is None:
+        running = _running(said)
+        where = f" (it was in lane {running})" if running else ""
+        raise UsageError(f"{chosen.sample}: took longer than {chosen.timeout:g} s{where}; --timeout gives it more")
+    return code
 
 
 def _lines(said: Path) -> Iterator[tuple[str, str]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0
+ORPHAN_SECONDS = 0.5
 
 
 def watched(
@@ -71,6 +75,30 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def ends_with(parent: int, *, seconds: float, folder: Path) -> None:
+    """End this process, what it started, and `folder`, once `parent` is gone or after `seconds`: said in a child.
+
+    Who starts a child watches it, but who is killed watches nothing.
+    """
+
+    # On Windows a virtual environment's python starts another one, and the parent's id outlives the parent.
+    grouped = hasattr(os, "killpg")
+
+    def watch() -> None:
+        deadline = time.monotonic() + seconds
+        while (not grouped or os.getppid() == parent) and time.monotonic() < deadline:
+            time.sleep(min(ORPHAN_SECONDS, max(0.0, deadline - time.monotonic())))
+        shutil.rmtree(folder, ignore_errors=True)
+        # Only a group of its own is this process's to end.
+        if grouped and os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    # Native code that keeps the interpreter's lock stops the thread too, but not faulthandler's clock.
+    faulthandler.dump_traceback_later(min(seconds + GRACE_SECONDS, threading.TIMEOUT_MAX), exit=True, file=2)
+    threading.Thread(target=watch, name="compilecontract-ends-with", daemon=True).start()
+
+
 def death(code: int) -> str:
     """How a process ended that was not to end so."""
     if code >= 0:
@@ -83,10 +111,12 @@ def death(code: int) -> str:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     _send(child, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE_SECONDS)
-    # What the child started may have outlived it.
-    _send(child, getattr(signal, "SIGKILL", signal.SIGTERM))
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_SECONDS)
+    finally:
+        # What the child started may have outlived it, and a second Ctrl-C does not wait.
+        _send(child, getattr(signal, "SIGKILL", signal.SIGTERM))
     child.wait()
 
 

@@ -399,22 +399,22 @@ class Hooks:
             result, cause = None, error.__cause__
         except UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        except pytest.skip.Exception as skipped:
-            if contract.number > 1:
-                contract.judged = over_repeats(contract.runs, f"repeat {contract.number} was skipped: {skipped}")
-            else:
-                self._judge_what_there_is(contract)
-            if contract.judged is None or not contract.judged.failed:
-                contract.judged = None
+        except (pytest.skip.Exception, unittest.SkipTest) as skipped:
+            if not self._failed_before_skipping(contract, skipped):
                 raise
             raise pytest.fail.Exception(_failure(contract), pytrace=False) from None
-        except (Exception, pytest.fail.Exception) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit too: pytest makes a failure of it, and goes on
             contract.lost = bool(lost(error))
             self._judge_what_there_is(contract)
             raise
         if (outcome := unittest_outcome(item)) is not None:
             if not isinstance(outcome, pytest.skip.Exception):
                 self._judge_what_there_is(contract)
+            elif self._failed_before_skipping(contract, outcome):
+                _forget_skips(item)
+                raise pytest.fail.Exception(_failure(contract), pytrace=False)
             return result
         run = self._judge(contract)
         if contract.rung is not None:
@@ -499,6 +499,17 @@ class Hooks:
             seconds=time.perf_counter() - contract.started,
             torch_version=torch.__version__,
         )
+
+    def _failed_before_skipping(self, contract: Contract, skipped: BaseException) -> bool:
+        """Judge a test that skips itself; what does not fail by what it had measured is not judged at all."""
+        if contract.number > 1:
+            contract.judged = over_repeats(contract.runs, f"repeat {contract.number} was skipped: {skipped}")
+        else:
+            self._judge_what_there_is(contract)
+        if contract.judged is not None and contract.judged.failed:
+            return True
+        contract.judged = None
+        return False
 
     def _judge_what_there_is(self, contract: Contract) -> None:
         """Judge what a test that ended by itself had measured, beside its own reason; not if it compiled nothing."""
@@ -765,6 +776,12 @@ def unittest_outcome(item: pytest.Item) -> BaseException | None:
     """What ended a unittest.TestCase method. It is not raised: pytest reports it in place of what its hooks raise."""
     kept = getattr(item, "_excinfo", None)
     return kept[0].value if kept else None
+
+
+def _forget_skips(item: pytest.Item) -> None:
+    """Let pytest report what its hooks raise: it takes the first outcome of a unittest.TestCase method instead."""
+    kept = vars(item)["_excinfo"]
+    kept[:] = [each for each in kept if not isinstance(each.value, pytest.skip.Exception)]
 
 
 def _measured(contract: Contract) -> tuple[Measurement, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,14 @@ def parted(name: str) -> tuple[str, str]:
     """The module and the factory of "module:factory".
 
     Raises:
-        UsageError: the name is not of that form.
+        UsageError: the name is not of that form, or no import could name it.
     """
     module, _, factory = name.partition(":")
-    if not all(part.isidentifier() for part in module.split(".")) or not factory.isidentifier():
+    parts = [*module.split("."), factory]
+    if not all(part.isidentifier() for part in parts):
         raise UsageError(f"expected MODULE:FACTORY, as models.block:sample, got {name!r}")
+    if found := next(filter(keyword.iskeyword, parts), ""):
+        raise UsageError(f"{name}: {found!r} is a keyword of Python, so no test can import it (another name would do)")
     return module, factory
 
 

@@ -77,6 +77,19 @@ def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
 
 
+def test_a_module_named_as_the_sessions_own_test_would_be_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("test_sample.py").write_text(SOURCE)
+
+    code = main(["check", "test_sample:sample", "--lanes=capture"])
+
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.splitlines()[-1] == (
+        "compilecontract init test_sample:sample --out contracts/test_sample_contract.py"
+    )
+    assert code == 0
+
+
 def test_what_init_writes_holds(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["init", "blocks:sample", "--train", "--lanes=aot", "--out=contracts/test_block.py"])
 

@@ -236,12 +236,22 @@ class TestUnit(unittest.TestCase):
         self.assertEqual(1, 2, "my own assertion")
 
     def test_skips(self):
+        self.skipTest("not today")
+
+    def test_skips_after_a_violation(self):
         compiles()
         self.skipTest("not today")
 
     @compile_contract(max_graphs=1)
     def test_held(self):
         compiles()
+
+
+@compile_contract(max_graphs=0, min_ops_captured=0)
+class TestExits:
+    def test_exits_after_a_violation(self):
+        compiles()
+        raise SystemExit(3)
 """
 
 
@@ -353,7 +363,9 @@ VERDICTS = {
     "TestUnit::test_violated": "violated",
     "TestUnit::test_violated_and_asserts": "violated",
     "TestUnit::test_skips": "unmeasured",
+    "TestUnit::test_skips_after_a_violation": "violated",
     "TestUnit::test_held": "held",
+    "TestExits::test_exits_after_a_violation": "violated",
 }
 
 
@@ -366,7 +378,7 @@ def test_what_pytest_counts(plain: Ran) -> None:
     last = plain.out.splitlines()[-1]
 
     assert re.findall(r"(\d+) (failed|passed|skipped|xfailed|error)", last) == [
-        ("13", "failed"),
+        ("15", "failed"),
         ("19", "passed"),
         ("7", "skipped"),
         ("1", "xfailed"),
@@ -451,6 +463,13 @@ def test_a_skip_does_not_hide_a_violation(plain: Ran) -> None:
     ]
 
 
+def test_a_skip_of_unittest_does_not_hide_a_violation(plain: Ran) -> None:
+    assert plain.section("TestUnit.test_skips_after_a_violation")[1:3] == [
+        "compile contract violated: test_bare.py::TestUnit::test_skips_after_a_violation, lane body (1 violation)",
+        "  max_graphs=0: measured 1",
+    ]
+
+
 @pytest.mark.parametrize(
     "title",
     [
@@ -506,6 +525,7 @@ def test_no_noise_of_torchs_trace(plain: Ran) -> None:
         ("test_violated_and_asserts[capture]", "E       AssertionError: my own assertion"),
         ("test_violated_and_fails[capture]", "E       Failed: my own failure"),
         ("TestUnit.test_violated_and_asserts", "E       AssertionError: 1 != 2 : my own assertion"),
+        ("TestExits.test_exits_after_a_violation", "E       SystemExit: 3"),
     ],
 )
 def test_a_failure_of_the_tests_own_is_shown_with_the_violation(plain: Ran, test: str, own: str) -> None:
@@ -535,9 +555,9 @@ def test_threads_of_a_bare_test_are_measured(plain: Ran) -> None:
 def test_the_summary(plain: Ran) -> None:
     summary = plain.out[plain.out.index("= compile contracts on torch ") :].splitlines()
 
-    assert re.fullmatch(r"=+ compile contracts on torch \S+: 12 of 32 held, 7 lanes unmeasured =+", "=" + summary[0])
+    assert re.fullmatch(r"=+ compile contracts on torch \S+: 12 of 34 held, 7 lanes unmeasured =+", "=" + summary[0])
     assert "unmeasured, so not held:" in summary
-    assert "lanes: 16 held, 7 unmeasured, 13 violated, 5 broken" in summary
+    assert "lanes: 16 held, 7 unmeasured, 15 violated, 5 broken" in summary
     assert any(line.startswith("receipt: ") and line.endswith("plain-report/receipt.json") for line in summary)
 
 
@@ -553,7 +573,7 @@ def test_quiet_is_shorter_and_verbose_says_more(plain: Ran, in_reverse: Ran, spr
 def test_the_receipt_matches_its_schema(plain: Ran, spread: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", str(plain.file), str(spread.file)])
 
-    assert capsys.readouterr().out.count("matches the schema (format 1, 42 entries)") == 2
+    assert capsys.readouterr().out.count("matches the schema (format 1, 44 entries)") == 2
     assert code == 0
 
 
