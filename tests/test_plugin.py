@@ -255,7 +255,7 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         pytest.param(
             "[tool.compilecontract.lanes.aot]\nbackend = 'eager'",
             "pyproject.toml: lane 'aot': this name is built in (built-in names: all, aot, autotune, capture, "
-            "cudagraphs, dynamic, eager, inductor)",
+            "cudagraphs, dynamic, eager, frontier, inductor)",
             id="built-in",
         ),
     ],
