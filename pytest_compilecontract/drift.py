@@ -551,7 +551,8 @@ class _Pair:
         went: tuple[Fact, ...] = (was.fact(),) if told else ()
         if metric.name == "ops_captured":
             came += self._other_operations()
-            if self._traced_otherwise(direction) or (direction == "worse" and self._captured_less_often()):
+            excused = self._captured_less_often() if direction == "worse" else self._compiled_more_often()
+            if self._traced_otherwise(direction) or excused:
                 direction = "changed"
         if metric.name == "kernels_a_step":
             came += self._other_kernels()
@@ -629,6 +630,13 @@ class _Pair:
         if ran[0] is None or ran[1] is None or (ran[1] < ran[0] if direction == "worse" else ran[1] > ran[0]):
             return False
         return (was.graphs or 0) - (now.graphs or 0) == fewer
+
+    def _compiled_more_often(self) -> bool:
+        """Whether more operations were captured because the same code was compiled more often."""
+        was, now = self._old.measurement, self._new.measurement
+        if was is None or now is None or was.recompiles is None or now.recompiles is None:
+            return False
+        return len(now.recompiles) > len(was.recompiles)
 
     def _captured_less_often(self) -> bool:
         """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""
@@ -817,7 +825,7 @@ def _recompiles(seen: Measurement) -> _Facts | None:
 
 
 def _recompile_fact(found: Recompile) -> Fact:
-    where = f"{found.frame} after its graph break" if found.continuation else str(found.frame)
+    where = _place(found.location or found.frame, found.continuation)
     source = found.location.source.strip() if found.location else ""
     return Fact(where=where, source=source, reason=found.guard or f"{found.kind} recompile, torch names no guard")
 
@@ -828,7 +836,7 @@ def _eager_frames(seen: Measurement) -> _Facts | None:
 
 def _eager_fact(found: EagerFrame) -> Fact:
     place = found.location or found.frame
-    where = f"{found.frame} after its graph break" if found.continuation else str(found.frame)
+    where = _place(place, found.continuation)
     reason = f"ran eager, {found.cause}: {found.reason}" if found.reason else f"ran eager, {found.cause}"
     return Fact(where=where, source=place.source.strip(), reason=reason)
 
@@ -919,6 +927,10 @@ def _at(place: Location | None, reason: str) -> Fact:
     if place is None:
         return Fact(where=reason)
     return Fact(where=str(place), source=place.source.strip(), reason=reason)
+
+
+def _place(place: Location, continuation: bool) -> str:
+    return f"{place} after its graph break" if continuation else str(place)
 
 
 def _last_name(dotted: str) -> str:

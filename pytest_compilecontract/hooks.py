@@ -610,6 +610,8 @@ class Hooks:
         contract.lane = climber.lane
         contract.drifted = self.drift(contract)
         said = [_failure(contract)] if contract.judged.failed else []
+        if said and contract.item.config.getoption("--contract-bisect"):
+            said.append("where it broke: not looked for in a ladder, whose failing rung names what was added")
         if contract.drifted:
             said.append(contract.drifted)
         if said:

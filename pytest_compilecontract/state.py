@@ -459,7 +459,7 @@ def _stream_of(value: Any) -> _Stream | None:
 
 def _mark(state: Any) -> str:
     """A short name of a generator's state."""
-    text = state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state).encode()
+    text = bytes(state.tolist()) if isinstance(state, torch.Tensor) else repr(state).encode()
     return hashlib.sha256(text).hexdigest()[:12]
 
 

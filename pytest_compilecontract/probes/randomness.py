@@ -53,7 +53,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def _mark(state: Any) -> str:
     if isinstance(state, torch.Tensor):
-        return hashlib.sha256(state.numpy().tobytes()).hexdigest()[:8]
+        # Without NumPy, which torch does not bring, a tensor has no `numpy()`.
+        return hashlib.sha256(bytes(state.tolist())).hexdigest()[:8]
     if isinstance(state, list):
         return "-".join(map(_mark, state))
     return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:8]

@@ -720,3 +720,43 @@ def test_a_lane_that_hangs_is_broken_and_the_others_run(tmp_path: Path) -> None:
         "the test failed in call: Failed: no end after 8 s (--contract-timeout), at test_hangs.py:18 in test_hangs"
     )
     assert hung.code == pytest.ExitCode.TESTS_FAILED
+
+
+WITHOUT_NUMPY = """
+import sys
+
+sys.modules["numpy"] = None
+"""
+NEEDS_NOTHING = """
+import torch
+from torch import nn
+
+
+def test_dropout(compile_lane):
+    seen = compile_lane.run(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), (torch.ones(2, 4),), (torch.ones(2, 4),))
+
+    assert seen.graphs == 1
+
+
+def test_training(compile_lane):
+    compile_lane.train(nn.Linear(4, 4), [(torch.ones(2, 4),)] * 2)
+
+
+def test_numpy_is_not_there():
+    try:
+        torch.ones(1).numpy()
+    except RuntimeError:
+        return
+    raise AssertionError("NumPy is there")
+"""
+
+
+def test_torch_without_numpy_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(WITHOUT_NUMPY, encoding="utf-8")
+    (tmp_path / "test_model.py").write_text(NEEDS_NOTHING, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "--compile-contracts", "--contract-lanes=capture,aot"]
+
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+
+    assert ran.returncode == 0, ran.stdout
+    assert "5 passed" in ran.stdout
