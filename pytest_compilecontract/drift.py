@@ -488,11 +488,12 @@ class _Pair:
             return
         if not self._known("frontier", was, now):
             return
-        pairs = zip(was.steps, now.steps, strict=True)
-        # The first rung that one side left out: from there on the two climb different lanes.
-        apart = next((pair for pair in pairs if [each.verdict for each in pair].count("unmeasured") == 1), None)
-        if apart is not None and "not reached" not in [each.verdict for each in apart]:
-            left_out = next(each for each in apart if each.verdict == "unmeasured")
+        # The first rung that one side left out and the other climbed at: from there on the two climb different lanes.
+        pairs = [{each.verdict: each for each in pair} for pair in zip(was.steps, now.steps, strict=True)]
+        left_out = next(
+            (pair["unmeasured"] for pair in pairs if "unmeasured" in pair and {"held", "failed"} & {*pair}), None
+        )
+        if left_out is not None:
             self.unknown.append(f"frontier: {left_out.name} was not measured on both sides: {left_out.reason}")
             return
         if was.height == now.height:
@@ -551,8 +552,7 @@ class _Pair:
         went: tuple[Fact, ...] = (was.fact(),) if told else ()
         if metric.name == "ops_captured":
             came += self._other_operations()
-            excused = self._captured_less_often() if direction == "worse" else self._compiled_more_often()
-            if self._traced_otherwise(direction) or excused:
+            if self._traced_otherwise(direction) or self._compiled_otherwise_often(direction):
                 direction = "changed"
         if metric.name == "kernels_a_step":
             came += self._other_kernels()
@@ -631,19 +631,17 @@ class _Pair:
             return False
         return (was.graphs or 0) - (now.graphs or 0) == fewer
 
-    def _compiled_more_often(self) -> bool:
-        """Whether more operations were captured because the same code was compiled more often."""
+    def _compiled_otherwise_often(self, direction: Direction) -> bool:
+        """Whether more operations were captured because the same code was compiled again more often, or fewer because
+        it was less often, each graph as large.
+        """
         was, now = self._old.measurement, self._new.measurement
         if was is None or now is None or was.recompiles is None or now.recompiles is None:
             return False
-        return len(now.recompiles) > len(was.recompiles)
-
-    def _captured_less_often(self) -> bool:
-        """Whether fewer operations were captured because fewer frames were compiled again, each graph as large."""
-        was, now = self._old.measurement, self._new.measurement
-        if was is None or now is None or was.recompiles is None or now.recompiles is None:
-            return False
-        if len(now.recompiles) >= len(was.recompiles) or not was.graphs or not now.graphs:
+        more = len(now.recompiles) - len(was.recompiles)
+        if direction == "better":
+            return more > 0
+        if more >= 0 or not was.graphs or not now.graphs:
             return False
         return (now.ops_captured or 0) / now.graphs >= (was.ops_captured or 0) / was.graphs
 

@@ -141,9 +141,7 @@ def _set_by(name: str, known: Mapping[str, Lane]) -> dict[str, Any]:
     return {
         each.name: getattr(lane, each.name)
         for each in fields(Lane)
-        if each.name != "given"
-        and (each.name in lane.given or getattr(lane, each.name) != getattr(bare, each.name))
-        and each.name != "name"
+        if each.name != "given" and (each.name in lane.given or getattr(lane, each.name) != getattr(bare, each.name))
     }
 
 

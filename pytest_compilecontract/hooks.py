@@ -565,14 +565,14 @@ class Hooks:
         """The entry of a ladder that its own test ended; a rung that went through is no entry of its own."""
         if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
             return None
-        if contract.rung is None:
+        steps, measured, reason = contract.steps, None, own_failure(call)
+        if contract.rung is not None:
+            steps = [*steps, Step(name=contract.rung.name, verdict="failed", reason=reason)]
+        elif contract.judged is not None:
             # The walk is over, and what it shared with other tests failed after it.
-            walked = completed(contract.steps, contract.limits.frontier or ())
-            measured = contract.judged.entry if contract.judged is not None else None
-            return replace(failed(self._climber(contract), own_failure(call), measured), frontier=walked)
-        steps = [*contract.steps, Step(name=contract.rung.name, verdict="failed", reason=own_failure(call))]
+            measured = contract.judged.entry
         walked = completed(steps, contract.limits.frontier or ())
-        return replace(failed(self._climber(contract), own_failure(call), None), frontier=walked)
+        return replace(failed(self._climber(contract), reason, measured), frontier=walked)
 
     def _climber(self, contract: Contract) -> Subject:
         """The contract in the lane that its whole ladder comes to, whichever of its rungs ran last."""

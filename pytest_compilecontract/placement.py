@@ -28,16 +28,17 @@ def placed(
     own, given = state.tensors.values(), [*numerics.tensors_in([(each.args, each.kwargs) for each in calls])]
     device_to = None if any(each.device.type == device.type for each in (*own, *given)) else device
     own_dtype = None if any(each.dtype == dtype for each in own) else dtype
+    if device_to is None and dtype is None:
+        yield tuple(calls)
+        return
     learned = [*itertools.chain.from_iterable((*each.parameters(), *each.buffers()) for each in state.modules)]
     with contextlib.ExitStack() as undo:
         for tensor in learned or own:
             undo.enter_context(_moved(tensor, device_to if learned else None, own_dtype))
-        if device_to is not None or dtype is not None:
-            # All at once: what the arguments of one call share with those of another, they still share.
-            arguments = [(each.args, each.kwargs) for each in calls]
-            moved = numerics.moved(arguments, device=device_to, dtype=dtype)
-            calls = [call(*args, **kwargs) for args, kwargs in moved]
-        yield tuple(calls)
+        # All at once: what the arguments of one call share with those of another, they still share.
+        arguments = [(each.args, each.kwargs) for each in calls]
+        moved = numerics.moved(arguments, device=device_to, dtype=dtype)
+        yield tuple(call(*args, **kwargs) for args, kwargs in moved)
 
 
 @contextlib.contextmanager

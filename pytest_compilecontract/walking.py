@@ -83,11 +83,9 @@ class Walking:
                 kept = kept or reports
                 continue
             kept = reports
-            if any(report.failed for report in reports):
-                return [*kept, *tear_down_the_rest(item, nextitem)]  # its own failure, which says what it was
             run = contract.judged
-            if run is None:
-                # pytest was told to set up or show, and not to run.
+            if run is None or any(report.failed for report in reports):
+                # Its own failure, which says what it was; or pytest was told to set up or show, and not to run.
                 return [*kept, *tear_down_the_rest(item, nextitem)]
             if contract.rung.trains and not (contract.compile_lane and contract.compile_lane.trained):
                 reason = "nothing was trained: from here on compile_lane.run trains"
