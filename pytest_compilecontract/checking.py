@@ -279,8 +279,8 @@ def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
     code = watched(command, log=said, cwd=Path.cwd(), variables=variables, meanwhile=meanwhile, seconds=chosen.timeout)
     if code is None:
         running = _running(said)
-        where = f" (it was in lane {running})" if running else ""
-        raise UsageError(f"{chosen.sample}: took longer than {chosen.timeout:g} s{where}; --timeout gives it more")
+        where = f"it was in lane {running}" if running else "no lane had begun"
+        raise UsageError(f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout gives it more")
     return code
 
 
