@@ -220,12 +220,17 @@ def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
 
 def rerun_command(entry: Entry) -> str:
     """The command that runs this one lane of the contract."""
+    return shlex.join(["pytest", *options_of(entry), entry.test])
+
+
+def options_of(entry: Entry) -> tuple[str, ...]:
+    """The options that have this one lane of the contract measured as it was, beside its test."""
     # A ladder has its lanes in the marker, and no option chooses them.
     own = entry.lane_settings.get("backend") == _BODY or entry.frontier is not None
-    lane = "" if own else f" --contract-lanes={shlex.quote(entry.lane)}"
-    observe = " --contract-observe" if entry.limits == OBSERVED_LIMITS else ""
-    repeat = f" --contract-repeat={entry.repeats}" if entry.repeats > 1 else ""
-    return f"pytest --compile-contracts{observe}{lane}{repeat} {shlex.quote(entry.test)}"
+    lane = () if own else (f"--contract-lanes={entry.lane}",)
+    observe = ("--contract-observe",) if entry.limits == OBSERVED_LIMITS else ()
+    repeat = (f"--contract-repeat={entry.repeats}",) if entry.repeats > 1 else ()
+    return ("--compile-contracts", *observe, *lane, *repeat)
 
 
 class _Environments:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .drift import LaneComparison, changed_defaults, compare
+from .drift import LaneComparison, changed_defaults, compare, options_of
 from .errors import ReceiptError, UsageError
 from .policy import METRICS, Policy
 from .receipt import RECEIPT, Entry, Environment, Receipt, one_line, read_receipt
@@ -226,11 +226,8 @@ def trial_in(python: str, told: Callable[[str], None]) -> Trial:
 
 def command_of(entry: Entry, settings: Settings) -> list[str]:
     """What runs the one lane with these settings in place of torch's defaults, after the interpreter."""
-    bare = entry.lane_settings.get("backend") == ""
-    lane = [] if bare else [f"--contract-lanes={entry.lane}"]
-    repeat = [f"--contract-repeat={entry.repeats}"] if entry.repeats > 1 else []
     given = [f"--contract-set={name}={value}" for name, value in settings.items()]
-    return ["-m", "pytest", "--compile-contracts", *lane, *repeat, *given, entry.test]
+    return ["-m", "pytest", *options_of(entry), *given, entry.test]
 
 
 def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measured:

@@ -14,6 +14,7 @@ import pytest
 CONTRACTS = """
 import os
 
+import pytest
 import torch
 from torch import nn
 
@@ -54,6 +55,13 @@ def test_has_nothing_to_stand_on(compile_lane):
 @compile_contract(frontier=["capture", "aot"])
 def test_fails_by_itself(compile_lane):
     assert compile_lane.run(Model(), (X,)).backend == "eager", "the second rung"
+
+
+@compile_contract(frontier=["capture", "autocast"], max_graph_breaks=0)
+def test_skips_itself_on_the_second_rung(compile_lane):
+    compile_lane.run(Model(), (X,), (X,))
+    if compile_lane._lane.autocast:
+        pytest.skip("no more here")
 
 
 @compile_contract(frontier=["capture", "train"])
@@ -104,7 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
     project = Project(tmp_path_factory.mktemp("broken"))
-    return project, project.run("-k", "climbs or top", "-n", "2", breaks=True)[1]
+    return project, project.run("-k", "climbs or top or skips", "-n", "2", breaks=True)[1]
 
 
 def verdicts(entry: dict[str, Any]) -> dict[str, str]:
@@ -169,6 +177,17 @@ def test_the_walk_stops_where_it_does_not_hold(broken: tuple[Project, str]) -> N
     assert failed["reason"] == "max_graph_breaks=0: 1"
     assert "torch._dynamo.graph_break()" in failed["details"][0]
     assert "holds up to train (rung 3 of 5); autocast does not: max_graph_breaks=0: 1" in said
+
+
+def test_a_rung_that_skips_itself_is_judged_by_what_it_had_measured(
+    whole: tuple[Project, str], broken: tuple[Project, str]
+) -> None:
+    left_out, failed = (side.entry("test_skips_itself_on_the_second_rung") for side, _ in (whole, broken))
+
+    assert (left_out["verdict"], verdicts(left_out)) == ("held", {"capture": "held", "autocast": "unmeasured"})
+    assert left_out["frontier"]["steps"][1]["reason"] == "no more here"
+    assert (failed["verdict"], verdicts(failed)) == ("held", {"capture": "held", "autocast": "failed"})
+    assert failed["frontier"]["steps"][1]["reason"] == "max_graph_breaks=0: 1"
 
 
 def test_a_contract_that_has_to_reach_a_rung_fails_below_it(broken: tuple[Project, str]) -> None:
