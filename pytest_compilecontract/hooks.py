@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from .baseline import refusal
 from .contract import OBSERVED, Limits, limits_from
 from .errors import ReceiptError, UsageError
 from .frontier import NAME as FRONTIER
@@ -476,7 +477,7 @@ class Hooks:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self.history.is_recorded(entry, held):
             return ""
-        return drift_text(held.lane, held.found, held.record)
+        return drift_text(held.lane, held.found, held.record, refusal(entry))
 
     def subject(self, contract: Contract) -> Subject:
         return Subject(

@@ -49,9 +49,11 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.policy import Policy
 from pytest_compilecontract.receipt import Entry, Environment, defaults_key, fingerprint
+from pytest_compilecontract.report.history import drift_text
 
 MIDDLE = replace(OLD, torch="2.13.0")
 FILE = "contracts/baselines/torch2.11-cpu/tests/test_block.json"
+ALONE = f"--contract-lanes=aot '{CONTRACT}[aot]'"
 
 
 @pytest.fixture
@@ -366,6 +368,32 @@ def test_a_lane_that_got_worse_drifts_from_its_baseline(baselines: Baselines, me
 
     assert (held.verdict, drifted.verdict) == ("held", "drifted")
     assert drifted.attribution.suspects() == ("torch",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "accept"),
+    [
+        (
+            {},
+            ["accept it as the baseline:", f"pytest --compile-contracts --contract-record=changed {ALONE}"],
+        ),
+        (
+            {"verdict": "violated", "reason": "max_graph_breaks=0: 1"},
+            [
+                "accept it as the baseline, with your reason (violated: max_graph_breaks=0: 1):",
+                f'pytest --compile-contracts --contract-record=changed --contract-accept-reason="..." {ALONE}',
+            ],
+        ),
+    ],
+    ids=["held", "over its limits"],
+)
+def test_a_drift_tells_the_command_that_would_record_it(changes: dict[str, Any], accept: list[str]) -> None:
+    entry = an_entry(WORSENED["graph_breaks"], **changes)
+    found = Found(key="torch2.11-cpu", entry=an_entry(), environment=OLD)
+
+    text = drift_text(compare_lane(entry, OLD, found), found, "changed", refusal(entry))
+
+    assert text.splitlines()[-4:] == ["rerun this lane alone:", f"pytest --compile-contracts {ALONE}", *accept]
 
 
 @given(st.sampled_from([HOLDING, *WORSENED.values()]))

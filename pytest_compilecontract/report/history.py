@@ -25,13 +25,16 @@ _ORDER: tuple[Verdict, ...] = (
 )
 
 
-def drift_text(lane: LaneComparison, found: Found, mode: str) -> str:
+def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
     """Why a lane is not what its baseline says, at most as long as a failure by limits, and what to do.
 
-    `mode` is the mode of recording that would accept it.
+    `mode` is the mode of recording that would accept it; `refusal` is why it takes a reason for that, if it does.
     """
     head = f"compile contract drifted: {plain(lane.contract)}, lane {plain(lane.lane)}, held to {_where(found)}"
-    tail = ["rerun this lane alone:", plain(lane.rerun), "accept it as the baseline:", _record(mode, lane)]
+    accept = "accept it as the baseline:"
+    if refusal:
+        accept = cut(f"accept it as the baseline, with your reason ({plain(refusal)}):")
+    tail = ["rerun this lane alone:", plain(lane.rerun), accept, _record(mode, lane, reason=bool(refusal))]
     body = list(lane_lines(lane))
     room = FAILURE_LINES - 1 - len(tail)
     if len(body) > room:
@@ -105,8 +108,9 @@ def _name(lane: LaneComparison) -> str:
     return f"{plain(lane.contract)} [{plain(lane.lane)}]"
 
 
-def _record(mode: str, lane: LaneComparison) -> str:
-    return plain(lane.rerun.replace("--compile-contracts", f"--compile-contracts --contract-record={mode}", 1))
+def _record(mode: str, lane: LaneComparison, *, reason: bool) -> str:
+    asked = f"--compile-contracts --contract-record={mode}" + (' --contract-accept-reason="..."' if reason else "")
+    return plain(lane.rerun.replace("--compile-contracts", asked, 1))
 
 
 def _where(found: Found) -> str:
