@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import keyword
+import os
 import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .calls import call
@@ -102,8 +104,12 @@ def _shape(value: object) -> str:
 
 
 def _said(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if "importlib" not in each.filename and each.filename != __file__]
-    at = f" (line {own[-1].lineno} of {own[-1].filename.replace(chr(92), '/').rpartition('/')[2]})" if own else ""
+    from .probes.source import Paths
+
+    paths, here = Paths(Path.cwd()), str(Path(__file__).parent) + os.sep
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(here)]
+    # The innermost line that is the user's to change: what he called may have raised far below it.
+    own = [each for each in frames if paths.is_users(each.filename)]
+    at = f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}{': ' if text else ''}{text}{at}"

@@ -158,4 +158,5 @@ def test_a_call_that_eager_itself_refuses_is_the_samples_fault(capsys: pytest.Ca
     said = capsys.readouterr().err
     assert said.startswith("compilecontract: blocks:misfit: eager itself raises RuntimeError: ")
     assert "mat1 and mat2 shapes cannot be multiplied" in said  # torch 2.15 puts the operator before it
+    assert said.endswith(" (line 12 of blocks.py)\n")
     assert code == 2
