@@ -10,7 +10,6 @@ import contextlib
 import copy
 import enum
 import functools
-import hashlib
 import inspect
 import random
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 from . import numerics
+from .probes.randomness import mark
 
 # How far values are followed: those of the project and Python's containers; those of installed packages, which lead to
 # caches, loggers and handles; and how many in all.
@@ -417,8 +417,8 @@ class State:
 
     def _save_stream(self, stream: _Stream, value: Any, name: str, *, depth: int) -> None:
         saved = stream.read()
-        mark = _mark(saved)
-        self._keep(name, lambda: _mark(stream.read()), lambda now: now == mark, lambda: stream.write(saved))
+        at = mark(saved)
+        self._keep(name, lambda: mark(stream.read()), lambda now: now == at, lambda: stream.write(saved))
 
     def _save_array(self, value: Any, name: str, *, depth: int) -> None:
         saved = value.copy()
@@ -449,18 +449,12 @@ def _stream_of(value: Any) -> _Stream | None:
         return _Stream(read=value.get_state, write=value.set_state)
     if isinstance(value, random.Random):
         return _Stream(read=value.getstate, write=value.setstate)
-    if (
-        type(value).__module__.startswith("numpy.random")
-        and (bits := getattr(value, "bit_generator", None)) is not None
-    ):
-        return _Stream(read=lambda: bits.state, write=functools.partial(setattr, bits, "state"))
+    if type(value).__module__.startswith("numpy.random"):
+        if (bits := getattr(value, "bit_generator", None)) is not None:
+            return _Stream(read=lambda: bits.state, write=functools.partial(setattr, bits, "state"))
+        if hasattr(value, "set_state"):  # numpy.random.RandomState
+            return _Stream(read=value.get_state, write=value.set_state)
     return None
-
-
-def _mark(state: Any) -> str:
-    """A short name of a generator's state."""
-    text = bytes(state.tolist()) if isinstance(state, torch.Tensor) else repr(state).encode()
-    return hashlib.sha256(text).hexdigest()[:12]
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -41,28 +41,33 @@ def put_back(states: dict[str, Any]) -> None:
 def left(before: dict[str, Any]) -> dict[str, str]:
     """Where each generator is now, in words that are the same for the same place."""
     return {
-        f"random numbers: {name} generator": "untouched" if _same(before[name], now) else f"left at {_mark(now)}"
+        f"random numbers: {name} generator": "untouched" if _same(before[name], now) else f"left at {mark(now)}"
         for name, now in generators().items()
         if name in before
     }
 
 
 def _same(one: Any, other: Any) -> bool:
-    return _mark(one) == _mark(other)
+    return mark(one) == mark(other)
 
 
-def _mark(state: Any) -> str:
-    if isinstance(state, torch.Tensor):
-        # Without NumPy, which torch does not bring, a tensor has no `numpy()`.
-        return hashlib.sha256(bytes(state.tolist())).hexdigest()[:8]
+def mark(state: Any) -> str:
+    """A short name of a generator's state, or of several."""
     if isinstance(state, list):
-        return "-".join(map(_mark, state))
-    return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:8]
+        return "-".join(map(mark, state))
+    return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:12]
 
 
 def _plain(state: Any) -> Any:
-    # NumPy's state has an array in it, whose repr leaves most of it out.
-    return tuple(each.tobytes() if hasattr(each, "tobytes") else each for each in state)
+    """The state with its arrays as bytes: a long one's repr leaves most of it out."""
+    if isinstance(state, torch.Tensor):
+        # Without NumPy, which torch does not bring, a tensor has no `numpy()`.
+        return bytes(state.tolist())
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    if isinstance(state, tuple):
+        return tuple(map(_plain, state))
+    return state.tobytes() if hasattr(state, "tobytes") else state
 
 
 def drew(before: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from holding import hold, kept_limits, measured
@@ -23,6 +24,7 @@ from pytest_compilecontract.lane import CompileLane
 from pytest_compilecontract.lanes import Lane
 from pytest_compilecontract.probes.canary import canary
 from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.state import State
 
 HELD: tuple[str, dict[str, int | str]] = ("held", {})
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -439,6 +441,31 @@ def test_random_numbers_are_used_up_as_in_eager(lane: str) -> None:
 @pytest.mark.parametrize("target", [draws_once_more, draws_only_compiled])
 def test_other_random_numbers_are_used_up(target: Callable[..., Any], lane: str) -> None:
     assert differences(hold(running(target, (X,)), lane=lane)) == ["cpu generator: random numbers"]
+
+
+@pytest.mark.parametrize(
+    ("made", "draw"),
+    [
+        (lambda: random.Random(0), lambda stream: stream.random()),
+        (lambda: torch.Generator().manual_seed(0), lambda stream: torch.rand(1, generator=stream).item()),
+        (lambda: np.random.default_rng(0), lambda stream: stream.random()),
+        (lambda: np.random.Generator(np.random.MT19937(0)), lambda stream: stream.random()),
+        (lambda: np.random.RandomState(0), lambda stream: stream.rand()),
+    ],
+    ids=["random.Random", "torch.Generator", "numpy's default", "numpy's MT19937", "numpy's RandomState"],
+)
+def test_a_stream_of_random_numbers_is_state(made: Callable[[], Any], draw: Callable[[Any], float]) -> None:
+    model = nn.Identity()
+    vars(model)["stream"] = made()
+    state = State(model)
+    untouched = state.changed()
+
+    first = draw(model.stream)
+    moved = state.changed()
+    state.restore()
+
+    assert (untouched, list(moved)) == ({}, ["stream"])
+    assert draw(model.stream) == first
 
 
 KEPT: list[Any] = []
