@@ -62,20 +62,79 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
         yield
 
 
+def _matmul_precision() -> str | None:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by backend, and this cannot say it
+        return None
+
+
+class GlobalSettings:
+    """Torch's settings of the whole process or thread that code may change, as they are now."""
+
+    def __init__(self) -> None:
+        self._saved = self._now()
+
+    @staticmethod
+    def _now() -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "torch.is_grad_enabled()": torch.is_grad_enabled(),
+            "torch.get_default_dtype()": torch.get_default_dtype(),
+            "torch.get_default_device()": torch.get_default_device() if hasattr(torch, "get_default_device") else None,
+            "torch.get_float32_matmul_precision()": _matmul_precision(),
+            "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
+            "torch.is_deterministic_algorithms_warn_only_enabled()": (
+                torch.is_deterministic_algorithms_warn_only_enabled()
+            ),
+            "torch.get_num_threads()": torch.get_num_threads(),
+            "torch.is_anomaly_enabled()": torch.is_anomaly_enabled(),
+        }
+        for device in ("cpu", "cuda"):
+            settings[f"torch.is_autocast_enabled({device!r})"] = torch.is_autocast_enabled(device)
+        return settings
+
+    def left(self) -> dict[str, str]:
+        """What is otherwise now, in words that are the same for the same value."""
+        return {
+            f"setting left: {name}": str(value) for name, value in self._now().items() if value != self._saved[name]
+        }
+
+    def put_back(self) -> None:
+        """Set what is otherwise now as it was. What is as it was is left alone: setting it may do more."""
+        now = self._now()
+        changed = {name for name, value in self._saved.items() if now[name] != value}
+        was = self._saved
+        if "torch.is_grad_enabled()" in changed:
+            torch.set_grad_enabled(was["torch.is_grad_enabled()"])
+        if "torch.get_default_dtype()" in changed:
+            torch.set_default_dtype(was["torch.get_default_dtype()"])
+        for device in ("cpu", "cuda"):
+            if (name := f"torch.is_autocast_enabled({device!r})") in changed:
+                torch.set_autocast_enabled(device, was[name])
+        if "torch.get_num_threads()" in changed:
+            torch.set_num_threads(was["torch.get_num_threads()"])
+        if "torch.is_anomaly_enabled()" in changed:
+            torch.set_anomaly_enabled(was["torch.is_anomaly_enabled()"])
+        if "torch.get_default_device()" in changed:
+            # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
+            device_was = was["torch.get_default_device()"]
+            torch.set_default_device(None if device_was == torch.device("cpu") else device_was)
+        # Setting a precision to what it is changes others beside it, and with them the keys of torch's caches.
+        precision = was["torch.get_float32_matmul_precision()"]
+        if precision is not None and "torch.get_float32_matmul_precision()" in changed:
+            torch.set_float32_matmul_precision(precision)
+        deterministic = "torch.are_deterministic_algorithms_enabled()"
+        warn_only = "torch.is_deterministic_algorithms_warn_only_enabled()"
+        if {deterministic, warn_only} & changed:
+            torch.use_deterministic_algorithms(was[deterministic], warn_only=was[warn_only])
+
+
 @contextlib.contextmanager
 def _process_state() -> Iterator[None]:
     generators = randomness.generators()
-    grad = torch.is_grad_enabled()
-    dtype = torch.get_default_dtype()
-    device = torch.get_default_device() if hasattr(torch, "get_default_device") else None
-    precision = torch.get_float32_matmul_precision()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    settings = GlobalSettings()
     counters = importlib.import_module("torch._dynamo.utils").counters
     saved = {group: dict(values) for group, values in counters.items()}
-    threads = torch.get_num_threads()
-    anomaly = torch.is_anomaly_enabled()
-    autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
     card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
@@ -86,27 +145,9 @@ def _process_state() -> Iterator[None]:
         counters.clear()
         for group, values in saved.items():
             counters[group].update(values)
-        torch.set_grad_enabled(grad)
-        torch.set_default_dtype(dtype)
-        for name, enabled in autocast.items():
-            torch.set_autocast_enabled(name, enabled)
+        settings.put_back()
         if card is not None and torch.cuda.current_device() != card:
             torch.cuda.set_device(card)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if torch.is_anomaly_enabled() != anomaly:
-            torch.set_anomaly_enabled(anomaly)
-        if device is not None and torch.get_default_device() != device:
-            # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
-            torch.set_default_device(None if device == torch.device("cpu") else device)
-        # Setting a precision to what it is changes others beside it, and with them the keys of torch's caches.
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-        if (
-            torch.are_deterministic_algorithms_enabled() != deterministic
-            or torch.is_deterministic_algorithms_warn_only_enabled() != warn_only
-        ):
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         randomness.put_back(generators)
 
 

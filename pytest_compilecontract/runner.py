@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import inspect
 import os
 import re
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from . import numerics
 from .calls import call
 from .contract import Limits
 from .errors import UsageError
-from .isolation import SEED
+from .isolation import SEED, GlobalSettings
 from .lanes import Lane
 from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange
 from .measuring import Measuring, synchronize
@@ -30,7 +32,7 @@ from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
-from .state import State
+from .state import State, is_user_object
 from .steady import Facts, SteadySteps, nowhere, with_facts
 from .wording import first_said
 
@@ -94,10 +96,11 @@ class Runner:
             torch.cuda.init()  # type: ignore[no-untyped-call]  # or its generators would not be among those below
         randomness.seed(SEED)
         self._start = randomness.generators()
+        self._settings = GlobalSettings()
 
     def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and put the target back as it was."""
-        state = State(target, *_modules_in(calls), *program.reaches)
+        state = State(target, *_code_in(calls), *program.reaches)
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
         try:
             if self._lane.reference:
@@ -108,10 +111,15 @@ class Runner:
             # Nothing on the device can be put back, nor read.
             return Held(measurement=self._of_lost(error), error=error)
         except BaseException:
-            state.restore()
+            self._leave(state)
             raise
-        state.restore()
+        self._leave(state)
         return held
+
+    def _leave(self, state: State) -> None:
+        state.restore()
+        state.release()
+        self._settings.put_back()
 
     def _of_lost(self, error: DeviceLost) -> Measurement:
         assert error.__cause__ is not None
@@ -135,8 +143,16 @@ class Runner:
             gold, gold_absent = self._gold(target, program, calls, state, eager)
         measured, compiled = self._measured(target, program, calls, state, eager)
         raised = self._raised(eager, compiled, program.unit)
+        unsteady = ""
+        if raised is not None and not raised.out_of_memory and again is not None:
+            # Its state may be where no run can put it back, as in a generator.
+            unsteady = _ended_as(self._eager_pass(target, program, calls, state), compiled, program.unit)
+            raised = None if unsteady else raised
         measured = replace(measured, raised=raised)
-        if again is None:
+        if unsteady:
+            method = self._limits.numerics or ""
+            measured = replace(measured, numerics=Numerics(method=method, uncompared=(unsteady,)))
+        elif again is None:
             measured = _without(measured, "numerics", "the contract asks for no comparison")
         elif raised is not None:
             measured = _without(measured, "numerics", "the run raised")
@@ -163,6 +179,7 @@ class Runner:
 
     def _fresh_pass(self, run: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
         state.restore()
+        self._settings.put_back()
         return self._pass(run, program, calls, state, **how)
 
     def _pass(
@@ -172,7 +189,7 @@ class Runner:
         calls: Sequence[call],
         state: State,
         *,
-        copied: Callable[[Any], Any] = numerics.copied,
+        copies: type[numerics.Copies] = numerics.Copies,
         make: Callable[[Callable[[], Any]], Any] | None = None,
         names: frozenset[str] = frozenset(),
         autocast: bool = True,
@@ -187,12 +204,13 @@ class Runner:
             leaves=state.tensors,
         )
         step = program.start(run, around)
+        copied = copies(state.reached())
         for index, each in enumerate(calls):
-            args, kwargs = copied((each.args, each.kwargs))
-            arguments = {**dict(enumerate(args)), **kwargs}
+            args, kwargs = copied.of((each.args, each.kwargs))
+            arguments: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
             at = f"{program.unit} {index}"
             trail.before.append(numerics.snapshot(arguments, at=f"{at} input"))
-            stepped = functools.partial(step, call(*args, **kwargs), trail, at)
+            stepped = partial(step, call(*args, **kwargs), trail, at)
             try:
                 output = make(stepped) if make else stepped()
                 # What a kernel did wrong is said at some later call, and has to be said of this one.
@@ -211,11 +229,15 @@ class Runner:
             trail.watch.add(output, f"{at} output")
             trail.watch.add(arguments, f"{at} input")
             del output, args, kwargs, arguments, stepped
+        del copied
         trail.random = randomness.drew(self._start)
         trail.facts.update(randomness.left(self._start))
+        trail.facts.update(self._settings.left())
         trail.alive = trail.watch.alive()
         # Training compares what is learned after each step, by a rule of its own.
-        changed = state.changed(names, learned=isinstance(program, Forward))
+        learned = isinstance(program, Forward)
+        left = isinstance(program, Forward) and not program.gradients
+        changed = state.changed(names, learned=learned, gradients=left)
         trail.changed = frozenset(changed)
         trail.note("state", changed, "afterwards")
         return trail
@@ -233,6 +255,7 @@ class Runner:
         if eager.random:
             return None, "random numbers are drawn otherwise in float64"
         state.restore()
+        self._settings.put_back()
         default = torch.get_default_dtype()
         try:
             with state.in_float64(), stance.eager():
@@ -242,7 +265,7 @@ class Runner:
                     program,
                     calls,
                     state,
-                    copied=numerics.to_float64,
+                    copies=numerics.CopiesInFloat64,
                     names=eager.changed,
                     autocast=False,
                 )
@@ -365,7 +388,7 @@ class Runner:
         ledger.clock = time.thread_time
         try:
             while len(samples) < OVERHEAD_CALLS and (time.perf_counter() < deadline or not samples):
-                args, kwargs = numerics.copied((last.args, last.kwargs))
+                args, kwargs = numerics.Copies(state.reached()).of((last.args, last.kwargs))
                 inside, started = ledger.seconds_inside, time.thread_time()
                 with self._autocast():
                     compiled(*args, **kwargs)
@@ -481,6 +504,14 @@ def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
     return torch.backends.cudnn.allow_tf32 and any(isinstance(m, convolution) for top in modules for m in top.modules())
 
 
+def _ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
+    """How a later eager run ended as the compiled one did; empty where it did not, so that eager raises otherwise."""
+    if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
+        return ""
+    said = f"raised {type(eager.error).__name__} in {unit} {eager.error_at}" if eager.error else "did not raise"
+    return f"the whole run: eager differs from itself: run once more, it {said} as well"
+
+
 def _without(measurement: Measurement, metric: str, reason: str) -> Measurement:
     return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
 
@@ -503,9 +534,25 @@ def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: Any) -> St
     )
 
 
-def _modules_in(calls: Sequence[call]) -> list[torch.nn.Module]:
-    values = (value for each in calls for value in (*each.args, *each.kwargs.values()))
-    return [value for value in values if isinstance(value, torch.nn.Module)]
+def _code_in(calls: Sequence[call]) -> list[Any]:
+    """What has state among the arguments: a copy of a function has the same closure, and one of an object its class."""
+    found, seen = [], set[int]()
+    pending = deque[Any](value for each in calls for value in (*each.args, *each.kwargs.values()))
+    while pending:
+        value = pending.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (torch.nn.Module, type)) or inspect.isroutine(value) or isinstance(value, partial):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+        elif is_user_object(value):
+            found.append(type(value))
+            pending.extend(vars(value).values() if hasattr(value, "__dict__") else ())
+    return found
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,10 +13,11 @@ import functools
 import inspect
 import random
 import sys
+import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType, MethodType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ DEPTH_INSTALLED = 4
 REACHED = 100_000
 MISSING = object()
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
+# Of Python's own modules, those whose objects are containers too.
+HOLDERS = ("types", "argparse", "collections", "queue", "weakref")
+CONTAINERS = (dict, list, set, deque, bytearray, array.array)
 # Attributes of every nn.Module that hold no state of the user's.
 MODULE_OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
 HOOKS = tuple(name for name in sorted(MODULE_OWN) if "_hooks" in name and "state_dict" not in name)
@@ -40,7 +44,7 @@ HOOKS = tuple(name for name in sorted(MODULE_OWN) if "_hooks" in name and "state
 class _Kept:
     """One piece of state: how to read it now, whether it is as it was saved, and how to put it back.
 
-    `learned` are the parameters and buffers of modules, which training compares by itself.
+    `learned` are the parameters and buffers of modules, and a `gradient` is a leaf's; training compares both by itself.
     """
 
     name: str
@@ -48,6 +52,7 @@ class _Kept:
     is_as_saved: Callable[[Any], bool]
     put_back: Callable[[], None]
     learned: bool = False
+    gradient: bool = False
 
 
 class State:
@@ -60,6 +65,7 @@ class State:
 
     def __init__(self, *targets: Any) -> None:
         self._kept: list[_Kept] = []
+        self._releases: list[Callable[[], None]] = []
         self._names: Counter[str] = Counter()
         self._seen: dict[int, Any] = {}
         self._shared: dict[tuple[type, ...], list[tuple[str, Any]]] = {}
@@ -79,21 +85,32 @@ class State:
             value, name, depth = self._pending.popleft()
             self._save(value, name, depth=depth)
 
+    def reached(self) -> Iterable[object]:
+        """The objects whose state this is, each once."""
+        return self._seen.values()
+
     def restore(self) -> None:
         """Put everything back as it was when this object was made; may be called again and again."""
         with torch.no_grad():
             for each in self._kept:
                 each.put_back()
 
-    def changed(self, names: frozenset[str] = frozenset(), *, learned: bool = True) -> dict[str, Any]:
-        """What is not as it was saved, and what is named anyway, by name.
+    def release(self) -> None:
+        """After the last `restore`: the user's own iterators are back in the places of their copies."""
+        for put_back in self._releases:
+            put_back()
+
+    def changed(
+        self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
+    ) -> dict[str, Any]:
+        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left.
 
         An attribute that a run makes is put away again, and not among them: which values a model keeps for later is
         its own affair, and wrong ones show in what it computes from them.
         """
         found = {}
         for each in self._kept:
-            if each.learned and not learned:
+            if (each.learned and not learned) or (each.gradient and not gradients):
                 continue
             value = each.read()
             if each.name in names or not each.is_as_saved(value):
@@ -126,15 +143,17 @@ class State:
         if isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self._reach(each, name, depth=depth + 1)
-        elif isinstance(value, MethodType):
+        elif isinstance(value, (MethodType, BuiltinMethodType)):
             self._reach(value.__self__, name, depth=depth + 1)
-            self._reach(value.__func__, name, depth=depth + 1)
+            self._reach(getattr(value, "__func__", None), name, depth=depth + 1)
         elif isinstance(value, tuple):
             for index, each in enumerate(value):
                 self._reach(each, f"{name}[{index}]", depth=depth + 1)
         elif (save := self._saver(value, depth)) is not None:
             self._seen[id(value)] = value
             save(value, name, depth=depth)
+            if isinstance(value, CONTAINERS) and is_user_object(value):
+                self._save_object(value, name, depth=depth)
 
     def _saver(self, value: Any, depth: int) -> Callable[..., None] | None:
         if isinstance(value, torch.Tensor):
@@ -145,7 +164,7 @@ class State:
             return self._save_function
         if isinstance(value, dict):
             return functools.partial(self._save_mapping, new_counts=True)
-        if isinstance(value, (list, set, deque, bytearray, array.array)):
+        if isinstance(value, CONTAINERS):
             return self._save_container
         if (stream := _stream_of(value)) is not None:
             return functools.partial(self._save_stream, stream)
@@ -155,15 +174,31 @@ class State:
             return self._save_class if _is_projects(value.__module__) else None
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             return self._save_state_dict
-        if not _is_user_object(value) or (depth > DEPTH_INSTALLED and not _is_projects(type(value).__module__)):
+        if not is_user_object(value) or (depth > DEPTH_INSTALLED and not _is_projects(type(value).__module__)):
             return None
         return self._save_object
 
-    def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, *, learned: bool = False) -> None:
+    def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, **more: bool) -> None:
         # One name, one piece: a helper's closure may have a variable of the same name as the target's.
         self._names[name] += 1
         unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
-        self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, learned=learned))
+        self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, **more))
+
+    def _keep_place(self, name: str, read: Any, write: Any, value: Any, *, learned: bool = False) -> None:
+        """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
+        if (at := position(value)) is not None:
+            self._keep(name, lambda: position(read()), lambda now: now == at, lambda: write(again(value)))
+            self._releases.append(lambda: write(value))
+            return
+
+        def put_back() -> None:
+            if read() is not value:
+                write(value)
+
+        def now() -> Any:
+            return None if (found := read()) is MISSING else found
+
+        self._keep(_label(name, value), now, lambda now: _is_same_value(now, value), put_back, learned=learned)
 
     def _save_tensor(self, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
         name = name or f"tensor {len(self.tensors)}"
@@ -184,7 +219,12 @@ class State:
         def is_as_saved(now: torch.Tensor) -> bool:
             return now.requires_grad == requires_grad and _same(now.detach(), data)
 
+        def has_same_grad(now: torch.Tensor | None) -> bool:
+            return (now is None) == (grad is None) and (now is None or grad is None or _same(now.detach(), grad))
+
         self._keep(name, lambda: tensor, is_as_saved, put_back, learned=learned)
+        if tensor.is_leaf:
+            self._keep(f"{name}.grad", lambda: tensor.grad, has_same_grad, lambda: None, gradient=True)
         for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
             for hook in list((hooks or {}).values()):
                 self._reach(hook, f"{name} hook", depth=depth + 1)
@@ -291,17 +331,18 @@ class State:
     def _save_slot(self, owner: Any, attribute: str, name: str) -> None:
         saved = getattr(owner, attribute, MISSING)
 
-        def put_back() -> None:
-            if getattr(owner, attribute, MISSING) is saved:
-                return
+        def write(put: Any) -> None:
             # A frozen dataclass refuses setattr, and nothing could have written to it.
             with contextlib.suppress(AttributeError, TypeError):
-                delattr(owner, attribute) if saved is MISSING else setattr(owner, attribute, saved)
+                delattr(owner, attribute) if put is MISSING else setattr(owner, attribute, put)
 
         def read() -> Any:
-            return getattr(owner, attribute, None)
+            return getattr(owner, attribute, MISSING)
 
-        self._keep(_label(name, saved), read, lambda now: _is_same_value(now, saved) or saved is MISSING, put_back)
+        if saved is MISSING:
+            self._keep(name, dict, lambda now: True, lambda: None if read() is MISSING else write(MISSING))
+        else:
+            self._keep_place(name, read, write, saved)
 
     def _save_mapping(
         self,
@@ -325,6 +366,8 @@ class State:
         self._keep(f"{name}, new keys", new, lambda now: not now, put_away_new)
         for key, value in saved.items():
             self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
+        if new_counts:
+            self._save_order(mapping, list(saved), name)
         for key, value in saved.items():
             inner = f"{name}.{key}" if name else str(key)
             if learned and isinstance(value, torch.Tensor) and id(value) not in self._seen:
@@ -333,18 +376,27 @@ class State:
             else:
                 self._reach(value, inner, depth=depth + 1)
 
-    def _save_entry(self, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False) -> None:
-        def put_back() -> None:
-            if mapping.get(key, MISSING) is not value:
-                mapping[key] = value
+    def _save_order(self, mapping: dict[Any, Any], saved: list[Any], name: str) -> None:
+        """The order of the keys that were there: what comes first is taken first."""
 
-        self._keep(
-            _label(name, value),
-            lambda: mapping.get(key),
-            lambda now: _is_same_value(now, value),
-            put_back,
-            learned=learned,
-        )
+        def order() -> list[str]:
+            return [str(key) if isinstance(key, PLAIN) else type(key).__name__ for key in mapping if key in known]
+
+        def put_back() -> None:
+            # After the entries, and so with the same keys.
+            if any(now is not was for now, was in zip(mapping, saved, strict=False)):
+                for key in saved:
+                    mapping[key] = mapping.pop(key)
+
+        known = dict.fromkeys(saved)
+        before = order()
+        self._keep(f"{name}, order of keys", order, lambda now: now == before or len(now) < len(before), put_back)
+
+    def _save_entry(self, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False) -> None:
+        def write(put: Any) -> None:
+            mapping[key] = put
+
+        self._keep_place(name, lambda: mapping.get(key, MISSING), write, value, learned=learned)
 
     def _save_function(self, function: FunctionType, name: str, *, depth: int) -> None:
         # torch's wrapper of a compiled function leads to the user's; its own variables and globals are torch's state,
@@ -388,25 +440,36 @@ class State:
                 self._reach(value, name, depth=depth + 1)
 
     def _save_cell(self, cell: CellType, name: str) -> None:
-        value = cell.cell_contents
+        def read() -> Any:
+            try:
+                return cell.cell_contents
+            except ValueError:  # the variable was deleted
+                return MISSING
 
-        def put_back() -> None:
-            cell.cell_contents = value
+        def write(put: Any) -> None:
+            cell.cell_contents = put
 
-        self._keep(_label(name, value), lambda: cell.cell_contents, lambda now: _is_same_value(now, value), put_back)
+        self._keep_place(name, read, write, cell.cell_contents)
 
     def _save_container(self, container: Any, name: str, *, depth: int) -> None:
         saved = copy.copy(container)
 
-        def put_back() -> None:
+        def fill(values: Any) -> None:
             if isinstance(container, set):
                 container.clear()
-                container.update(saved)
+                container.update(values)
             elif isinstance(container, deque):
                 container.clear()
-                container.extend(saved)
+                container.extend(values)
             else:
-                container[:] = saved
+                container[:] = values
+
+        iterators = isinstance(container, (list, deque)) and any(position(each) is not None for each in saved)
+        if iterators:
+            self._releases.append(lambda: fill(saved))
+
+        def put_back() -> None:
+            fill([again(each) for each in saved] if iterators else saved)
 
         def is_as_saved(now: Any) -> bool:
             return len(now) == len(saved) and all(map(_is_same_value, now, saved))
@@ -474,7 +537,9 @@ def _label(name: str, value: Any) -> str:
 
 def _is_same_value(now: Any, saved: Any) -> bool:
     """Whether a name still stands for what it did; what an object holds is kept by pieces of its own."""
-    return now is saved or (isinstance(saved, PLAIN) and type(now) is type(saved) and now == saved)
+    if now is saved or type(now) is not type(saved):
+        return now is saved
+    return now == saved if isinstance(saved, PLAIN) else (at := position(saved)) is not None and position(now) == at
 
 
 def _same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
@@ -485,13 +550,58 @@ def _same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
     return bool(torch.equal(tensor, saved))
 
 
-def _is_user_object(value: Any) -> bool:
-    """An object of a class of the user's: not torch's, not Python's own."""
+def position(value: Any) -> tuple[Any, ...] | None:
+    """Where one of Python's own iterators is, in plain values; None for all else, and where it does not tell."""
+    if (parts := _reduced(value)) is None:
+        return None
+    _, arguments, *rest = parts
+    return tuple(_plainly(each) for each in (*arguments, *rest))
+
+
+def again(value: Any) -> Any:
+    """Another iterator that is where this one is, over the same values; what is no iterator stays itself."""
+    if isinstance(value, tuple):
+        return tuple(map(again, value))
+    if (parts := _reduced(value)) is None:
+        return value
+    make, arguments, *rest = parts
+    made = make(*map(again, arguments))
+    for state in rest:
+        if state is not None:
+            made.__setstate__(again(state))
+    return made
+
+
+def _plainly(value: Any) -> Any:
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, tuple):
+        return tuple(map(_plainly, value))
+    return position(value) or (len(value) if isinstance(value, (list, range)) else type(value).__name__)
+
+
+def _reduced(value: Any) -> tuple[Any, ...] | None:
+    """What one of Python's own iterators could be made of anew. A generator's place is in its frame, so it has none."""
+    if type(value).__module__ not in ("builtins", "itertools") or not isinstance(value, Iterator):
+        return None
+    try:
+        with warnings.catch_warnings():
+            # Those of itertools do not tell from Python 3.14 on, and warn of it before.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parts = value.__reduce__()
+    except TypeError:
+        return None
+    return parts if isinstance(parts, tuple) else None
+
+
+def is_user_object(value: Any) -> bool:
+    """An object of a class of the user's, or one of Python's that holds what its user puts there; none of torch's."""
     if isinstance(value, type) or inspect.ismodule(value):
         return False
     if not hasattr(value, "__dict__") and not numerics.slots_of(value):
         return False
-    return _is_users(type(value).__module__)
+    module = type(value).__module__
+    return module in HOLDERS or _is_users(module)
 
 
 def _is_users(module: str | None) -> bool:

@@ -238,7 +238,7 @@ class _Stepper:
     ) -> None:
         self.floor = memory.allocated()
         self._eager = eager
-        args, kwargs = numerics.copied((last.args, last.kwargs))
+        args, kwargs = numerics.Copies(state.reached()).of((last.args, last.kwargs))
         self._arguments = call(*args, **kwargs)
         self._leaves = [*state.tensors.values(), *numerics.tensors_in((args, kwargs))]
         around = Surroundings(autocast=autocast, before_backward=lambda _: None, leaves=state.tensors, recorded=False)

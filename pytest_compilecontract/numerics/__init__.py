@@ -1,6 +1,6 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import copied, leaves_of, moved, tensors_in, to_float64, wide
+from .copies import Copies, CopiesInFloat64, copied, leaves_of, moved, tensors_in, wide
 from .judging import judge
 from .snapshot import (
     Branch,
@@ -19,6 +19,8 @@ from .snapshot import (
 
 __all__ = [
     "Branch",
+    "Copies",
+    "CopiesInFloat64",
     "Opaque",
     "Run",
     "ScalarLeaf",
@@ -35,6 +37,5 @@ __all__ = [
     "slots_of",
     "snapshot",
     "tensors_in",
-    "to_float64",
     "wide",
 ]

@@ -1,10 +1,10 @@
-"""Copies of the arguments of a call, one for each run, as they are or in float64."""
+"""Copies of the arguments of calls, for each run, as they are or in float64."""
 
 from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -14,18 +14,37 @@ from .snapshot import DEPTH, is_numpy, is_scalar, parts_of
 T = TypeVar("T")
 
 
-def copied(value: T) -> T:
-    """A deep copy for one run: all that a program can see of a tensor stays, but for the graph behind it.
+class Copies:
+    """Deep copies for one run: all that a program can see of a tensor stays, but for the graph behind it.
 
     Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
-    test has noted on it (`mark_dynamic`). What cannot be copied is shared.
+    test has noted on it (`mark_dynamic`). What cannot be copied is shared. What one call shares with another, its
+    copies share too, as a cache that every call is given; and what is `owned` by the target stays what it is.
     """
-    return _deep(value, _Tensors())
+
+    def __init__(self, owned: Iterable[object] = ()) -> None:
+        self._tensors = self._made()
+        self._tensors.memo.update((id(each), each) for each in owned)
+
+    def of(self, value: T) -> T:
+        return _deep(value, self._tensors)
+
+    @staticmethod
+    def _made() -> _Tensors:
+        return _Tensors()
 
 
-def to_float64(value: T) -> T:
-    """`copied`, with floating tensors in float64 and complex ones in complex128, in modules and objects too."""
-    return _deep(value, _Tensors(to=wide))
+class CopiesInFloat64(Copies):
+    """The same, with floating tensors in float64 and complex ones in complex128, in modules and objects too."""
+
+    @staticmethod
+    def _made() -> _Tensors:
+        return _Tensors(to=wide)
+
+
+def copied(value: T) -> T:
+    """A copy for one call that shares nothing with others."""
+    return Copies().of(value)
 
 
 def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -> T:
@@ -182,13 +201,26 @@ def _deep(value: T, tensors: _Tensors) -> T:
 
 
 def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
+    known = set(memo)
     try:
         return copy.deepcopy(value, memo)
     except Exception:  # noqa: BLE001 - a lock, a stream, a library's handle: each refuses in its own way
-        if type(value) in (tuple, list):
-            return type(value)(_deepcopy(part, memo) for part in value)
+        # What was being copied is half done, and would be taken for the copy.
+        for half_done in [key for key in memo if key not in known]:
+            del memo[half_done]
+        if type(value) is tuple:
+            return tuple(_deepcopy(part, memo) for part in value)
+        # Known before its parts are, which may lead back to it.
+        if type(value) is list:
+            parts: list[Any] = []
+            memo[id(value)] = parts
+            parts.extend(_deepcopy(part, memo) for part in value)
+            return parts
         if type(value) is dict:
-            return {key: _deepcopy(part, memo) for key, part in value.items()}
+            entries: dict[Any, Any] = {}
+            memo[id(value)] = entries
+            entries.update((key, _deepcopy(part, memo)) for key, part in value.items())
+            return entries
         if isinstance(value, tuple) and hasattr(value, "_make"):
             return value._make(_deepcopy(part, memo) for part in value)
         return value

@@ -18,6 +18,7 @@ from torch.nn import functional
 from pytest_compilecontract.measurement import Difference, Numerics
 from pytest_compilecontract.numerics import (
     Branch,
+    CopiesInFloat64,
     Opaque,
     Run,
     ScalarLeaf,
@@ -31,7 +32,6 @@ from pytest_compilecontract.numerics import (
     moved,
     renamed,
     snapshot,
-    to_float64,
 )
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -60,6 +60,10 @@ class Slotted:
 class Hostile:
     def __getattribute__(self, name: str) -> Any:
         raise OSError(f"no {name} today")
+
+
+def to_float64(value: Any) -> Any:
+    return CopiesInFloat64().of(value)
 
 
 def a_run(value: object, group: str = "output", **more: Any) -> Run:

@@ -665,7 +665,7 @@ def test_a_model_whose_state_cannot_be_put_back_is_not_held() -> None:
     class Numbers(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.numbers = itertools.count()
+            self.numbers = (number for number in itertools.count())
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * compiled_only(1000) + next(self.numbers)

@@ -1,4 +1,4 @@
-"""Convolutions that shrink an image, with layer norms over its channels before, between and after a mean of what is left.
+"""Convolutions that shrink an image, with layer norms over its channels around them and behind the mean.
 
 Right: eager's gradients.
 Source: own find, from timm's ConvNeXt.
