@@ -25,6 +25,7 @@ from pytest_compilecontract.identity import (
     failure_key,
     limit_hit_key,
     recompile_key,
+    until,
 )
 from pytest_compilecontract.measurement import (
     CompileFailure,
@@ -819,7 +820,7 @@ def _break_fact(found: GraphBreak) -> Fact:
         source=found.location.source.strip(),
         reason=f"{wording} ({found.registry_id})" if found.registry_id else wording,
         hint=next(iter(found.hints), ""),
-        stack=tuple(map(str, longest[:-1])),
+        stack=tuple(map(str, until(found.location, longest)[:-1])),
     )
 
 

@@ -69,10 +69,17 @@ def break_keys(found: GraphBreak) -> tuple[Key, ...]:
     """
     if wrapper := _wrapper_of(found):
         return ((WRAPPER, wrapper),)
-    stacks = dict.fromkeys(_stack_key(stack) for stack in found.stacks)
+    stacks = dict.fromkeys(_stack_key(until(found.location, stack)) for stack in found.stacks)
     own = _location_key(found.location)
     longest = [stack for stack in stacks if not any(_is_end_of(stack, other) for other in stacks)]
     return tuple((own, stack) for stack in longest) or ((own, (own,)),)
+
+
+def until(place: Location, stack: Sequence[Location]) -> Sequence[Location]:
+    """A stack as far as the place of the break: what torch went through below it is torch's to change."""
+    line = (place.file, place.line)
+    last = max((at for at, frame in enumerate(stack) if (frame.file, frame.line) == line), default=len(stack) - 1)
+    return stack[: last + 1]
 
 
 def _wrapper_of(found: GraphBreak) -> str:

@@ -33,8 +33,8 @@ class GraphBreak:
     """One distinct graph break: a user line and torch's kind for it.
 
     `events` is how often Dynamo broke there: a frame that is compiled again breaks again, and a break in an inlined
-    callee is met by its caller too. `stacks` are the inlined stacks it was seen under, outermost call first, each
-    ending with `location`.
+    callee is met by its caller too. `stacks` are the inlined stacks it was seen under, outermost call first, each with
+    `location` as its innermost line that is neither torch's nor Python's, where it has one.
     """
 
     location: Location

@@ -127,6 +127,13 @@ def test_torch_s_own_frames_are_torch_s_to_change() -> None:
     assert break_keys(replace(BREAK, stacks=((CALLER, inner, COPY),))) == break_keys(BREAK)
 
 
+def test_what_torch_went_through_below_the_line_is_torch_s_to_change() -> None:
+    dispatch = Location(file="functools.py", line=837, function="dispatch", source="impl = _find_impl(cls, registry)")
+    filled = Location(file="torch/_dynamo/polyfills/__init__.py", line=424, function="set_update", source="for x in s:")
+
+    assert break_keys(replace(BREAK, stacks=((CALLER, COPY, dispatch, filled),))) == break_keys(BREAK)
+
+
 def test_where_torch_breaks_inside_a_wrapper_of_python_s_is_torch_s_affair() -> None:
     helper = Location(file="contextlib.py", line=301, function="helper", source="return _GeneratorContextManager(func)")
     made = Location(file="contextlib.py", line=105, function="__init__", source="self.gen = func(*args, **kwds)")

@@ -20,11 +20,12 @@ import importlib
 import inspect
 import json
 import re
+import sys
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -92,6 +93,12 @@ class Break:
     message: str
     stack: tuple[tuple[str, int, str, str], ...]
 
+    def is_met_by(self, other: Break) -> bool:
+        """Whether the other is this break, met by a caller: of one kind, at the end of its stack."""
+        own, longer = ([(file, line) for file, line, *_ in each.stack] for each in (self, other))
+        same_kind = parse_message(self.message).kind == parse_message(other.message).kind
+        return same_kind and longer[-len(own) :] == own
+
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
@@ -115,6 +122,7 @@ class Attempt:
     told: int = 0  # new bytecode of it that the bytecode hook was told of
     error: BaseException | None = None
     suppressed: bool = False
+    caller: Attempt | None = None  # that of the frame which calls this one, and met the same graph break in it
 
     @property
     def continuation(self) -> bool:
@@ -228,7 +236,27 @@ class Ledger:
                     attempt.after_reset = not attempt.recompiles and self._installed.get(key, self.resets) < self.resets
                     self._installed[key] = self.resets
                 if attempt.entered:
+                    attempt.caller = self._caller_that_met(attempt.broke)
                     self.attempts.append(attempt)
+
+    def _caller_that_met(self, broke: Break | None) -> Attempt | None:
+        """The attempt at a frame that runs now and was given up for this break, with nobody's line on its own stack.
+
+        torch's and Python's functions are tried by themselves where inlining them into the caller has failed. Who
+        calls them is on the stack of this thread: the same break in another call is a place of its own.
+        """
+        if broke is None or not broke.stack or not all(self._paths.is_out_of_reach(file) for file, *_ in broke.stack):
+            return None
+        running: set[tuple[str, int, str]] = set()
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            # Dynamo's code for a frame is another object, of the same place and name.
+            running.add(_place_of(frame.f_code))
+            frame = frame.f_back
+        for earlier in reversed(self.attempts):
+            if _place_of(earlier.code) in running and earlier.broke is not None and broke.is_met_by(earlier.broke):
+                return earlier
+        return None
 
     def _on_compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         stack = self._stack()
@@ -457,15 +485,22 @@ class Ledger:
     def _guard_location(self, reason: str) -> Location | None:
         traces = re.findall(r'^\s*File "(.+?)", line (\d+), in (\S+)', reason, re.MULTILINE)
         if traces:
-            file, line, function = traces[-1]
+            file, line, function = traces[self._innermost([each[0] for each in traces])]
             return self._paths.location(file, int(line), user_function(function))
         return None
 
+    def _innermost(self, files: list[str]) -> int:
+        """Which frame of a stack has the innermost line that a person can change; the last where none has."""
+        return max((at for at, file in enumerate(files) if not self._paths.is_out_of_reach(file)), default=-1)
+
     def _graph_break(self, attempt: Attempt) -> GraphBreak:
         assert attempt.broke is not None
+        if attempt.caller is not None:
+            return replace(self._graph_break(attempt.caller), whole_frame=not attempt.installed)
         message = parse_message(self._paths.text(attempt.broke.message))
         frames = list(attempt.broke.stack)
-        # How deep torch goes into Python's own library before it gives up is torch's: the break is at the call into it.
+        place = self._innermost([file for file, *_ in frames])
+        # What torch called of its own below the place tells what was meant there; what it called of Python's does not.
         if not all(self._paths.is_pythons(file) for file, *_ in frames):
             while self._paths.is_pythons(frames[-1][0]):
                 frames.pop()
@@ -473,7 +508,7 @@ class Ledger:
             self._paths.location(file, line, user_function(function), source) for file, line, function, source in frames
         )
         return GraphBreak(
-            location=stack[-1] if stack else self._frame(attempt),
+            location=stack[place] if stack else self._frame(attempt),
             kind=message.kind,
             reason=message.reason,
             explanation=message.explanation,
@@ -660,6 +695,10 @@ def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
             owner = getattr(target, "__self__", target)
             return str(getattr(owner, "__qualname__", type(owner).__qualname__))
     return "a library callable"
+
+
+def _place_of(code: CodeType) -> tuple[str, int, str]:
+    return (code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _owner_of(code: CodeType, frame_locals: dict[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import re
@@ -39,6 +40,14 @@ class Paths:
         """Whether a file is of Python's own library; packages are installed in a folder of it."""
         *packages, library, _ = self._roots
         return file.startswith(library + os.sep) and not any(file.startswith(each + os.sep) for each in packages)
+
+    def is_out_of_reach(self, file: str) -> bool:
+        """Whether a file is of torch's own package or of Python's library, where nobody who compiles changes a line.
+
+        How deep torch goes into these before it gives up is torch's, and differs from one release to the next.
+        """
+        torch = str(importlib.import_module("torch").__path__[0])
+        return file.startswith(torch + os.sep) or self.is_pythons(file)
 
     def text(self, text: str) -> str:
         """Torch's text without what differs from process to process: folders, addresses, object ids."""

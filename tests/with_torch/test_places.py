@@ -1,0 +1,160 @@
+"""A break below torch's own files, or Python's, is at the innermost line that a person can change, and counted once."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_compilecontract.isolation import isolated
+from pytest_compilecontract.measurement import GraphBreak, Measurement
+from pytest_compilecontract.measuring import Measuring
+from pytest_compilecontract.probes.source import Paths
+
+PATHS = Paths(Path(__file__).parent)
+
+
+def measured(body: Callable[[], object]) -> Measurement:
+    with isolated(None):
+        measuring = Measuring(PATHS, backend="eager")
+        with measuring:
+            body()
+        return measuring.measurement()
+
+
+def breaks_of(seen: Measurement) -> list[GraphBreak]:
+    assert seen.graph_breaks is not None
+    assert seen.disagreements == ()
+    assert seen.break_events == sum(each.events for each in seen.graph_breaks)
+    return list(seen.graph_breaks)
+
+
+def lines_of(seen: Measurement) -> list[str]:
+    return [each.location.source for each in breaks_of(seen)]
+
+
+def an_optimizer() -> torch.optim.Optimizer:
+    """Its step is wrapped in a function of torch's that breaks the graph by itself."""
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    return torch.optim.SGD([weight], lr=0.1)
+
+
+@functools.singledispatch
+def scaled(_number: object, x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_break_in_torchs_own_file_is_at_the_line_that_calls_it() -> None:
+    optimizer = an_optimizer()
+
+    def step() -> None:
+        optimizer.step()
+
+    seen = measured(torch.compile(step, backend="eager"))
+
+    (found,) = breaks_of(seen)
+    assert (found.location.source, found.location.function) == ("optimizer.step()", "step")
+    # What torch went through is kept, to its last line.
+    (stack,) = found.stacks
+    assert [frame.file for frame in stack] == [
+        "test_places.py",
+        "torch/optim/optimizer.py",
+        "torch/optim/optimizer.py",
+    ]
+    # The wrapper, tried by itself when it is called, meets what its caller met.
+    assert found.events == 2
+
+
+def test_a_frame_left_eager_by_it_names_the_same_line() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            return (x * x).sin()
+
+    seen = measured(lambda: torch.compile(forward, backend="eager")(torch.ones(3, requires_grad=True)))
+
+    hooks = "with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):"
+    assert {*lines_of(seen)} == {hooks}
+    assert {each.location.source for each in seen.eager_frames or () if each.location} <= {hooks}
+
+
+def test_a_break_that_pythons_library_meets_again_by_itself_is_one() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return scaled(2.0, x)
+
+    seen = measured(lambda: torch.compile(forward, backend="eager")(torch.ones(3)))
+
+    (found,) = breaks_of(seen)
+    assert found.location.source == "return scaled(2.0, x)"
+    assert found.events >= 2
+    assert len(found.stacks) == 1
+
+
+def test_each_line_that_calls_what_breaks_is_a_place() -> None:
+    optimizer = an_optimizer()
+
+    def first() -> None:
+        optimizer.step()
+
+    def second() -> None:
+        optimizer.step()  # again
+
+    def body() -> None:
+        torch.compile(first, backend="eager")()
+        torch.compile(second, backend="eager")()
+
+    seen = measured(body)
+
+    assert lines_of(seen) == ["optimizer.step()", "optimizer.step()  # again"]
+
+
+def test_torchs_line_is_named_where_nobody_elses_is_on_the_stack() -> None:
+    seen = measured(torch.compile(an_optimizer().step, backend="eager"))
+
+    (found,) = breaks_of(seen)
+    assert found.location.file == "torch/optim/optimizer.py"
+
+
+def test_a_break_that_another_call_met_is_another() -> None:
+    optimizer = an_optimizer()
+
+    def step() -> None:
+        optimizer.step()
+
+    def body() -> None:
+        torch.compile(step, backend="eager")()
+        torch.compiler.reset()
+        torch.compile(optimizer.step, backend="eager")()
+
+    seen = measured(body)
+
+    assert [each.location.file for each in breaks_of(seen)] == ["test_places.py", "torch/optim/optimizer.py"]
+
+
+def test_a_recompile_names_the_line_that_calls_torchs_module() -> None:
+    dropout = nn.Dropout(0.5)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return dropout(x)
+
+    def body() -> None:
+        compiled = torch.compile(forward, backend="eager")
+        compiled(torch.ones(3))
+        dropout.eval()
+        compiled(torch.ones(3))
+
+    seen = measured(body)
+
+    assert seen.recompiles is not None
+    assert [each.location and each.location.source for each in seen.recompiles] == ["return dropout(x)"]
+
+
+def test_what_is_torchs_and_pythons_is_told_from_packages_and_the_project() -> None:
+    files = [torch.optim.__file__, copy.__file__, pytest.__file__, __file__]
+
+    assert [PATHS.is_out_of_reach(file) for file in files] == [True, True, False, False]
