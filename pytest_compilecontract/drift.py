@@ -441,6 +441,14 @@ class _Pair:
         frames = [Counter(key[:2] for key, _ in facts.of) for facts in (before, after)]
         return not frames[1] - frames[0]
 
+    def _had_nothing_to_recompile(self, before: _Facts, after: _Facts) -> bool:
+        """Whether one side captured nothing, and so recompiled nothing, where the other captured something."""
+        seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
+        if None in seen or (seen[0] == 0) == (seen[1] == 0):
+            return False
+        # Frames with no graph in them, for a break that comes first, may be compiled again.
+        return not (before if seen[0] == 0 else after).of
+
     @property
     def captured_nothing(self) -> bool:
         seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
@@ -483,6 +491,8 @@ class _Pair:
             direction: Direction = "worse" if came else "better"
             if metric == "recompiles" and self._only_moved(before, after):
                 direction = "better" if len(went) > len(came) else "changed"
+            if metric == "recompiles" and self._had_nothing_to_recompile(before, after):
+                direction = "changed"
             yield self._drift(metric, direction, before.count, after.count, came=came, went=went)
 
     def _frontier(self) -> Iterator[Drift]:

@@ -1013,6 +1013,51 @@ def test_fewer_operations_of_fewer_recompiles_are_no_loss() -> None:
     assert metrics(lane) == {"recompiles": "better"}
 
 
+NOTHING = replace(HOLDING, graphs=0, graphs_executed=0, backward_graphs=0, ops_captured=0, eager_frames=(EAGER,))
+CAPTURED = Violation(limit="min_ops_captured=1 (default)", measured=0)
+
+
+def test_what_captured_nothing_before_had_nothing_to_recompile() -> None:
+    nothing = an_entry(NOTHING, verdict="violated", violations=(CAPTURED,))
+
+    lane = compare(before(nothing), after(an_entry(replace(HOLDING, recompiles=(RECOMPILE,) * 2)))).lanes[0]
+
+    assert lane.verdict == "improved"
+    assert metrics(lane)["capture"] == "better"
+    assert ("recompiles", "changed", 0, 2) in [
+        (drift.metric, drift.direction, drift.before, drift.after) for drift in lane.drifts
+    ]
+
+
+def test_what_captures_nothing_now_has_not_recompiled_less() -> None:
+    nothing = an_entry(NOTHING, verdict="violated", violations=(CAPTURED,))
+
+    lane = compare(before(an_entry(replace(HOLDING, recompiles=(RECOMPILE,) * 2))), after(nothing)).lanes[0]
+
+    assert lane.verdict == "drifted"
+    assert metrics(lane)["capture"] == "worse"
+    assert "recompiles" not in metrics(lane)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(HOLDING, replace(HOLDING, recompiles=(RECOMPILE,)), id="captured-before"),
+        pytest.param(
+            replace(NOTHING, recompiles=(RECOMPILE,)),
+            replace(HOLDING, recompiles=(RECOMPILE,) * 2),
+            id="recompiled-without-a-graph",
+        ),
+        pytest.param(NOTHING, replace(NOTHING, recompiles=(RECOMPILE,)), id="nothing-on-both-sides"),
+        pytest.param(replace(NOTHING, graphs=None), replace(HOLDING, recompiles=(RECOMPILE,)), id="not-known"),
+    ],
+)
+def test_one_recompile_more_is_drift_where_there_was_something_to_recompile(old: Measurement, new: Measurement) -> None:
+    lane = compared(old, new)
+
+    assert metrics(lane)["recompiles"] == "worse"
+
+
 def test_steady_calls_that_ran_nothing_before_are_not_lost_now() -> None:
     nothing = replace(HOLDING, graphs=0, graphs_executed=0, ops_captured=0)
     steady = Violation(limit="compiled code runs in steady calls (default)", measured="2 of 3 calls ran none")
