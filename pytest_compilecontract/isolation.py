@@ -13,6 +13,7 @@ from .errors import UsageError
 from .lanes import Lane
 from .probes import randomness
 from .probes.caches import own_caches
+from .probes.stance import forget_examples
 
 SEED = 0
 CONFIGS = (
@@ -52,8 +53,8 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
             stack.enter_context(own_caches())
         # Left again, it puts back the stance from before, whatever the test has set.
         stack.enter_context(torch.compiler.set_stance("default"))
-        torch.compiler.reset()
-        stack.callback(torch.compiler.reset)
+        _reset()
+        stack.callback(_reset)
         if lane is not None and lane.dtype is not None:
             torch.set_default_dtype(getattr(torch, lane.dtype))
         if lane is not None and lane.matmul_precision not in (None, torch.get_float32_matmul_precision()):
@@ -62,6 +63,9 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
         yield
 
 
+def _reset() -> None:
+    torch.compiler.reset()
+    forget_examples()
 def _matmul_precision() -> str | None:
     try:
         return torch.get_float32_matmul_precision()

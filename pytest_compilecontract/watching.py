@@ -93,6 +93,7 @@ class Watch(contextlib.ExitStack):
             if self._used:
                 _reset()
                 self._used = False
+            _forget_examples()
             self._note(self._entrances)
         self._asked = False
         self._open = True
@@ -212,6 +213,13 @@ def _canary() -> str | None:
 
     with _without_warnings(), counters_kept():
         return canary()
+
+
+def _forget_examples() -> None:
+    """Of calls that a stance left eager Dynamo keeps something, though it was never about to compile."""
+    from .probes.stance import forget_examples
+
+    forget_examples()
 
 
 def _reset() -> None:

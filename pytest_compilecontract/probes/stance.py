@@ -35,6 +35,17 @@ def switched_off() -> str:
     return ""
 
 
+def forget_examples() -> None:
+    """Let the stances that compile a function's second call begin with its first.
+
+    torch keeps what a function was called with under them by its file and line, for the whole process and through a
+    reset (torch/_dynamo/eval_frame.py, `get_example_inputs`).
+    """
+    module: Any = importlib.import_module("torch._dynamo.eval_frame")
+    if hasattr(module, "_EXAMPLE_INPUTS"):
+        module._EXAMPLE_INPUTS = None
+
+
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """Run nothing compiled inside, also where parts are compiled already; higher-order operators run as ever.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import importlib
 import itertools
 import random
 import threading
@@ -23,6 +24,7 @@ from torch._dynamo.backends.registry import register_backend
 from pytest_compilecontract.lane import CompileLane
 from pytest_compilecontract.lanes import Lane
 from pytest_compilecontract.probes.canary import canary
+from pytest_compilecontract.probes.stance import forget_examples
 from pytest_compilecontract.receipt import Entry
 from pytest_compilecontract.state import State
 
@@ -557,6 +559,34 @@ def test_calls_that_a_stance_makes_eager() -> None:
     assert missed.verdict == forced.verdict == "violated"
     assert ran_eager(missed) == [("breaks", "stance 'eager_on_recompile' was set")]
     assert ran_eager(forced) == [("breaks", "stance 'force_eager' was set")]
+
+
+@pytest.mark.parametrize("stance", ["eager_then_compile", "aot_eager_then_compile"])
+def test_a_stance_that_compiles_later_starts_anew_in_each_lane(stance: str) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def called_again() -> None:
+        compiled = torch.compile(doubled, backend="eager")
+        with torch.compiler.set_stance(stance):
+            for size in (3, 3, 4):
+                compiled(torch.ones(size))
+
+    def seen() -> tuple[Any, ...]:
+        entry = hold(observing(called_again), lane="capture")
+        return (entry.verdict, measured(entry).graphs, measured(entry).backend_calls, ran_eager(entry))
+
+    first = seen()
+
+    assert [seen(), seen()] == [first, first]
+
+
+def test_the_inputs_that_a_stance_has_seen_may_be_kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch._dynamo.eval_frame._EXAMPLE_INPUTS")
+
+    forget_examples()
+
+    assert not hasattr(importlib.import_module("torch._dynamo.eval_frame"), "_EXAMPLE_INPUTS")
 
 
 def test_a_stance_that_makes_a_part_of_a_call_eager() -> None:

@@ -152,6 +152,14 @@ def test_bodies_that_share_code_each_compile_it(watch: Watch) -> None:
     assert second.recompiles == ()
 
 
+def test_bodies_that_compile_later_each_start_anew(watch: Watch) -> None:
+    def later() -> None:
+        with torch.compiler.set_stance("eager_then_compile"):
+            compiled(scaled, torch.ones(3), torch.ones(3), torch.ones(4))
+
+    assert seen_in(watch, later) == seen_in(watch, later)
+
+
 def test_what_no_body_compiled_is_dropped_only_before_a_body(watch: Watch) -> None:
     with watch.body():
         pass
