@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import logging
 import re
 import sys
 import threading
@@ -119,6 +120,7 @@ class Attempt:
     broke: Break | None = None
     entered: bool = False
     installed: bool = False
+    untraced: bool = False  # its break is in none of torch's records
     told: int = 0  # new bytecode of it that the bytecode hook was told of
     error: BaseException | None = None
     suppressed: bool = False
@@ -274,6 +276,8 @@ class Ledger:
             attempt.suppressed = not attempt.fullgraph and not _is_soft(error) and _suppress_errors()
             if attempt.broke is None and not attempt.fullgraph and not attempt.refused and _is_unsupported(error):
                 attempt.broke = _break_of(error)
+                # What no tracing has logged is told by the frame's converter, and only to the log of graph breaks.
+                attempt.untraced = not getattr(error, "logged", False) and not _logs_breaks()
             raise
         attempt.installed = getattr(result, "guarded_code", result) is not None
         return result
@@ -773,6 +777,11 @@ def _is_restart(error: BaseException) -> bool:
 def _suppress_errors() -> bool:
     config = importlib.import_module("torch._dynamo.config")
     return bool(getattr(config, "suppress_errors", False))
+
+
+def _logs_breaks() -> bool:
+    log = getattr(_module("torch._dynamo.convert_frame"), "graph_break_log", None)
+    return log is not None and bool(log.isEnabledFor(logging.DEBUG))
 
 
 def _distributed() -> bool:

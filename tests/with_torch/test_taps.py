@@ -284,6 +284,38 @@ def test_the_trace_counts_no_break(monkeypatch: Patch) -> None:
     assert found.disagreements == ("graph breaks: 1 by the ledger, 0 by torch's trace",)
 
 
+TRANSFORMS: dict[str, Callable[[Any], Any]] = {
+    "grad": lambda run: torch.func.grad(run)(torch.ones(3)),
+    "vmap": lambda run: torch.func.vmap(run)(torch.ones(2, 3)),
+    "jvp": lambda run: torch.func.jvp(run, (torch.ones(3),), (torch.ones(3),)),
+    "jacrev": lambda run: torch.func.jacrev(run)(torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["no-log", "torch-logs-graph-breaks"])
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_frame_that_a_transform_refuses_is_a_break_of_which_the_trace_may_know_nothing(
+    transform: Callable[[Any], Any], logged: bool
+) -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().sum()
+
+    def body(lane: CompileLane) -> None:
+        with lane.observe():
+            transform(lane.compile(total))
+
+    log = importlib.import_module("torch._dynamo.convert_frame").graph_break_log
+    level = log.level
+    log.setLevel(logging.DEBUG if logged else logging.WARNING)
+    try:
+        found = measured(hold(body))
+    finally:
+        log.setLevel(level)
+
+    assert [each.kind for each in found.graph_breaks or ()] == ["Unsupported functorch tracing attempt"]
+    assert found.disagreements == ()
+
+
 def test_torchs_own_counter_of_graphs_disagrees(monkeypatch: Patch) -> None:
     counters = importlib.import_module("torch._dynamo.utils").counters
 
