@@ -66,6 +66,8 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
 def _reset() -> None:
     torch.compiler.reset()
     forget_examples()
+
+
 def _matmul_precision() -> str | None:
     try:
         return torch.get_float32_matmul_precision()
