@@ -481,7 +481,7 @@ class Runner:
             for file, line, name in _TRACED.findall(str(error).partition("\nfrom user code:")[2])
         ]
         if traced:
-            own = [each for each in traced if not self._paths.is_pythons(each[0])]
+            own = [each for each in traced if not self._paths.is_out_of_reach(each[0])]
             return self._paths.location(*(own or traced)[-1])
         found = None
         trace = error.__traceback__

@@ -390,7 +390,7 @@ def test_the_command_to_copy_has_nothing_that_a_terminal_obeys() -> None:
     data = data_of(rendered(a_hostile_matrix()))
 
     command = data["texts"][data["rows"][0][2][1][8]]
-    assert command.startswith("pytest --compile-contracts --contract-lanes='</script>")
+    assert command.startswith("pytest --compile-contracts '--contract-lanes=</script>")
     assert command.isprintable()
 
 
