@@ -32,7 +32,7 @@ from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
-from .state import State, is_user_object
+from .state import State, is_projects
 from .steady import Facts, SteadySteps, nowhere, with_facts
 from .wording import first_said
 
@@ -549,7 +549,7 @@ def _code_in(calls: Sequence[call]) -> list[Any]:
             pending.extend(value)
         elif isinstance(value, dict):
             pending.extend(value.values())
-        elif is_user_object(value):
+        elif is_projects(type(value).__module__):
             found.append(type(value))
             pending.extend(vars(value).values() if hasattr(value, "__dict__") else ())
     return found

@@ -152,7 +152,7 @@ class State:
         elif (save := self._saver(value, depth)) is not None:
             self._seen[id(value)] = value
             save(value, name, depth=depth)
-            if isinstance(value, CONTAINERS) and is_user_object(value):
+            if isinstance(value, CONTAINERS) and _is_user_object(value):
                 self._save_object(value, name, depth=depth)
 
     def _saver(self, value: Any, depth: int) -> Callable[..., None] | None:
@@ -171,10 +171,10 @@ class State:
         if numerics.is_numpy(value) and hasattr(value, "flags"):
             return self._save_array
         if isinstance(value, type):
-            return self._save_class if _is_projects(value.__module__) else None
+            return self._save_class if is_projects(value.__module__) else None
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             return self._save_state_dict
-        if not is_user_object(value) or (depth > DEPTH_INSTALLED and not _is_projects(type(value).__module__)):
+        if not _is_user_object(value) or (depth > DEPTH_INSTALLED and not is_projects(type(value).__module__)):
             return None
         return self._save_object
 
@@ -286,7 +286,7 @@ class State:
         if (known := self._shared.get(bases)) is None:
             found: dict[str, Any] = {}
             for base in bases:
-                if _is_projects(base.__module__):
+                if is_projects(base.__module__):
                     for key, value in vars(base).items():
                         if not _is_pythons(key) and not hasattr(type(value), "__get__"):
                             found.setdefault(key, value)
@@ -304,7 +304,7 @@ class State:
 
     def _reach_classes(self, value: Any, *, depth: int) -> None:
         for each in type(value).__mro__:
-            if _is_projects(each.__module__):
+            if is_projects(each.__module__):
                 self._reach(each, each.__qualname__, depth=depth + 1)
 
     def _save_class(self, kind: type, name: str, *, depth: int) -> None:
@@ -429,7 +429,7 @@ class State:
 
     def _reach_names(self, module: Any, names: set[str], *, depth: int) -> None:
         """What a function may mean by `module.name`, of a module of the project's."""
-        if not _is_projects(module.__name__):
+        if not is_projects(module.__name__):
             return
         for key in sorted(names & set(vars(module))):
             value = vars(module)[key]
@@ -594,7 +594,7 @@ def _reduced(value: Any) -> tuple[Any, ...] | None:
     return parts if isinstance(parts, tuple) else None
 
 
-def is_user_object(value: Any) -> bool:
+def _is_user_object(value: Any) -> bool:
     """An object of a class of the user's, or one of Python's that holds what its user puts there; none of torch's."""
     if isinstance(value, type) or inspect.ismodule(value):
         return False
@@ -610,7 +610,7 @@ def _is_users(module: str | None) -> bool:
 
 
 @functools.cache
-def _is_projects(module: str | None) -> bool:
+def is_projects(module: str | None) -> bool:
     """Whether a module is the project's own code, not an installed package's."""
     if module == "__main__":
         return True
