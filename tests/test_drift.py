@@ -934,6 +934,9 @@ def test_swapping_the_sides_swaps_the_verdicts(one: Receipt, other: Receipt) -> 
     for ahead, behind in zip(there.drifts, back.drifts, strict=True):
         assert (ahead.metric, ahead.before, ahead.after) == (behind.metric, behind.after, behind.before)
         assert wheres(ahead.came, ahead.went) == wheres(behind.went, behind.came)
+        if ahead.metric == "ops_captured" and "changed" in (ahead.direction, behind.direction):
+            # That there are more of them is doubted sooner than that there are fewer.
+            continue
         both = ahead.came and ahead.went and not METRICS[ahead.metric].banded
         assert behind.direction == (ahead.direction if both else swapped[ahead.direction])
     only_there = {lane.lane for lane in there.lanes if lane.before is None}

@@ -168,7 +168,7 @@ def test_random_numbers_of_a_body_start_from_the_same_seed() -> None:
 
 
 def test_a_body_that_differs_from_itself_is_told_from_compiled_that_differs() -> None:
-    drawn = iter(range(1000))
+    drawn = (number for number in range(1000))
 
     def body(compile):
         return compile(lambda x, n: x + n)(torch.zeros(4), float(next(drawn)))
