@@ -129,6 +129,12 @@ class Runner:
         unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, "numerics", "limit_hits", "eager_frames"), reason)
         return Measurement(backend=self._lane.backend, raised=raised, unmeasured=unmeasured)
 
+    def _unknown(self, reason: str) -> Measurement:
+        """The measurement of a run that ended for no reason of compiling: what it counted till then says nothing."""
+        counts = ("graphs", "ops_captured", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "numerics")
+        unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts), reason)
+        return Measurement(backend=self._lane.backend, unmeasured=unmeasured)
+
     def _reference(self, target: Any, program: Program, calls: Sequence[call], state: State) -> Held:
         trail = self._eager_pass(target, program, calls, state)
         reason = "the eager lane is the reference and compiles nothing"
@@ -143,16 +149,13 @@ class Runner:
             gold, gold_absent = self._gold(target, program, calls, state, eager)
         measured, compiled = self._measured(target, program, calls, state, eager)
         raised = self._raised(eager, compiled, program.unit)
-        unsteady = ""
-        if raised is not None and not raised.out_of_memory and again is not None:
+        if raised is not None and not raised.out_of_memory:
             # Its state may be where no run can put it back, as in a generator.
-            unsteady = _ended_as(self._eager_pass(target, program, calls, state), compiled, program.unit)
-            raised = None if unsteady else raised
+            once_more = self._eager_pass(target, program, calls, state)
+            if unsteady := _ended_as(once_more, compiled, program.unit):
+                return Held(measurement=self._unknown(unsteady), error=eager.error)
         measured = replace(measured, raised=raised)
-        if unsteady:
-            method = self._limits.numerics or ""
-            measured = replace(measured, numerics=Numerics(method=method, uncompared=(unsteady,)))
-        elif again is None:
+        if again is None:
             measured = _without(measured, "numerics", "the contract asks for no comparison")
         elif raised is not None:
             measured = _without(measured, "numerics", "the run raised")
@@ -508,8 +511,10 @@ def _ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
     """How a later eager run ended as the compiled one did; empty where it did not, so that eager raises otherwise."""
     if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
         return ""
-    said = f"raised {type(eager.error).__name__} in {unit} {eager.error_at}" if eager.error else "did not raise"
-    return f"the whole run: eager differs from itself: run once more, it {said} as well"
+    if eager.error is None:
+        return "eager differs from itself: run once more, it does not raise either"
+    raised = f"{type(eager.error).__name__} in {unit} {eager.error_at}"
+    return f"eager differs from itself: run once more, it raises {raised} too"
 
 
 def _without(measurement: Measurement, metric: str, reason: str) -> Measurement:

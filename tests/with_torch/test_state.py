@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from holding import hold, kept_limits, lane_of, measured
+from holding import hold, kept_limits, measured
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
@@ -227,19 +227,21 @@ def test_a_setting_that_compiled_code_leaves_otherwise() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_an_exception_that_eager_raises_as_well_the_next_time_is_not_held_against_compiled() -> None:
+@pytest.mark.parametrize(
+    ("limits", "verdict"),
+    [({}, "unverified"), ({"numerics": None}, "unverified"), ({"max_recompiles": 0}, "violated")],
+    ids=["no limits", "nothing compared", "a limit of which nothing is known"],
+)
+def test_an_exception_that_eager_raises_as_well_the_next_time_is_not_held_against_compiled(
+    limits: dict[str, Any], verdict: str
+) -> None:
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     waiting.put(1)
 
-    with lane_of("capture", **ANYTHING) as lane:
-        lane.run(lambda x: x + waiting.get_nowait(), (X,))
+    entry = hold(lambda lane: lane.run(lambda x: x + waiting.get_nowait(), (X,)), lane="capture", **limits)
 
-    numerics = lane.measurements[0].numerics
-    assert lane.measurements[0].raised is None
-    assert numerics is not None
-    assert numerics.uncompared == (
-        "the whole run: eager differs from itself: run once more, it raised Empty in call 0 as well",
-    )
+    assert entry.verdict == verdict
+    assert "eager differs from itself: run once more, it raises Empty in call 0 too" in entry.reason
 
 
 def test_nothing_is_held_against_compiled_where_eager_has_other_values_the_second_time() -> None:
