@@ -443,18 +443,20 @@ class _Pair:
 
     def _had_nothing_to_recompile(self, before: _Facts, after: _Facts) -> bool:
         """Whether one side captured nothing, and so recompiled nothing, where the other captured something."""
-        seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
-        if None in seen or (seen[0] == 0) == (seen[1] == 0):
+        if None in self._graphs or (self._graphs[0] == 0) == (self._graphs[1] == 0):
             return False
         # Frames with no graph in them, for a break that comes first, may be compiled again.
-        return not (before if seen[0] == 0 else after).of
+        return not (before if self._graphs[0] == 0 else after).of
 
     @property
     def captured_nothing(self) -> bool:
-        seen = [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
         limits = self._new.limits
         allowed = limits.get("max_graphs") == 0 or limits.get("min_ops_captured") == 0
-        return seen == [0, 0] and not allowed
+        return self._graphs == [0, 0] and not allowed
+
+    @property
+    def _graphs(self) -> list[int | None]:
+        return [entry.measurement.graphs if entry.measurement else None for entry in (self._old, self._new)]
 
     def drifts(self) -> Iterator[Drift]:
         old, new = self._old, self._new

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -75,64 +76,71 @@ def _matmul_precision() -> str | None:
         return None
 
 
+def _set_default_device(device: Any) -> None:
+    # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
+    torch.set_default_device(None if device == torch.device("cpu") else device)
+
+
+def _set_matmul_precision(precision: str | None) -> None:
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _set_deterministic(enabled: bool) -> None:
+    torch.use_deterministic_algorithms(enabled, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
+
+
+def _set_warn_only(warn_only: bool) -> None:
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=warn_only)
+
+
+# How each is read, in torch's words, and set.
+_GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
+    **{
+        f"torch.is_autocast_enabled({device!r})": (
+            functools.partial(torch.is_autocast_enabled, device),
+            functools.partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
+    "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    "torch.get_default_device()": (torch.get_default_device, _set_default_device),
+    "torch.get_float32_matmul_precision()": (_matmul_precision, _set_matmul_precision),
+    "torch.are_deterministic_algorithms_enabled()": (torch.are_deterministic_algorithms_enabled, _set_deterministic),
+    "torch.is_deterministic_algorithms_warn_only_enabled()": (
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        _set_warn_only,
+    ),
+}
+
+
 class GlobalSettings:
     """Torch's settings of the whole process or thread that code may change, as they are now."""
 
     def __init__(self) -> None:
-        self._saved = self._now()
-
-    @staticmethod
-    def _now() -> dict[str, Any]:
-        settings: dict[str, Any] = {
-            "torch.is_grad_enabled()": torch.is_grad_enabled(),
-            "torch.get_default_dtype()": torch.get_default_dtype(),
-            "torch.get_default_device()": torch.get_default_device() if hasattr(torch, "get_default_device") else None,
-            "torch.get_float32_matmul_precision()": _matmul_precision(),
-            "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
-            "torch.is_deterministic_algorithms_warn_only_enabled()": (
-                torch.is_deterministic_algorithms_warn_only_enabled()
-            ),
-            "torch.get_num_threads()": torch.get_num_threads(),
-            "torch.is_anomaly_enabled()": torch.is_anomaly_enabled(),
-        }
-        for device in ("cpu", "cuda"):
-            settings[f"torch.is_autocast_enabled({device!r})"] = torch.is_autocast_enabled(device)
-        return settings
+        self._saved = {name: read() for name, (read, _) in _GLOBAL.items()}
 
     def left(self) -> dict[str, str]:
         """What is otherwise now, in words that are the same for the same value."""
-        return {
-            f"setting left: {name}": str(value) for name, value in self._now().items() if value != self._saved[name]
-        }
+        return {f"setting left: {name}": str(now) for name, now in self._changed()}
 
     def put_back(self) -> None:
-        """Set what is otherwise now as it was. What is as it was is left alone: setting it may do more."""
-        now = self._now()
-        changed = {name for name, value in self._saved.items() if now[name] != value}
-        was = self._saved
-        if "torch.is_grad_enabled()" in changed:
-            torch.set_grad_enabled(was["torch.is_grad_enabled()"])
-        if "torch.get_default_dtype()" in changed:
-            torch.set_default_dtype(was["torch.get_default_dtype()"])
-        for device in ("cpu", "cuda"):
-            if (name := f"torch.is_autocast_enabled({device!r})") in changed:
-                torch.set_autocast_enabled(device, was[name])
-        if "torch.get_num_threads()" in changed:
-            torch.set_num_threads(was["torch.get_num_threads()"])
-        if "torch.is_anomaly_enabled()" in changed:
-            torch.set_anomaly_enabled(was["torch.is_anomaly_enabled()"])
-        if "torch.get_default_device()" in changed:
-            # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
-            device_was = was["torch.get_default_device()"]
-            torch.set_default_device(None if device_was == torch.device("cpu") else device_was)
-        # Setting a precision to what it is changes others beside it, and with them the keys of torch's caches.
-        precision = was["torch.get_float32_matmul_precision()"]
-        if precision is not None and "torch.get_float32_matmul_precision()" in changed:
-            torch.set_float32_matmul_precision(precision)
-        deterministic = "torch.are_deterministic_algorithms_enabled()"
-        warn_only = "torch.is_deterministic_algorithms_warn_only_enabled()"
-        if {deterministic, warn_only} & changed:
-            torch.use_deterministic_algorithms(was[deterministic], warn_only=was[warn_only])
+        """Set what is otherwise now as it was.
+
+        What is as it was is left alone: to set a precision changes others beside it, and with them the keys of torch's
+        caches.
+        """
+        for name, _ in self._changed():
+            _, write = _GLOBAL[name]
+            write(self._saved[name])
+
+    def _changed(self) -> Iterator[tuple[str, Any]]:
+        for name, (read, _) in _GLOBAL.items():
+            if (now := read()) != self._saved[name]:
+                yield name, now
 
 
 @contextlib.contextmanager

@@ -116,10 +116,13 @@ class Runner:
         self._leave(state)
         return held
 
-    def _leave(self, state: State) -> None:
+    def _start_anew(self, state: State) -> None:
         state.restore()
-        state.release()
         self._settings.put_back()
+
+    def _leave(self, state: State) -> None:
+        self._start_anew(state)
+        state.release()
 
     def _of_lost(self, error: DeviceLost) -> Measurement:
         assert error.__cause__ is not None
@@ -181,8 +184,7 @@ class Runner:
             return self._fresh_pass(target, program, calls, state, **how)
 
     def _fresh_pass(self, run: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
-        state.restore()
-        self._settings.put_back()
+        self._start_anew(state)
         return self._pass(run, program, calls, state, **how)
 
     def _pass(
@@ -192,7 +194,7 @@ class Runner:
         calls: Sequence[call],
         state: State,
         *,
-        copies: type[numerics.Copies] = numerics.Copies,
+        copies: Callable[..., numerics.Copies] = numerics.Copies,
         make: Callable[[Callable[[], Any]], Any] | None = None,
         names: frozenset[str] = frozenset(),
         autocast: bool = True,
@@ -257,8 +259,7 @@ class Runner:
             return None, "what makes its own tensors has no float64 run"
         if eager.random:
             return None, "random numbers are drawn otherwise in float64"
-        state.restore()
-        self._settings.put_back()
+        self._start_anew(state)
         default = torch.get_default_dtype()
         try:
             with state.in_float64(), stance.eager():
@@ -268,7 +269,7 @@ class Runner:
                     program,
                     calls,
                     state,
-                    copies=numerics.CopiesInFloat64,
+                    copies=partial(numerics.Copies, to=numerics.wide),
                     names=eager.changed,
                     autocast=False,
                 )

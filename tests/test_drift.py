@@ -936,6 +936,7 @@ def test_swapping_the_sides_swaps_the_verdicts(one: Receipt, other: Receipt) -> 
         assert wheres(ahead.came, ahead.went) == wheres(behind.went, behind.came)
         if ahead.metric == "ops_captured" and "changed" in (ahead.direction, behind.direction):
             # That there are more of them is doubted sooner than that there are fewer.
+            assert "better" not in (ahead.direction, behind.direction)
             continue
         both = ahead.came and ahead.went and not METRICS[ahead.metric].banded
         assert behind.direction == (ahead.direction if both else swapped[ahead.direction])

@@ -1,6 +1,6 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import Copies, CopiesInFloat64, copied, leaves_of, moved, tensors_in, wide
+from .copies import Copies, leaves_of, moved, tensors_in, wide
 from .judging import judge
 from .snapshot import (
     Branch,
@@ -20,14 +20,12 @@ from .snapshot import (
 __all__ = [
     "Branch",
     "Copies",
-    "CopiesInFloat64",
     "Opaque",
     "Run",
     "ScalarLeaf",
     "Snapshot",
     "TensorLeaf",
     "aliases",
-    "copied",
     "is_numpy",
     "joined",
     "judge",

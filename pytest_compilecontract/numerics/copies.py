@@ -14,41 +14,29 @@ from .snapshot import DEPTH, is_numpy, is_scalar, parts_of
 T = TypeVar("T")
 
 
+def _as_it_is(dtype: torch.dtype) -> torch.dtype:
+    return dtype
+
+
 class Copies:
     """Deep copies for one run: all that a program can see of a tensor stays, but for the graph behind it.
 
     Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
     test has noted on it (`mark_dynamic`). What cannot be copied is shared. What one call shares with another, its
-    copies share too, as a cache that every call is given; and what is `owned` by the target stays what it is.
+    copies share too, as a cache that every call is given; and what is `owned` by the target stays what it is. `to`
+    gives the dtype of a tensor's copy, in modules and objects too.
     """
 
-    def __init__(self, owned: Iterable[object] = ()) -> None:
-        self._tensors = self._made()
+    def __init__(self, owned: Iterable[object] = (), *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is) -> None:
+        self._tensors = _Tensors(to=to)
         self._tensors.memo.update((id(each), each) for each in owned)
 
     def of(self, value: T) -> T:
         return _deep(value, self._tensors)
 
-    @staticmethod
-    def _made() -> _Tensors:
-        return _Tensors()
-
-
-class CopiesInFloat64(Copies):
-    """The same, with floating tensors in float64 and complex ones in complex128, in modules and objects too."""
-
-    @staticmethod
-    def _made() -> _Tensors:
-        return _Tensors(to=wide)
-
-
-def copied(value: T) -> T:
-    """A copy for one call that shares nothing with others."""
-    return Copies().of(value)
-
 
 def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -> T:
-    """`copied`, with all tensors on `device` and the floating ones in `dtype`; modules are moved in place."""
+    """A copy, with all tensors on `device` and the floating ones in `dtype`; modules are moved in place."""
     tensors = _Tensors(to=lambda was: dtype if dtype and was.is_floating_point else was, device=device)
     for module in _modules_in(value):
         module.to(device=device, dtype=dtype)
@@ -88,7 +76,7 @@ class _Tensors:
     """Copies of tensors that share their storages, and are views of one another, as the tensors do."""
 
     def __init__(
-        self, *, to: Callable[[torch.dtype], torch.dtype] = lambda was: was, device: torch.device | None = None
+        self, *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is, device: torch.device | None = None
     ) -> None:
         self.memo: dict[int, Any] = {}
         self._dtype = to
@@ -201,12 +189,12 @@ def _deep(value: T, tensors: _Tensors) -> T:
 
 
 def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
-    known = set(memo)
+    known = len(memo)
     try:
         return copy.deepcopy(value, memo)
     except Exception:  # noqa: BLE001 - a lock, a stream, a library's handle: each refuses in its own way
         # What was being copied is half done, and would be taken for the copy.
-        for half_done in [key for key in memo if key not in known]:
+        for half_done in list(memo)[known:]:
             del memo[half_done]
         if type(value) is tuple:
             return tuple(_deepcopy(part, memo) for part in value)

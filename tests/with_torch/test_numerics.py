@@ -18,20 +18,20 @@ from torch.nn import functional
 from pytest_compilecontract.measurement import Difference, Numerics
 from pytest_compilecontract.numerics import (
     Branch,
-    CopiesInFloat64,
+    Copies,
     Opaque,
     Run,
     ScalarLeaf,
     Snapshot,
     TensorLeaf,
     aliases,
-    copied,
     joined,
     judge,
     leaves_of,
     moved,
     renamed,
     snapshot,
+    wide,
 )
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -62,8 +62,12 @@ class Hostile:
         raise OSError(f"no {name} today")
 
 
+def copied(value: Any) -> Any:
+    return Copies().of(value)
+
+
 def to_float64(value: Any) -> Any:
-    return CopiesInFloat64().of(value)
+    return Copies(to=wide).of(value)
 
 
 def a_run(value: object, group: str = "output", **more: Any) -> Run:
