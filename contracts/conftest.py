@@ -13,6 +13,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Each worker of pytest-xdist takes as many threads as there are cores, and a process for each to compile with, if nobody
+# says otherwise; eight of them then wait for one another.
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // int(workers)))
+
 import torch._inductor.config
 
 # Inductor pads a product, or does not, by a benchmark that it runs while it compiles: kernels and strides would differ
