@@ -364,6 +364,14 @@ def _compare_lane(
     )
 
 
+def _is_tuned(lane_settings: Mapping[str, object]) -> bool:
+    """Whether Inductor is to time templates against libraries: which wins may be another in each run."""
+    tables = (lane_settings.get("options"), lane_settings.get("inductor"))
+    asked = {name: value for table in tables if isinstance(table, Mapping) for name, value in table.items()}
+    mode = str(lane_settings.get("mode", ""))
+    return mode.startswith("max-autotune") or any(asked.get(each) for each in ("max_autotune", "max_autotune_gemm"))
+
+
 def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[Verdict | None, str]:
     if new.verdict == "unmeasured":
         return "unmeasured", new.reason
@@ -574,7 +582,9 @@ class _Pair:
                 direction = "changed"
         if metric.name == "kernels_a_step":
             came += self._other_kernels()
-            if self._as_eager(direction):
+            if tuned := any(_is_tuned(each.lane_settings) for each in (self._old, self._new)):
+                came += (Fact(where="lane", reason="it chooses kernels by timing them, so their number is no promise"),)
+            if tuned or self._as_eager(direction):
                 direction = "changed"
         yield self._drift(metric.name, direction, was.value, now.value, came=came, went=went)
 

@@ -380,6 +380,38 @@ def test_on_the_same_torch_more_kernels_are_the_codes_own() -> None:
     assert metrics(lane) == {"kernels_a_step": "worse"}
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"backend": "inductor", "mode": "max-autotune-no-cudagraphs"}, id="mode"),
+        pytest.param({"backend": "inductor", "options": {"max_autotune": True}}, id="option"),
+        pytest.param({"backend": "inductor", "inductor": {"max_autotune_gemm": True}}, id="setting"),
+    ],
+)
+@pytest.mark.parametrize("kernels", [pytest.param(9, id="more"), pytest.param(3, id="fewer")])
+def test_kernels_chosen_by_a_stopwatch_are_told_and_not_held(settings: dict[str, object], kernels: int) -> None:
+    then, now = (replace(stepping(PLAIN, gemm=each), lane_settings=settings) for each in (6, kernels))
+
+    lane = compare(after(then), after(now)).lanes[0]
+
+    (drift,) = lane.drifts
+    assert (lane.verdict, drift.metric, drift.direction) == ("held", "kernels_a_step", "changed")
+    assert drift.came[-1].reason == "it chooses kernels by timing them, so their number is no promise"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"backend": "inductor", "mode": "reduce-overhead"}, id="mode"),
+        pytest.param({"backend": "inductor", "options": {"max_autotune": False}}, id="option"),
+    ],
+)
+def test_kernels_of_other_lanes_are_held(settings: dict[str, object]) -> None:
+    then, now = (replace(stepping(PLAIN, gemm=each), lane_settings=settings) for each in (6, 9))
+
+    assert metrics(compare(after(then), after(now)).lanes[0]) == {"kernels_a_step": "worse"}
+
+
 WRITTEN_OUT = replace(HOLDING, ops_captured=34, operations={"add_": 11, "mul": 11, "sub": 12})
 WRITTEN_IN_ONE = replace(HOLDING, ops_captured=23, operations={"add_": 11, "sub": 12})
 
