@@ -13,7 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Each worker of pytest-xdist takes as many threads as there are cores, and a process for each to compile with, if nobody
+# Each worker of pytest-xdist takes as many threads as there are cores, and as many processes to compile with, if nobody
 # says otherwise; eight of them then wait for one another.
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
