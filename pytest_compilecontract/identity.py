@@ -95,8 +95,8 @@ def recompile_key(found: Recompile) -> Key:
 
 
 def eager_key(found: EagerFrame) -> Key:
-    """The frame, and why it is eager."""
-    return (*_frame_key(found.frame), found.continuation, found.cause)
+    """The function, and why it is eager: what of it was compiled before a break is told by what was captured."""
+    return (*_frame_key(found.frame), found.cause)
 
 
 def limit_hit_key(found: LimitHit) -> Key:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
-EagerCause = Literal["graph break", "error", "suppressed error", "nothing to compile", "by request"]
+EagerCause = Literal[
+    "graph break", "error", "suppressed error", "nothing to compile", "nothing more to compile", "by request"
+]
 Phase = Literal["cold", "warm-up", "steady"]
 # Why a metric that only a GPU can feed is None where it means nothing: a limit on it is then not judged.
 NO_CUDA = "no CUDA device"

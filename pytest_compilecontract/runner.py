@@ -245,6 +245,8 @@ class Runner:
         changed = state.changed(names, learned=learned, gradients=left)
         trail.changed = frozenset(changed)
         trail.note("state", changed, "afterwards")
+        for name, value in state.made().items():
+            trail.note(numerics.MADE, value, f"afterwards[{name!r}]")
         return trail
 
     def _refuse_when_lost(self, error: Exception, where: str, *, compiled: bool) -> None:

@@ -65,6 +65,7 @@ class State:
 
     def __init__(self, *targets: Any) -> None:
         self._kept: list[_Kept] = []
+        self._made: list[tuple[str, Callable[[], dict[Any, Any]]]] = []
         self._releases: list[Callable[[], None]] = []
         self._names: Counter[str] = Counter()
         self._seen: dict[int, Any] = {}
@@ -103,11 +104,7 @@ class State:
     def changed(
         self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
     ) -> dict[str, Any]:
-        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left.
-
-        An attribute that a run makes is put away again, and not among them: which values a model keeps for later is
-        its own affair, and wrong ones show in what it computes from them.
-        """
+        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
         found = {}
         for each in self._kept:
             if (each.learned and not learned) or (each.gradient and not gradients):
@@ -116,6 +113,15 @@ class State:
             if each.name in names or not each.is_as_saved(value):
                 found[each.name] = value
         return found
+
+    def made(self) -> dict[str, Any]:
+        """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
+        return {
+            f"{name}.{key}" if name else key: value
+            for name, new in self._made
+            for key, value in new().items()
+            if isinstance(key, str) and not _is_pythons(key)
+        }
 
     @contextlib.contextmanager
     def in_float64(self) -> Iterator[None]:
@@ -236,6 +242,7 @@ class State:
             self._seen[id(module)] = module
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 self._save_mapping(entries, path, depth=depth, learned=True)
+            self._save_mapping(vars(module)["_modules"], path, depth=depth)
             self._save_keys(module, path)
             self._save_mapping(vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
             for hooks in HOOKS:
@@ -322,10 +329,14 @@ class State:
 
         self._save_inherited(kind, kind.__qualname__)
 
+        def new() -> dict[str, Any]:
+            return {key: value for key, value in vars(kind).items() if key not in saved and not _is_pythons(key)}
+
         def put_away_new() -> None:
-            for key in [key for key in vars(kind) if key not in saved and not _is_pythons(key)]:
+            for key in new():
                 delattr(kind, key)
 
+        self._made.append((kind.__qualname__, new))
         self._keep(f"{kind.__qualname__}, new attributes", dict, lambda now: True, put_away_new)
 
     def _save_slot(self, owner: Any, attribute: str, name: str) -> None:
@@ -341,6 +352,7 @@ class State:
 
         if saved is MISSING:
             self._keep(name, dict, lambda now: True, lambda: None if read() is MISSING else write(MISSING))
+            self._made.append((name.rpartition(".")[0], lambda: {} if read() is MISSING else {attribute: read()}))
         else:
             self._keep_place(name, read, write, saved)
 
@@ -356,14 +368,16 @@ class State:
     ) -> None:
         saved = {key: value for key, value in mapping.items() if key not in without}
 
+        def new() -> dict[Any, Any]:
+            return {key: value for key, value in mapping.items() if key not in saved and key not in without}
+
         def put_away_new() -> None:
-            for key in [key for key in mapping if key not in saved and key not in without]:
+            for key in new():
                 del mapping[key]
 
-        def new() -> dict[Any, Any]:
-            return {key: value for key, value in mapping.items() if key not in saved} if new_counts else {}
-
-        self._keep(f"{name}, new keys", new, lambda now: not now, put_away_new)
+        self._keep(f"{name}, new keys", new if new_counts else dict, lambda now: not now, put_away_new)
+        if not new_counts and not learned:
+            self._made.append((name, new))
         for key, value in saved.items():
             self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
         if new_counts:

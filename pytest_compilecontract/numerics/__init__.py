@@ -3,6 +3,7 @@
 from .copies import Copies, leaves_of, moved, tensors_in, wide
 from .judging import judge
 from .snapshot import (
+    MADE,
     Branch,
     Opaque,
     Run,
@@ -18,6 +19,7 @@ from .snapshot import (
 )
 
 __all__ = [
+    "MADE",
     "Branch",
     "Copies",
     "Opaque",

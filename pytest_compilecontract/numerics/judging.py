@@ -33,6 +33,7 @@ from .rule import (
     went_another_way,
 )
 from .snapshot import (
+    MADE,
     Branch,
     Node,
     Opaque,
@@ -244,6 +245,9 @@ def _group(run: Run | None, group: str) -> Mapping[str, Node]:
 def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
     """The tops of groups that only one of the runs has: as the gradient of one step, or all of them."""
     for group in dict.fromkeys((*eager.groups, *compiled.groups)):
+        if group == MADE:
+            # What one of them keeps for later is its own affair.
+            continue
         ours, theirs = _group(eager, group), _group(compiled, group)
         for at in _tops(ours):
             if at not in theirs:

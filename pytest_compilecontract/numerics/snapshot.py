@@ -26,6 +26,8 @@ DENSE = 1 << 26  # elements up to which a sparse tensor is compared as a dense o
 EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are compared byte by byte
 DEPTH = 32
 NODES = 200_000
+# The group of what a run made beside all that was there before.
+MADE = "made"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +105,8 @@ class Snapshot:
 class Run:
     """One run of the target, as it is compared.
 
-    `groups` has a snapshot for each of "output", "input" (the arguments after the call), "grad", "parameter", "buffer"
-    and "loss", as far as the run has them. `before` has the arguments before the call and the parameters before the
+    `groups` has a snapshot for each of "output", "input" (the arguments after the call), "grad", "parameter", "buffer",
+    "loss", "state" and MADE, the attributes that it made, as far as the run has them. `before` has the arguments before the call and the parameters before the
     first step, under the places that they have in "input" and "parameter" (see `renamed`). `aliases` are the pairs that
     `aliases()` found while the run's tensors were alive. `facts` are what else a run left, by what it is called: they
     must be the same.
@@ -163,6 +165,9 @@ class _Walk:
                 return False
             self.nodes[at] = ScalarLeaf(type=_type_name(value), value=value, incidental=within_object)
             return True
+        if (named := _named(value)) and not within_object:
+            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=named)
+            return True
         if id(value) in self._path or depth > DEPTH or len(self.nodes) > NODES:
             return self._opaque(value, at, within_object)
         parts, is_object = parts_of(value)
@@ -207,6 +212,9 @@ class _Walk:
             leaf = tensor_leaf(tensor)
             self._copies[id(tensor)] = (tensor, leaf)
             self.nodes[at] = leaf
+            for name, part in vars(tensor).items():
+                if not name.startswith("_"):
+                    self.visit(part, f"{at}.{name}", within_object=True, depth=depth + 1)
             return True
         self.nodes[at] = Branch(
             type=f"{_type_name(tensor)}[{short(tensor.dtype)}, {list(tensor.shape)}, {tensor.device}]",
@@ -295,6 +303,14 @@ def is_scalar(value: Any) -> bool:
     if isinstance(value, (set, frozenset)):
         return all(isinstance(each, _SCALARS) for each in value)
     return isinstance(value, _SCALARS)
+
+
+def _named(value: Any) -> str:
+    """The full name of a function or class that is one of a kind; empty for all else, and for what a function made."""
+    if not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return ""
+    name = getattr(value, "__qualname__", "<")
+    return "" if "<" in name else f"{value.__module__}.{name}"
 
 
 def is_numpy(value: Any) -> bool:
@@ -397,7 +413,7 @@ def _memory(tensor: torch.Tensor) -> Memory | None:
 
 
 def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
-    """The pairs (output, input) and (output, output) that share memory, by their places.
+    """The pairs (output, input) and (output, output) that share memory, by their places and how far apart they begin.
 
     Both snapshots must have been taken while the tensors of both were alive. Views of one storage that have no byte in
     common (the halves of `chunk`) share nothing that a program could see.
@@ -413,8 +429,16 @@ def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
     for members in by_storage.values():
         for index, (at, memory, is_output) in enumerate(members):
             if is_output:
-                pairs.update((at, other) for other, theirs, _ in members[index + 1 :] if _overlap(memory, theirs))
+                pairs.update(
+                    (at, f"{other}{_distance(memory, theirs)}")
+                    for other, theirs, _ in members[index + 1 :]
+                    if _overlap(memory, theirs)
+                )
     return frozenset(pairs)
+
+
+def _distance(one: Memory, other: Memory) -> str:
+    return f" from byte {one.offset - other.offset}" if one.offset != other.offset else ""
 
 
 def _overlap(one: Memory, other: Memory) -> bool:

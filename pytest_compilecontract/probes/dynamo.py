@@ -109,6 +109,7 @@ class Attempt:
     name: str
     id: str | None = None
     entries: int = 0
+    has_code: bool = False  # for whatever instance
     recompiles: bool = False
     after_reset: bool = False  # the code that this frame had is gone
     fullgraph: bool = False  # a graph break raises
@@ -288,6 +289,7 @@ class Ledger:
         attempt.fullgraph = bool(bound.get("one_graph"))
         size = bound.get("cache_size")
         attempt.entries = int(getattr(size, "num_cache_entries_with_same_id_matched_objs", 0))
+        attempt.has_code = int(getattr(size, "num_cache_entries", 0)) >= 1
         attempt.recompiles = attempt.entries >= 1
         attempt.new_instance = self._is_new_instance(attempt.code, bound.get("locals") or {})
         attempt.owner = _owner_of(attempt.code, bound.get("locals") or {})
@@ -526,10 +528,13 @@ class Ledger:
         frame = self._frame(attempt)
         error = attempt.error
         if error is None:
+            reason = "Dynamo traced no tensor operation in it"
+            if attempt.has_code:
+                reason += " in this call, and skips it in all calls from then on, compiled before or not"
             return EagerFrame(
                 frame=frame,
-                cause="nothing to compile",
-                reason="Dynamo traced no tensor operation in it",
+                cause="nothing more to compile" if attempt.has_code else "nothing to compile",
+                reason=reason,
                 continuation=attempt.continuation,
             )
         broke = self._graph_break(attempt) if attempt.broke is not None else None

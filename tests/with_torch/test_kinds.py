@@ -748,3 +748,39 @@ def test_where_a_stance_cannot_be_seen_a_test_of_its_own_is_unverified(monkeypat
         "unverified",
         "eager_by_request: cannot be measured: torch has no torch._dynamo.decorators._set_stance",
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compiled code that is given up
+
+
+def scaled(x: torch.Tensor, by: float | None) -> torch.Tensor:
+    return x if by is None else (x * by).sin()
+
+
+@torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+def passed_on(x: torch.Tensor, by: float | None) -> torch.Tensor:
+    return scaled(x, by)
+
+
+def around(x: torch.Tensor, by: float | None) -> torch.Tensor:
+    return passed_on(x + 1, by) * 2
+
+
+@pytest.mark.parametrize(
+    ("factors", "found"),
+    [
+        ((2.0, 2.0, 2.0), HELD),
+        # Once it has nothing to do, Dynamo skips it for good, and runs (x * by).sin() eager.
+        ((2.0, None, 2.0), ("violated", {"max_eager_frames=0 (default)": 1})),
+    ],
+    ids=["always the same", "a call without operations"],
+)
+def test_a_frame_whose_code_is_given_up_after_a_call_without_operations(
+    factors: tuple[float | None, ...], found: Any
+) -> None:
+    entry = hold(running(around, *((X, by) for by in factors)), lane="capture", max_graph_breaks=1)
+
+    assert kept_limits(entry) == found
+    causes = [each.cause for each in measured(entry).eager_frames or ()]
+    assert ("nothing more to compile" in causes) == (found != HELD)

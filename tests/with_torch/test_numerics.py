@@ -204,6 +204,14 @@ def test_says_what_it_could_not_compare() -> None:
     assert found.compared == 0
 
 
+def test_a_function_and_a_class_are_compared_by_their_names() -> None:
+    same = judged((torch.sin, nn.ReLU), (torch.sin, nn.ReLU))
+    other = judged((torch.sin, nn.ReLU), (torch.tanh, nn.Tanh))
+
+    assert same.differences == ()
+    assert [each.at for each in other.differences] == ["output[0]", "output[1]"]
+
+
 def test_places_can_be_renamed() -> None:
     taken = joined([snapshot({"w": 1}, at="start"), snapshot(2, at="other")])
 
@@ -223,7 +231,17 @@ def test_finds_outputs_that_share_memory() -> None:
 
     found = aliases(outputs, snapshot([x, torch.ones(4, 4)], at="in"))
 
-    assert found == {("out[0]", "in[0]"), ("out[1]", "out[3]")}
+    assert found == {("out[0]", "in[0] from byte 16"), ("out[1]", "out[3]")}
+
+
+def test_a_view_that_begins_elsewhere_shares_other_memory() -> None:
+    x = torch.zeros(6)
+    given = snapshot([x], at="in")
+
+    found = [aliases(snapshot([view], at="out"), given) for view in (x[:3], x[1:4], x[2:5])]
+
+    assert found == [{("out[0]", f"in[0]{place}")} for place in ("", " from byte 4", " from byte 8")]
+    assert aliases(given, snapshot([x[1:]], at="base")) == {("in[0]", "base[0] from byte -4")}
 
 
 def test_an_alias_lost_or_made_is_a_difference() -> None:

@@ -211,6 +211,83 @@ def test_what_is_left_otherwise_is_told(
     assert [f"{each.at} {each.kind}: {each.detail}"[: len(found)] for each in numerics.differences] == [found]
 
 
+class Noted:
+    """Of a class that has nothing yet."""
+
+
+class Leaving(nn.Module):
+    """Leaves something by `leave(self, x)`, as a model keeps notes on what it did."""
+
+    def __init__(self, leave: Callable[[Any, torch.Tensor], object]) -> None:
+        super().__init__()
+        self.leave, self.act, self.inner = leave, torch.relu, nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.leave(self, x)
+        return x * 2
+
+
+def makes_an_attribute(model: Any, x: torch.Tensor) -> None:
+    model.last = 2 if compiling() else 1
+
+
+def makes_a_tensor_attribute(model: Any, x: torch.Tensor) -> None:
+    model.last = x * (2 if compiling() else 1)
+
+
+def makes_a_class_attribute(model: Any, x: torch.Tensor) -> None:
+    Noted.last = 2 if compiling() else 1  # type: ignore[attr-defined]
+
+
+def replaces_a_module(model: Any, x: torch.Tensor) -> None:
+    model.inner = nn.Tanh() if compiling() else nn.ReLU()
+
+
+def replaces_a_function(model: Any, x: torch.Tensor) -> None:
+    model.act = torch.tanh if compiling() else torch.sin
+
+
+def notes_on_its_input(model: Any, x: torch.Tensor) -> None:
+    x.tag = 2 if compiling() else 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("leave", "found"),
+    [
+        (makes_an_attribute, "afterwards['last'] value: compiled 2, eager 1"),
+        (makes_a_tensor_attribute, "afterwards['last'] value: worst at [0]: compiled 2, eager 1"),
+        (makes_a_class_attribute, "afterwards['Noted.last'] value: compiled 2, eager 1"),
+        (replaces_a_module, "afterwards['inner (reassigned)'] type: compiled torch.nn.modules.activation.Tanh, eager"),
+        (replaces_a_function, "afterwards['act (reassigned)'] value: compiled 'torch._VariableFunctionsClass.tanh', "),
+        (notes_on_its_input, "call 0 input[0].tag value: compiled 2, eager 1"),
+    ],
+    ids=["attribute", "tensor", "class attribute", "module", "function", "attribute of an input"],
+)
+def test_what_a_model_makes_otherwise_is_told(leave: Callable[[Any, torch.Tensor], object], found: str) -> None:
+    model = Leaving(leave)
+    inner = model.inner
+
+    entry = hold(lambda lane: lane.run(model, (X.clone(),)), lane="capture")
+
+    assert entry.verdict == "violated"
+    numerics = measured(entry).numerics
+    assert numerics is not None
+    assert [f"{each.at} {each.kind}: {each.detail}"[: len(found)] for each in numerics.differences] == [found]
+    assert (model.inner, hasattr(model, "last"), hasattr(Noted, "last")) == (inner, False, False)
+
+
+@pytest.mark.parametrize("when", [True, False], ids=["compiled alone", "eager alone"])
+def test_what_one_run_alone_keeps_for_later_is_its_own_affair(when: bool) -> None:
+    def keep(model: Any, x: torch.Tensor) -> None:
+        if compiling() == when:
+            model.cached = x.shape
+
+    model = Leaving(keep)
+
+    assert hold(lambda lane: lane.run(model, (X,)), lane="capture").verdict == "held"
+    assert not hasattr(model, "cached")
+
+
 def test_a_setting_that_compiled_code_leaves_otherwise() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
