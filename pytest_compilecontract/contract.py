@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -505,9 +506,10 @@ def _recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
 
 def _eager_lines(frames: Sequence[EagerFrame]) -> tuple[str, ...]:
     lines: list[str] = []
-    for each in frames:
+    for each, times in Counter(frames).items():
         after = " after its graph break" if each.continuation else ""
-        lines += [f"{each.frame}{after}: ran eager, {each.cause}"]
+        again = f" ({times} times)" if times > 1 else ""
+        lines += [f"{each.frame}{after}: ran eager, {each.cause}{again}"]
         if each.reason:
             lines += [f"  {first_line(each.reason)}"]
         if each.location is not None and each.location != each.frame:
