@@ -176,9 +176,10 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
             yield Violation(limit=label, measured=count, details=details)
     yield from _judge_limit_hits(limits, seen, unmeasurable)
     if late := _eager_calls(limits, seen):
+        steady = sum(call.phase == "steady" for call in seen.calls or ())
         yield Violation(
             limit="compiled code runs in steady calls (default)",
-            measured=f"{len(late)} of {len(seen.calls or ())} calls ran none",
+            measured=f"{len(late)} of {counted(steady, 'steady call')} ran none",
             details=late,
         )
     yield from _judge_numerics(limits, seen, unmeasurable)

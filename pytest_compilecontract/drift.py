@@ -20,6 +20,7 @@ from pytest_compilecontract.identity import (
     WRAPPER,
     Key,
     break_keys,
+    comparable,
     difference_key,
     eager_key,
     failure_key,
@@ -440,14 +441,13 @@ class _Pair:
         was, now = self._old.measurement, self._new.measurement
         if was is None or now is None or was.graph_breaks is None or now.graph_breaks is None:
             return False
-        breaks = [
-            Counter(key for each in found for key in break_keys(each)) for found in (was.graph_breaks, now.graph_breaks)
-        ]
-        if breaks[1] - breaks[0] or not breaks[0] - breaks[1]:
+        breaks = ([key for each in found for key in break_keys(each)] for found in (was.graph_breaks, now.graph_breaks))
+        old, new = map(Counter, comparable(*breaks))
+        if new - old or not old - new:
             return False
         # A recompile's key begins with its frame: file and function.
-        frames = [Counter(key[:2] for key, _ in facts.of) for facts in (before, after)]
-        return not frames[1] - frames[0]
+        old, new = map(Counter, comparable(*([key[:2] for key, _ in facts.of] for facts in (before, after))))
+        return not new - old
 
     def _had_nothing_to_recompile(self, before: _Facts, after: _Facts) -> bool:
         """Whether one side captured nothing, and so recompiled nothing, where the other captured something."""
@@ -797,16 +797,20 @@ class _Facts:
     count: int
 
 
-def _without(facts: Iterable[tuple[Key, Callable[[], Fact]]], others: Iterable[tuple[Key, object]]) -> tuple[Fact, ...]:
+def _without(facts: Sequence[tuple[Key, Callable[[], Fact]]], others: Sequence[tuple[Key, object]]) -> tuple[Fact, ...]:
     """The facts that have no like among the others; of several that are alike, as many as are more."""
-    left = Counter(key for key, _ in others)
-    alone = []
-    for key, fact in facts:
+    keys, other_keys = comparable([key for key, _ in facts], [key for key, _ in others])
+    left = Counter(other_keys)
+    alone: Counter[Fact] = Counter()
+    for key, (_, fact) in zip(keys, facts, strict=True):
         if left[key] > 0:
             left[key] -= 1
         else:
-            alone.append(fact())
-    return tuple(alone)
+            alone[fact()] += 1
+    return tuple(
+        replace(fact, reason=f"{fact.reason} ({times} times)".lstrip()) if times > 1 else fact
+        for fact, times in alone.items()
+    )
 
 
 def _facts(found: Sequence[T] | None, key: Callable[[T], Key], tell: Callable[[T], Fact]) -> _Facts | None:

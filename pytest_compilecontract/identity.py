@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from pytest_compilecontract.measurement import (
     CompileFailure,
@@ -146,8 +147,34 @@ def normalised_function(name: str) -> str:
     return name
 
 
+class Function(NamedTuple):
+    """A function of a file, in a key: its class, if it is in one, and its name."""
+
+    scope: str
+    name: str
+
+
+def comparable(one: Sequence[Key], other: Sequence[Key]) -> tuple[list[Key], list[Key]]:
+    """The keys of two sides, without classes where one of them knows of none: older receipts have no classes."""
+    if all(map(_names_a_class, (one, other))):
+        return list(one), list(other)
+    return [_without_classes(each) for each in one], [_without_classes(each) for each in other]
+
+
+def _names_a_class(part: object) -> bool:
+    if isinstance(part, Function):
+        return bool(part.scope)
+    return isinstance(part, (tuple, list)) and any(map(_names_a_class, part))
+
+
+def _without_classes(part: Any) -> Any:
+    if isinstance(part, Function):
+        return part._replace(scope="")
+    return tuple(map(_without_classes, part)) if isinstance(part, tuple) else part
+
+
 def _frame_key(frame: Location) -> Key:
-    return (frame.file, normalised_function(frame.function))
+    return (frame.file, Function(frame.scope, normalised_function(frame.function)))
 
 
 def _location_key(place: Location) -> Key:

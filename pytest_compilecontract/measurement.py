@@ -19,12 +19,16 @@ NOT_ASKED = "the lane asks for no CUDA graphs"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Location:
-    """A line of Python. `file` is relative to the project, or to the folder that packages are installed in."""
+    """A line of Python. `file` is relative to the project, or to the folder that packages are installed in.
+
+    `scope` is the class that the function is written in, where there is one: what tells one `forward` from another.
+    """
 
     file: str
     line: int
     function: str
     source: str = ""
+    scope: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"

@@ -210,6 +210,9 @@ class Runner:
         )
         step = program.start(run, around)
         copied = copies(state.reached())
+        # Training compares what is learned after each step, by a rule of its own.
+        learned = isinstance(program, Forward)
+        left = isinstance(program, Forward) and not program.gradients
         for index, each in enumerate(calls):
             args, kwargs = copied.of((each.args, each.kwargs))
             arguments: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
@@ -230,6 +233,8 @@ class Runner:
                 break
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")
+            if left and (grads := numerics.gradients_in(arguments)):
+                trail.note("grad", grads, f"{at} input grad")
             trail.aliases |= numerics.aliases(outputs, inputs)
             trail.watch.add(output, f"{at} output")
             trail.watch.add(arguments, f"{at} input")
@@ -239,9 +244,6 @@ class Runner:
         trail.facts.update(randomness.left(self._start))
         trail.facts.update(self._settings.left())
         trail.alive = trail.watch.alive()
-        # Training compares what is learned after each step, by a rule of its own.
-        learned = isinstance(program, Forward)
-        left = isinstance(program, Forward) and not program.gradients
         changed = state.changed(names, learned=learned, gradients=left)
         trail.changed = frozenset(changed)
         trail.note("state", changed, "afterwards")

@@ -242,7 +242,7 @@ class State:
             self._seen[id(module)] = module
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 self._save_mapping(entries, path, depth=depth, learned=True)
-            self._save_mapping(vars(module)["_modules"], path, depth=depth)
+            self._save_mapping(vars(module)["_modules"], path, depth=depth, new_counts=True)
             self._save_keys(module, path)
             self._save_mapping(vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
             for hooks in HOOKS:
@@ -427,10 +427,9 @@ class State:
             return
         for attribute in ("__defaults__", "__kwdefaults__"):
             self._save_slot(function, attribute, f"{function.__name__}.{attribute}")
-        # What torch notes on a function stays: only what the test has put there is put back.
-        for key, value in vars(function).items():
-            self._save_entry(vars(function), key, value, f"{function.__name__}.{key}")
-            self._reach(value, f"{function.__name__}.{key}", depth=depth + 1)
+        attributes = vars(function)
+        noted = frozenset(key for key in attributes if _is_torchs(key))
+        self._save_mapping(attributes, function.__name__, depth=depth, without=noted)
         names = _names_in(function.__code__)
         for variable in sorted(names & set(function.__globals__)):
             value = function.__globals__[variable]
@@ -538,6 +537,11 @@ def _names_in(code: CodeType) -> set[str]:
     """The global and attribute names in a function and in those defined inside it."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*(_names_in(each) for each in inner))
+
+
+def _is_torchs(name: str) -> bool:
+    """Whether an attribute of a function is a note of torch's on it, which stays."""
+    return name.startswith("_") or "dynamo" in name or name == "get_compiler_config"
 
 
 def _is_pythons(name: str) -> bool:

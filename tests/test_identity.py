@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 from receipts import BREAK, CALLER, COPY, ITEM, RECOMPILE
 
-from pytest_compilecontract.identity import break_keys, normalised_function, normalised_guard, recompile_key
+from pytest_compilecontract.identity import (
+    Key,
+    break_keys,
+    comparable,
+    normalised_function,
+    normalised_guard,
+    recompile_key,
+)
 from pytest_compilecontract.measurement import Location
 
 
@@ -98,6 +105,26 @@ def test_a_guard_keeps_the_words_that_tell_it() -> None:
     guard = "2/1: tensor 'kwargs['input_ids']' size mismatch at index 1. expected 3, actual 4"
 
     assert normalised_guard(guard) == "kwargs['input_ids'] size at index 1"
+
+
+def in_class(scope: str) -> list[Key]:
+    """A break and a recompile in a method of a class."""
+    place = replace(ITEM, scope=scope)
+    stacks = tuple((*stack[:-1], place) for stack in BREAK.stacks)
+    return [*break_keys(replace(BREAK, location=place, stacks=stacks)), recompile_key(replace(RECOMPILE, frame=place))]
+
+
+def test_a_method_of_another_class_is_another_place() -> None:
+    ours, theirs = in_class("Attention"), in_class("Mlp")
+
+    assert comparable(ours, theirs) == (ours, theirs)
+    assert not set(ours) & set(theirs)
+
+
+def test_a_receipt_without_classes_is_compared_without_them() -> None:
+    before, after = comparable(in_class(""), in_class("Attention"))
+
+    assert before == after == in_class("")
 
 
 def test_a_continuation_of_a_continuation_is_the_user_s_function() -> None:

@@ -1,6 +1,6 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import Copies, leaves_of, moved, tensors_in, wide
+from .copies import Copies, gradients_in, leaves_of, moved, tensors_in, wide
 from .judging import judge
 from .snapshot import (
     MADE,
@@ -28,6 +28,7 @@ __all__ = [
     "Snapshot",
     "TensorLeaf",
     "aliases",
+    "gradients_in",
     "is_numpy",
     "joined",
     "judge",

@@ -44,6 +44,12 @@ def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -
     return _deep(value, tensors)
 
 
+def gradients_in(value: object) -> dict[str, torch.Tensor]:
+    """The gradients that leaves among the tensors in a value have, by the tensor's number."""
+    leaves = [(index, each) for index, each in enumerate(tensors_in(value)) if each.is_leaf]
+    return {f"tensor {index}": each.grad for index, each in leaves if each.grad is not None}
+
+
 def leaves_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The leaves whose gradients are those of a copied tensor: itself, its base, or what stands for its graph."""
     if tensor.grad_fn is None:

@@ -73,11 +73,15 @@ class ScalarLeaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """A container or an object: its type, and the places under which its parts are; `incidental` ones among them."""
+    """A container or an object: its type, and the places under which its parts are; `incidental` ones among them.
+
+    `identity` is which container it is, of those that can be written to. Only of such as are alive at the same time.
+    """
 
     type: str
     parts: tuple[str, ...]
     incidental: tuple[str, ...] = ()
+    identity: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +191,9 @@ class _Walk:
             del self.nodes[at]
             return self._opaque(value, at, within_object)
         incidental = tuple(label for label in kept if self._is_incidental(at + label))
-        self.nodes[at] = Branch(type=_type_name(value), parts=kept, incidental=incidental)
+        # What an object gives out may be made for who asks, and be gone again.
+        identity = id(value) if isinstance(value, _WRITABLE) and not within_object else 0
+        self.nodes[at] = Branch(type=_type_name(value), parts=kept, incidental=incidental, identity=identity)
         return True
 
     def _is_incidental(self, at: str) -> bool:
@@ -279,6 +285,7 @@ def _says_what_it_holds(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
+_WRITABLE = (list, dict, deque)
 # A module's state is compared as parameters and buffers; the others hold code, not results.
 _NOT_WALKED = (
     type,
@@ -415,6 +422,7 @@ def _memory(tensor: torch.Tensor) -> Memory | None:
 def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
     """The pairs (output, input) and (output, output) that share memory, by their places and how far apart they begin.
 
+    Lists and dicts too, where they are the same object.
     Both snapshots must have been taken while the tensors of both were alive. Views of one storage that have no byte in
     common (the halves of `chunk`) share nothing that a program could see.
     """
@@ -425,7 +433,7 @@ def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
     for at, leaf in inputs.tensors():
         if leaf.memory is not None and leaf.memory.storage in by_storage:
             by_storage[leaf.memory.storage].append((at, leaf.memory, False))
-    pairs: set[tuple[str, str]] = set()
+    pairs = set(_same_containers(outputs, inputs))
     for members in by_storage.values():
         for index, (at, memory, is_output) in enumerate(members):
             if is_output:
@@ -435,6 +443,16 @@ def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
                     if _overlap(memory, theirs)
                 )
     return frozenset(pairs)
+
+
+def _same_containers(outputs: Snapshot, inputs: Snapshot) -> Iterator[tuple[str, str]]:
+    known: dict[int, list[str]] = {}
+    for snapshot_of, are_outputs in ((inputs, False), (outputs, True)):
+        for at, node in snapshot_of.nodes.items():
+            if isinstance(node, Branch) and node.identity:
+                if are_outputs:
+                    yield from ((at, other) for other in known.get(node.identity, ()))
+                known.setdefault(node.identity, []).append(at)
 
 
 def _distance(one: Memory, other: Memory) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import linecache
 import os
@@ -58,4 +60,21 @@ class Paths:
 
     def location(self, file: str, line: int, function: str, source: str = "") -> Location:
         text = source or linecache.getline(file, line)
-        return Location(file=self.name(file), line=line, function=function, source=text.strip())
+        scope = "" if self.is_out_of_reach(file) else scope_of(file, line)
+        return Location(file=self.name(file), line=line, function=function, source=text.strip(), scope=scope)
+
+
+def scope_of(file: str, line: int) -> str:
+    """The classes around a line, the outermost first, as Python's `__qualname__` has them; empty where none is."""
+    return ".".join(name for first, last, name in _classes_in(file) if first <= line <= last)
+
+
+@functools.lru_cache(maxsize=256)
+def _classes_in(file: str) -> tuple[tuple[int, int, str], ...]:
+    """The classes of a file with their first and last lines, in order; none where it cannot be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    return tuple(sorted((each.lineno, each.end_lineno or 0, each.name) for each in found))

@@ -14,7 +14,7 @@ from torch import nn
 from pytest_compilecontract.isolation import isolated
 from pytest_compilecontract.measurement import GraphBreak, Measurement
 from pytest_compilecontract.measuring import Measuring
-from pytest_compilecontract.probes.source import Paths
+from pytest_compilecontract.probes.source import Paths, scope_of
 
 PATHS = Paths(Path(__file__).parent)
 
@@ -158,3 +158,33 @@ def test_what_is_torchs_and_pythons_is_told_from_packages_and_the_project() -> N
     files = [torch.optim.__file__, copy.__file__, pytest.__file__, __file__]
 
     assert [PATHS.is_out_of_reach(file) for file in files] == [True, True, False, False]
+
+
+class Breaking(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    class Inner:
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                torch._dynamo.graph_break()
+            return x
+
+
+def test_a_place_knows_its_class() -> None:
+    def both() -> None:
+        torch.compile(Breaking(), backend="eager")(torch.ones(3))
+        torch.compile(Breaking.Inner(), backend="eager")(torch.ones(3))
+
+    seen = measured(both)
+
+    assert {each.location.scope for each in breaks_of(seen)} == {"Breaking", "Breaking.Inner"}
+    assert {each.frame.scope for each in seen.eager_frames or ()} == {"Breaking.Inner"}
+
+
+def test_a_file_that_is_no_python_has_no_classes(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("class A:\n    def f(\n", encoding="utf-8")
+
+    assert scope_of(str(tmp_path / "broken.py"), 2) == scope_of("<string>", 1) == ""

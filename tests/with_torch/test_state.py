@@ -276,6 +276,56 @@ def test_what_a_model_makes_otherwise_is_told(leave: Callable[[Any, torch.Tensor
     assert (model.inner, hasattr(model, "last"), hasattr(Noted, "last")) == (inner, False, False)
 
 
+def adds_a_module(model: Any, x: torch.Tensor) -> None:
+    if compiling():
+        model.added = nn.Tanh()
+
+
+def test_a_module_that_is_added_is_told() -> None:
+    model = Leaving(adds_a_module)
+
+    entry = hold(lambda lane: lane.run(model, (X,)), lane="capture")
+
+    assert kept_limits(entry) == ("violated", {"numerics='fp64' (default)": "1 difference"})
+    assert [name for name, _ in model.named_children()] == ["inner"]
+
+
+def test_a_gradient_that_is_left_in_an_argument_is_told() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        ((x * x).sum() * (2 if compiling() else 1)).backward()
+        return x.detach() * 0
+
+    entry = hold(lambda lane: lane.run(step, (torch.ones(3, requires_grad=True),)), lane="capture", **ANYTHING)
+
+    numerics = measured(entry).numerics
+    assert numerics is not None
+    assert [each.at for each in numerics.differences] == ["call 0 input grad['tensor 0']"]
+
+
+def noting(x: torch.Tensor) -> torch.Tensor:
+    noting.last = tuple(x.shape)  # type: ignore[attr-defined]
+    return x * 2
+
+
+def test_an_attribute_that_a_run_adds_to_a_function_is_put_away() -> None:
+    entry = hold(lambda lane: lane.run(noting, (X,), (X,)), lane="capture", **ANYTHING)
+
+    assert (entry.verdict, hasattr(noting, "last")) == ("held", False)
+
+
+def test_an_output_that_is_the_users_own_list_and_one_that_is_a_copy() -> None:
+    def step(given: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        return given[0] * 2, (list(given) if compiling() else given)
+
+    entry = hold(lambda lane: lane.run(step, ([X, X + 1],)), lane="capture")
+
+    numerics = measured(entry).numerics
+    assert numerics is not None
+    assert [(each.at, each.kind, each.detail) for each in numerics.differences] == [
+        ("call 0 output[1]", "alias", "shares memory with call 0 input[0] in eager, not in compiled")
+    ]
+
+
 @pytest.mark.parametrize("when", [True, False], ids=["compiled alone", "eager alone"])
 def test_what_one_run_alone_keeps_for_later_is_its_own_affair(when: bool) -> None:
     def keep(model: Any, x: torch.Tensor) -> None:
