@@ -119,6 +119,7 @@ class Attempt:
     reasons: list[str] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
     broke: Break | None = None
+    earlier: Break | None = None  # one before it, that torch got over only to break here
     entered: bool = False
     installed: bool = False
     untraced: bool = False  # its break is in none of torch's records
@@ -319,6 +320,7 @@ class Ledger:
         error = arguments.get("exc")
         stack = self._stack()
         if stack and not getattr(error, "logged", False):
+            stack[-1].earlier = stack[-1].broke
             stack[-1].broke = _break_of(error, str(arguments.get("reason") or ""))
         return original(*args, **kwargs)
 
@@ -518,11 +520,18 @@ class Ledger:
             kind=message.kind,
             reason=message.reason,
             explanation=message.explanation,
-            hints=message.hints,
+            hints=(*self._earlier(attempt), *message.hints),
             registry_id=message.registry_id or registry_id(message.kind),
             whole_frame=not attempt.installed,
             stacks=(stack,) if stack else (),
         )
+
+    def _earlier(self, attempt: Attempt) -> Iterator[str]:
+        """What to look at first, where torch broke in the same frame before."""
+        if (earlier := attempt.earlier) is not None and earlier != attempt.broke:
+            what = parse_message(self._paths.text(earlier.message)).reason
+            where = f" at {self._paths.location(*earlier.stack[-1])}" if earlier.stack else ""
+            yield f"Dynamo broke in this frame before, and this break may come of it: {what}{where}"
 
     def _eager_frame(self, attempt: Attempt) -> EagerFrame:
         frame = self._frame(attempt)

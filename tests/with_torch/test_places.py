@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from traceback import FrameSummary
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from pytest_compilecontract.isolation import isolated
 from pytest_compilecontract.measurement import GraphBreak, Measurement
 from pytest_compilecontract.measuring import Measuring
+from pytest_compilecontract.probes.dynamo import Attempt, Ledger
 from pytest_compilecontract.probes.source import Paths, scope_of
 
 PATHS = Paths(Path(__file__).parent)
@@ -188,3 +190,40 @@ def test_a_file_that_is_no_python_has_no_classes(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("class A:\n    def f(\n", encoding="utf-8")
 
     assert scope_of(str(tmp_path / "broken.py"), 2) == scope_of("<string>", 1) == ""
+
+
+class Unsupported(Exception):  # noqa: N818 - as torch calls it
+    """A break as Dynamo logs it."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.msg = message
+        self.real_stack = [FrameSummary(__file__, line, "step", line="pass")]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "hints"),
+    [
+        (
+            [("No heap", 5), ("Reconstruction failure", 9)],
+            ("Dynamo broke in this frame before, and this break may come of it: No heap at test_places.py:5 in step",),
+        ),
+        ([("No heap", 5), ("No heap", 5)], ()),
+        ([("No heap", 5)], ()),
+    ],
+    ids=["another before", "the same before", "none before"],
+)
+def test_a_break_that_may_come_of_another_names_it(breaks: list[tuple[str, int]], hints: tuple[str, ...]) -> None:
+    ledger = Ledger(PATHS)
+    attempt = Attempt(code=test_a_break_that_may_come_of_another_names_it.__code__, name="step")
+
+    def log_graph_break(exc: Exception, reason: str = "") -> None:
+        """As torch's own takes its arguments."""
+
+    with ledger._current(attempt):
+        for message, line in breaks:
+            ledger._on_graph_break(log_graph_break, exc=Unsupported(message, line))
+    ledger.attempts.append(attempt)
+
+    (found,) = ledger.graph_breaks()
+    assert (found.reason, found.hints) == (breaks[-1][0], hints)
