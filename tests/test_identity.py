@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from receipts import BREAK, CALLER, COPY, ITEM, RECOMPILE
+from receipts import BREAK, CALLER, COPY, EAGER, ITEM, RECOMPILE
 
 from pytest_compilecontract.identity import (
     Key,
     break_keys,
     comparable,
+    eager_key,
     normalised_function,
     normalised_guard,
     recompile_key,
@@ -125,6 +126,11 @@ def test_a_receipt_without_classes_is_compared_without_them() -> None:
     before, after = comparable(in_class(""), in_class("Attention"))
 
     assert before == after == in_class("")
+
+
+def test_an_eager_frame_is_the_same_before_and_after_a_break_in_it() -> None:
+    assert eager_key(EAGER) == eager_key(replace(EAGER, continuation=True))
+    assert eager_key(EAGER) != eager_key(replace(EAGER, cause="error"))
 
 
 def test_a_continuation_of_a_continuation_is_the_user_s_function() -> None:
