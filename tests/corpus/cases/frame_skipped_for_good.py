@@ -1,4 +1,4 @@
-"""A function behind a break returns its input in one call, as a drop path does in evaluation, and computes in the others.
+"""A function behind a break returns its input in one call, as a drop path does in evaluation, and else computes.
 
 Right: compiled code in every call that computes. A frame in which Dynamo finds no operation once is skipped for good,
 with the code that it had, while the frames around it run their graphs and the numbers are right.
