@@ -242,7 +242,6 @@ class State:
             self._seen[id(module)] = module
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 self._save_mapping(entries, path, depth=depth, learned=True)
-            self._save_mapping(vars(module)["_modules"], path, depth=depth, new_counts=True)
             self._save_keys(module, path)
             self._save_mapping(vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
             for hooks in HOOKS:
