@@ -243,7 +243,7 @@ class State:
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 self._save_mapping(entries, path, depth=depth, learned=True)
             self._save_keys(module, path)
-            self._save_mapping(vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
+            self._save_mapping(vars(module), path, depth=depth, without=(MODULE_OWN - {"training"}).__contains__)
             for hooks in HOOKS:
                 if isinstance(entries := vars(module).get(hooks), dict) and entries:
                     self._save_mapping(entries, f"{path} hooks".strip(), depth=depth)
@@ -361,14 +361,14 @@ class State:
         name: str,
         *,
         depth: int,
-        without: frozenset[str] = frozenset(),
+        without: Callable[[Any], bool] = lambda _: False,
         new_counts: bool = False,
         learned: bool = False,
     ) -> None:
-        saved = {key: value for key, value in mapping.items() if key not in without}
+        saved = {key: value for key, value in mapping.items() if not without(key)}
 
         def new() -> dict[Any, Any]:
-            return {key: value for key, value in mapping.items() if key not in saved and key not in without}
+            return {key: value for key, value in mapping.items() if key not in saved and not without(key)}
 
         def put_away_new() -> None:
             for key in new():
@@ -426,9 +426,7 @@ class State:
             return
         for attribute in ("__defaults__", "__kwdefaults__"):
             self._save_slot(function, attribute, f"{function.__name__}.{attribute}")
-        attributes = vars(function)
-        noted = frozenset(key for key in attributes if _is_torchs(key))
-        self._save_mapping(attributes, function.__name__, depth=depth, without=noted)
+        self._save_mapping(vars(function), function.__name__, depth=depth, without=_is_torchs)
         names = _names_in(function.__code__)
         for variable in sorted(names & set(function.__globals__)):
             value = function.__globals__[variable]

@@ -21,6 +21,8 @@ from holding import hold, kept_limits, measured
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
+from pytest_compilecontract.state import State
+
 X = torch.ones(3)
 Program = tuple[Callable[..., Any], list[tuple[Any, ...]]]
 compiling = torch.compiler.is_compiling
@@ -285,6 +287,19 @@ def test_a_gradient_that_is_left_in_an_argument_is_told() -> None:
 def noting(x: torch.Tensor) -> torch.Tensor:
     noting.last = tuple(x.shape)  # type: ignore[attr-defined]
     return x * 2
+
+
+def test_a_note_that_torch_makes_on_a_function_stays() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    state = State(step)
+    step._torchdynamo_disable = True  # type: ignore[attr-defined]
+    step.calls = 1  # type: ignore[attr-defined]
+
+    assert state.made() == {"step.calls": 1}
+    state.restore()
+    assert vars(step) == {"_torchdynamo_disable": True}
 
 
 def test_an_attribute_that_a_run_adds_to_a_function_is_put_away() -> None:
