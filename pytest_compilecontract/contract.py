@@ -26,7 +26,7 @@ from pytest_compilecontract.measurement import (
     StateChange,
     StepKernels,
 )
-from pytest_compilecontract.wording import counted, first_line
+from pytest_compilecontract.wording import counted, first_line, repeated
 
 LARGEST_COUNT = 10**9
 LONGEST_SHOWN = 80
@@ -509,8 +509,7 @@ def _eager_lines(frames: Sequence[EagerFrame]) -> tuple[str, ...]:
     lines: list[str] = []
     for each, times in Counter(frames).items():
         after = " after its graph break" if each.continuation else ""
-        again = f" ({times} times)" if times > 1 else ""
-        lines += [f"{each.frame}{after}: ran eager, {each.cause}{again}"]
+        lines += [f"{each.frame}{after}: ran eager, {each.cause}{repeated(times)}"]
         if each.reason:
             lines += [f"  {first_line(each.reason)}"]
         if each.location is not None and each.location != each.frame:

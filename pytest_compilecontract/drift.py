@@ -41,6 +41,7 @@ from pytest_compilecontract.measurement import (
 )
 from pytest_compilecontract.policy import BANDED, DEFAULT_POLICY, GATEABLE, METRICS, Metric, Policy
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.wording import repeated
 
 T = TypeVar("T")
 Verdict = Literal[
@@ -367,7 +368,8 @@ def _compare_lane(
 
 def _is_tuned(lane_settings: Mapping[str, object]) -> bool:
     """Whether Inductor is to time templates against libraries: which wins may be another in each run."""
-    tables = (lane_settings.get("options"), lane_settings.get("inductor"))
+    # What an option says wins over a setting.
+    tables = (lane_settings.get("inductor"), lane_settings.get("options"))
     asked = {name: value for table in tables if isinstance(table, Mapping) for name, value in table.items()}
     mode = str(lane_settings.get("mode", ""))
     return mode.startswith("max-autotune") or any(asked.get(each) for each in ("max_autotune", "max_autotune_gemm"))
@@ -807,10 +809,7 @@ def _without(facts: Sequence[tuple[Key, Callable[[], Fact]]], others: Sequence[t
             left[key] -= 1
         else:
             alone[fact()] += 1
-    return tuple(
-        replace(fact, reason=f"{fact.reason} ({times} times)".lstrip()) if times > 1 else fact
-        for fact, times in alone.items()
-    )
+    return tuple(replace(fact, reason=f"{fact.reason}{repeated(times)}".lstrip()) for fact, times in alone.items())
 
 
 def _facts(found: Sequence[T] | None, key: Callable[[T], Key], tell: Callable[[T], Fact]) -> _Facts | None:

@@ -243,7 +243,7 @@ class State:
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 self._save_mapping(entries, path, depth=depth, learned=True)
             self._save_keys(module, path)
-            self._save_mapping(vars(module), path, depth=depth, without=(MODULE_OWN - {"training"}).__contains__)
+            self._save_mapping(vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
             for hooks in HOOKS:
                 if isinstance(entries := vars(module).get(hooks), dict) and entries:
                     self._save_mapping(entries, f"{path} hooks".strip(), depth=depth)
@@ -351,7 +351,7 @@ class State:
 
         if saved is MISSING:
             self._keep(name, dict, lambda now: True, lambda: None if read() is MISSING else write(MISSING))
-            self._made.append((name.rpartition(".")[0], lambda: {} if read() is MISSING else {attribute: read()}))
+            self._made.append(("", lambda: {} if read() is MISSING else {name: read()}))
         else:
             self._keep_place(name, read, write, saved)
 
@@ -361,14 +361,16 @@ class State:
         name: str,
         *,
         depth: int,
-        without: Callable[[Any], bool] = lambda _: False,
+        without: frozenset[str] = frozenset(),
+        stays: Callable[[Any], bool] = lambda _: False,
         new_counts: bool = False,
         learned: bool = False,
     ) -> None:
-        saved = {key: value for key, value in mapping.items() if not without(key)}
+        saved = {key: value for key, value in mapping.items() if key not in without}
+        known = saved.keys() | without
 
         def new() -> dict[Any, Any]:
-            return {key: value for key, value in mapping.items() if key not in saved and not without(key)}
+            return {key: value for key, value in mapping.items() if key not in known and not stays(key)}
 
         def put_away_new() -> None:
             for key in new():
@@ -426,7 +428,7 @@ class State:
             return
         for attribute in ("__defaults__", "__kwdefaults__"):
             self._save_slot(function, attribute, f"{function.__name__}.{attribute}")
-        self._save_mapping(vars(function), function.__name__, depth=depth, without=_is_torchs)
+        self._save_mapping(vars(function), function.__name__, depth=depth, stays=_is_torchs)
         names = _names_in(function.__code__)
         for variable in sorted(names & set(function.__globals__)):
             value = function.__globals__[variable]
@@ -537,7 +539,7 @@ def _names_in(code: CodeType) -> set[str]:
 
 
 def _is_torchs(name: str) -> bool:
-    """Whether an attribute of a function is a note of torch's on it, which stays."""
+    """Whether an attribute that a function has got may be a note of torch's on it, which stays."""
     return name.startswith("_") or "dynamo" in name or name == "get_compiler_config"
 
 

@@ -8,6 +8,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
+def repeated(times: int) -> str:
+    """What to put behind a thing that is told once, and was there more often."""
+    return f" ({times} times)" if times > 1 else ""
+
+
 def first_line(text: str) -> str:
     """The first line that says anything."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -289,6 +289,18 @@ def noting(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def test_an_attribute_of_a_function_is_put_back_whatever_its_name() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        step._calls += 1  # type: ignore[attr-defined]
+        return x * step._calls  # type: ignore[attr-defined,no-any-return]
+
+    step._calls = 0  # type: ignore[attr-defined]
+
+    entry = hold(lambda lane: lane.run(step, (X,), (X,)), lane="capture", **ANYTHING)
+
+    assert (entry.verdict, vars(step)["_calls"]) == ("held", 0)
+
+
 def test_a_note_that_torch_makes_on_a_function_stays() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         return x * 2
