@@ -20,7 +20,9 @@ def compile_contract(*function: Any, **limits: Any) -> pytest.MarkDecorator | An
         max_recompiles (int): code compiled again for a frame that had compiled code
         max_graph_breaks (int): distinct graph breaks: user line and torch's kind
         max_graphs (int): graphs that Dynamo made
-        max_eager_frames (int): frames with something to compile that were given back to eager; 0 unless said
+        max_eager_frames (int): frames with something to compile that ran eager, given back by Dynamo or skipped by its
+            rules; 0 unless said
+        max_eager_ops (int): operators of a steady call that ran eager, whatever the reason
         min_ops_captured (int): call nodes in the graphs; 1 unless said
         fullgraph (bool): no graph break, no frame given back to eager
         allow_recompile_limit (bool): reaching the recompile limit is no violation

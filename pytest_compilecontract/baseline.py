@@ -340,7 +340,7 @@ def refusal(entry: Entry) -> str:
         return "nothing was captured"
     if entry.measurement.limit_hits and not entry.limits.get("allow_recompile_limit"):
         return "the recompile limit was reached"
-    if entry.measurement.lost_frames and not entry.limits.get("max_eager_frames"):
+    if entry.measurement.frames_run_eager and not entry.limits.get("max_eager_frames"):
         return "frames were left eager"
     return ""
 
@@ -369,6 +369,8 @@ def kept_measurement(measurement: Measurement) -> Measurement:
     changes: dict[str, Any] = {name: getattr(empty, name) for name in _NOT_KEPT}
     if measurement.graph_breaks is not None:
         changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
+    if measurement.operators_run is not None:
+        changes["operators_run"] = replace(measurement.operators_run, modules={}, lines={})
     if measurement.numerics is not None:
         changes["numerics"] = _kept_numerics(measurement.numerics)
     changes["unmeasured"] = {

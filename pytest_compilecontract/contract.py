@@ -25,6 +25,7 @@ from pytest_compilecontract.measurement import (
     Speed,
     StateChange,
     StepKernels,
+    StepOperators,
 )
 from pytest_compilecontract.wording import counted, first_line, repeated
 
@@ -47,6 +48,7 @@ class Limits:
     max_graph_breaks: int | None = None
     max_graphs: int | None = None
     max_eager_frames: int | None = None
+    max_eager_ops: int | None = None
     min_ops_captured: int | None = None
     fullgraph: bool | None = None
     allow_recompile_limit: bool | None = None
@@ -158,12 +160,13 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     breaks = _break_lines(seen.graph_breaks or ())
     recompiles = _recompile_lines(seen.compiled_again or ())
     eager = _eager_lines(seen.eager_frames or ())
-    lost = _eager_lines(seen.lost_frames or ())
+    lost = _eager_lines(seen.frames_run_eager or ())
     for limit, metric, count, details in (
         ("max_graph_breaks", "graph_breaks", _length(seen.graph_breaks), breaks),
         ("max_recompiles", "recompiles", _length(seen.compiled_again), recompiles),
         ("max_graphs", "graphs", seen.graphs, breaks + recompiles),
-        ("max_eager_frames", "eager_frames", _length(seen.lost_frames), lost),
+        ("max_eager_frames", "eager_frames", _length(seen.frames_run_eager), lost),
+        ("max_eager_ops", "operators_run", seen.eager_ops, _operator_lines(seen.operators_run)),
         ("min_ops_captured", "ops_captured", seen.ops_captured, eager + breaks or _nothing_lines(seen)),
     ):
         bound, label = _bound(limits, limit)
@@ -356,7 +359,7 @@ def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> It
         return
     counts = {
         "graph_breaks": _length(seen.graph_breaks),
-        "eager_frames": _length(seen.lost_frames),
+        "eager_frames": _length(seen.frames_run_eager),
         "graphs": seen.graphs,
     }
     if counts["graph_breaks"] or counts["eager_frames"] or counts["graphs"] == 0:
@@ -365,7 +368,7 @@ def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> It
             for count, noun in zip(counts.values(), ("graph break", "eager frame", "graph"), strict=True)
             if count is not None
         )
-        details = _break_lines(seen.graph_breaks or ()) + _eager_lines(seen.lost_frames or ())
+        details = _break_lines(seen.graph_breaks or ()) + _eager_lines(seen.frames_run_eager or ())
         yield Violation(limit="fullgraph=True", measured=measured, details=details)
     elif None in counts.values():
         whys = dict.fromkeys(_why(seen, metric) for metric, count in counts.items() if count is None)
@@ -517,6 +520,15 @@ def _eager_lines(frames: Sequence[EagerFrame]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _operator_lines(found: StepOperators | None) -> tuple[str, ...]:
+    lines: list[str] = []
+    for each in found.groups if found is not None else ():
+        place = each.location or each.frame
+        lines += [_line(place) if place is not None else "not in a line of the project", f"  {each.told}"]
+        lines += [f"  in {each.name}" if each.name else "  the call that the graph break stands for"]
+    return tuple(lines)
+
+
 def _nothing_lines(seen: Measurement) -> tuple[str, ...]:
     """What to say of a test in which Dynamo had nothing to do at all."""
     if seen.graphs or seen.first_compiles or seen.recompiles or seen.limit_hits:
@@ -653,6 +665,7 @@ _LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "max_graph_breaks": _COUNT,
     "max_graphs": _COUNT,
     "max_eager_frames": _COUNT,
+    "max_eager_ops": _COUNT,
     "min_ops_captured": _COUNT,
     "fullgraph": _FLAG,
     "allow_recompile_limit": _FLAG,

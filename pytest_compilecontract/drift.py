@@ -23,6 +23,7 @@ from pytest_compilecontract.identity import (
     comparable,
     difference_key,
     eager_key,
+    eager_ops_key,
     failure_key,
     limit_hit_key,
     recompile_key,
@@ -32,6 +33,7 @@ from pytest_compilecontract.measurement import (
     CompileFailure,
     Difference,
     EagerFrame,
+    EagerOps,
     GraphBreak,
     LimitHit,
     Location,
@@ -684,6 +686,8 @@ class _Pair:
             return True
         if gates and (before is None) != (after is None):
             side = self._new if after is None else self._old
+            if METRICS[metric].young and not _why(side, told or metric):
+                return False
             when = "any more" if after is None else "before"
             self.unknown.append(f"{told or metric}: not measured {when}{_why(side, told or metric)}")
         return False
@@ -870,6 +874,20 @@ def _eager_fact(found: EagerFrame) -> Fact:
     return Fact(where=where, source=place.source.strip(), reason=reason)
 
 
+def _eager_ops(seen: Measurement) -> _Facts | None:
+    if seen.operators_run is None:
+        return None
+    skipped = seen.operators_run.skipped
+    found = _facts(skipped, eager_ops_key, _eager_ops_fact)
+    return found and replace(found, count=sum(sum(each.operators.values()) for each in skipped))
+
+
+def _eager_ops_fact(found: EagerOps) -> Fact:
+    place = found.location or found.frame
+    assert place is not None
+    return Fact(where=str(place), source=place.source.strip(), reason=found.sentence)
+
+
 def _limit_hits(seen: Measurement) -> _Facts | None:
     return _facts(seen.limit_hits, limit_hit_key, _limit_hit_fact)
 
@@ -986,6 +1004,7 @@ _FACTS: dict[str, Callable[[Measurement], _Facts | None]] = {
     "graph_breaks": _breaks,
     "recompiles": _recompiles,
     "eager_frames": _eager_frames,
+    "eager_ops": _eager_ops,
     "limit_hits": _limit_hits,
     "numerics": _numerics,
     "state_dict": _state_dict,
@@ -996,6 +1015,7 @@ _FACTS: dict[str, Callable[[Measurement], _Facts | None]] = {
 _FIELD_OF = {
     "state_dict": "state_change",
     "errors": "backend_failures",
+    "eager_ops": "operators_run",
     "kernels_a_step": "kernels",
     "peak_bytes": "memory",
     "device_seconds": "speed",

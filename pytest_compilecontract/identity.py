@@ -15,6 +15,7 @@ from pytest_compilecontract.measurement import (
     CompileFailure,
     Difference,
     EagerFrame,
+    EagerOps,
     GraphBreak,
     LimitHit,
     Location,
@@ -98,6 +99,13 @@ def recompile_key(found: Recompile) -> Key:
 def eager_key(found: EagerFrame) -> Key:
     """The function, and why it is eager: what of it was compiled before a break is told by what was captured."""
     return (*_frame_key(found.frame), found.cause)
+
+
+def eager_ops_key(found: EagerOps) -> Key:
+    """The line that leads to the skipped frame; which of torch's functions is skipped there is torch's affair."""
+    if found.location is not None:
+        return _location_key(found.location)
+    return _frame_key(found.frame) if found.frame is not None else (found.name,)
 
 
 def limit_hit_key(found: LimitHit) -> Key:

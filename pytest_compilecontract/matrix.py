@@ -21,6 +21,7 @@ _FIRST = (
     "numerics",
     "capture",
     "eager_frames",
+    "eager_ops",
     "limit_hits",
     "graph_breaks",
     "recompiles",

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 EagerCause = Literal[
-    "graph break", "error", "suppressed error", "nothing to compile", "nothing more to compile", "by request"
+    "graph break", "error", "suppressed error", "nothing to compile", "nothing more to compile", "by request", "skipped"
 ]
+WhyEager = Literal["skipped", "graph break", "frame"]
 Phase = Literal["cold", "warm-up", "steady"]
 # Why a metric that only a GPU can feed is None where it means nothing: a limit on it is then not judged.
 NO_CUDA = "no CUDA device"
@@ -80,6 +81,57 @@ class EagerFrame:
     reason: str
     location: Location | None = None
     continuation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EagerOps:
+    """Operators that ran eager in a steady call, from one place.
+
+    `why` is "skipped" where they are in a frame that Dynamo never tries (torch's own or installed code, after a graph
+    break in it), "graph break" where they are the very call that a graph break stands for, as `.item()` or a function
+    that is disabled, and "frame" where another metric has their frame: one that was given up, or is at its limit.
+    `frame` is the frame that ran eager, called `name`; `location` the innermost line that leads there and that is
+    neither torch's nor Python's; `broke` the graph break in the frame or below it. `operators` are by torch's names.
+    """
+
+    why: WhyEager
+    operators: dict[str, int]
+    frame: Location | None = None
+    name: str = ""
+    location: Location | None = None
+    broke: Location | None = None
+
+    @property
+    def told(self) -> str:
+        """The operators, as "4 linear, 4 relu"."""
+        return ", ".join(f"{count} {name}" for name, count in self.operators.items())
+
+    @property
+    def sentence(self) -> str:
+        """What ran eager, and why Dynamo never tries it."""
+        whose = "torch's own code" if self.frame is not None and self.frame.file.startswith("torch/") else "skipped"
+        broke = f" and broke at {self.broke.file}:{self.broke.line}" if self.broke is not None else ""
+        return f"all of {self.name} runs eager, {self.told}: it is {whose}{broke}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOperators:
+    """The operators of one steady call of the compiled target: how many ran compiled, and how many eager.
+
+    Compiled are the operators of the graphs that ran; eager those that the dispatcher was asked for outside of them.
+    `modules` and `lines` have both numbers by the module's path, and by the line that is neither torch's nor Python's.
+    """
+
+    compiled: int
+    eager: int
+    modules: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lines: dict[str, tuple[int, int]] = field(default_factory=dict)
+    groups: tuple[EagerOps, ...] = ()
+
+    @property
+    def skipped(self) -> tuple[EagerOps, ...]:
+        """Those that ran eager in frames that no other metric knows of."""
+        return tuple(each for each in self.groups if each.why == "skipped")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -368,6 +420,7 @@ class Measurement:
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
+    operators_run     the operators of one steady call, compiled and eager
     overwritten       outputs that a later call changed after they were returned
     cuda_graphs, kernels, host_syncs, memory, speed
                       of steady steps on a CUDA device, after the calls that are counted
@@ -403,6 +456,7 @@ class Measurement:
     caches: dict[str, int] | None = None
     counters: dict[str, dict[str, int]] | None = None
     capture_targets: CaptureTargets | None = None
+    operators_run: StepOperators | None = None
     overwritten: tuple[str, ...] | None = None
     cuda_graphs: CudaGraphs | None = None
     kernels: StepKernels | None = None
@@ -420,6 +474,21 @@ class Measurement:
             return None
         lost = tuple(frame for frame in self.eager_frames if frame.cause != "nothing to compile")
         return lost + (self.eager_by_request or ())
+
+    @property
+    def skipped_frames(self) -> tuple[EagerFrame, ...]:
+        """The frames that Dynamo skips by rule and whose operators ran eager in a steady call, if one was recorded."""
+        return tuple(map(_skipped, self.operators_run.skipped)) if self.operators_run is not None else ()
+
+    @property
+    def frames_run_eager(self) -> tuple[EagerFrame, ...] | None:
+        """All frames with something to compile that ran eager: those that Dynamo gave back, and those that it skips."""
+        return None if self.lost_frames is None else self.lost_frames + self.skipped_frames
+
+    @property
+    def eager_ops(self) -> int | None:
+        """Operators of a steady call that ran eager, whatever the reason."""
+        return None if self.operators_run is None else self.operators_run.eager
 
     @property
     def compiled_again(self) -> tuple[Recompile, ...] | None:
@@ -442,6 +511,11 @@ class Measurement:
         return None if self.speed is None else self.speed.compiled.median
 
 
+def _skipped(found: EagerOps) -> EagerFrame:
+    assert found.frame is not None
+    return EagerFrame(frame=found.frame, cause="skipped", reason=found.sentence, location=found.location)
+
+
 def combined(parts: tuple[Measurement, ...]) -> Measurement:
     """One measurement for a test that measured several times: counts add up, facts follow one another."""
     if len(parts) == 1:
@@ -462,7 +536,7 @@ def _joined(name: str, values: list[Any]) -> Any:
     if name in _OF_WORST:
         # A part that could not be measured is not known to be better than the others.
         return None if None in values else max(values, key=_OF_WORST[name])
-    if name in ("cuda_graphs", "capture_targets"):
+    if name in _JOIN:
         return None if None in values else _JOIN[name](values)
     if name in ("numerics", "state_change", "raised"):
         return _joined_optional(name, [value for value in values if value is not None])
@@ -519,7 +593,26 @@ def _joined_targets(values: list[CaptureTargets]) -> CaptureTargets:
     )
 
 
-_JOIN: dict[str, Callable[[list[Any]], Any]] = {"cuda_graphs": _joined_graphs, "capture_targets": _joined_targets}
+def _joined_operators(values: list[StepOperators]) -> StepOperators:
+    def both(tables: list[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+        names = sorted({name for table in tables for name in table})
+        found = {name: [table[name] for table in tables if name in table] for name in names}
+        return {name: (sum(each[0] for each in pairs), sum(each[1] for each in pairs)) for name, pairs in found.items()}
+
+    return StepOperators(
+        compiled=sum(each.compiled for each in values),
+        eager=sum(each.eager for each in values),
+        modules=both([each.modules for each in values]),
+        lines=both([each.lines for each in values]),
+        groups=tuple(group for each in values for group in each.groups),
+    )
+
+
+_JOIN: dict[str, Callable[[list[Any]], Any]] = {
+    "cuda_graphs": _joined_graphs,
+    "capture_targets": _joined_targets,
+    "operators_run": _joined_operators,
+}
 _OF_WORST: dict[str, Callable[[Any], float]] = {
     "kernels": lambda each: each.compiled.total,
     "memory": lambda each: each.growth_bytes or each.ratio,

@@ -32,7 +32,8 @@ class Metric:
 
     `better` is None where neither direction is. `banded` metrics move by themselves: what lies within the spread over
     repeats (`--contract-repeat`) is no change, and without a spread on both sides they are not compared. One that is
-    `counted` may then be judged by the policy's width alone. `gates` is the default policy's word.
+    `counted` may then be judged by the policy's width alone. `gates` is the default policy's word. A `young` one is not
+    in receipts of older versions of this package, which say nothing of it: then it is not compared.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Metric:
     banded: bool = False
     counted: bool = False
     gates: bool = False
+    young: bool = False
 
 
 METRICS: dict[str, Metric] = {
@@ -54,6 +56,7 @@ METRICS: dict[str, Metric] = {
         Metric(name="graph_breaks", label="graph breaks", better="lower", gates=True),
         Metric(name="recompiles", label="recompiles", better="lower", gates=True),
         Metric(name="eager_frames", label="eager frames", better="lower", gates=True),
+        Metric(name="eager_ops", label="operators in skipped frames", better="lower", gates=True, young=True),
         Metric(name="limit_hits", label="recompile limit hits", better="lower", gates=True),
         Metric(name="ops_captured", label="ops captured", better="higher", banded=True, counted=True, gates=True),
         Metric(name="numerics", label="numeric differences", better="lower", gates=True),

@@ -14,7 +14,7 @@ from pytest_compilecontract.receipt import Entry
 _COUNTS: dict[str, Callable[[Measurement], int | None]] = {
     "max_graph_breaks": lambda seen: None if seen.graph_breaks is None else len(seen.graph_breaks),
     "max_recompiles": lambda seen: None if seen.recompiles is None else len(seen.recompiles),
-    "max_eager_frames": lambda seen: None if seen.lost_frames is None else len(seen.lost_frames),
+    "max_eager_frames": lambda seen: None if seen.frames_run_eager is None else len(seen.frames_run_eager),
 }
 
 

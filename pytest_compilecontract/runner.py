@@ -23,12 +23,13 @@ from .contract import Limits
 from .errors import UsageError
 from .isolation import SEED, GlobalSettings
 from .lanes import Lane
-from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange
+from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange, StepOperators
 from .measuring import Measuring, synchronize
 from .probes import device as devices
 from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
+from .probes.operators import Untold, operators_of
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
@@ -312,6 +313,7 @@ class Runner:
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
                 measuring.close()
                 self._kept_alive(trail, eager)
+                operators, untold = self._operators(compiled, program, calls, state, measuring, trail)
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
                 if not on_cuda:
                     facts = nowhere()
@@ -335,8 +337,12 @@ class Runner:
                     facts = self._steady(steps, target, compiled, tuple(by_call))
         finally:
             self._measuring = None
-        measured = replace(measuring.measurement(), overhead_seconds=overhead, state_change=change)
+        measured = replace(
+            measuring.measurement(), overhead_seconds=overhead, state_change=change, operators_run=operators
+        )
         measured = with_facts(measured, facts)
+        if operators is None:
+            measured = _without(measured, "operators_run", untold)
         if self._limits.capture_targets is not None:
             found = capture_targets(self._limits.capture_targets, measuring.ledger.classes())
             measured = replace(measured, capture_targets=found)
@@ -379,6 +385,29 @@ class Runner:
         except Exception as error:
             self._refuse_when_lost(error, "in a steady step", compiled=True)
             raise
+
+    def _operators(
+        self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail
+    ) -> tuple[StepOperators | None, str]:
+        """The operators of the last call, made once more; or None and why."""
+        if isinstance(program, Body):
+            return None, "the body of the test makes its own calls"
+        if trail.error is not None:
+            return None, "the run raised"
+        around = Surroundings(
+            autocast=self._autocast, before_backward=lambda _: None, leaves=state.tensors, recorded=False
+        )
+        args, kwargs = numerics.Copies(state.reached()).of((calls[-1].args, calls[-1].kwargs))
+        modules = {id(each): path for top in state.modules for path, each in top.named_modules()}
+        try:
+            step = partial(program.start(compiled, around), call(*args, **kwargs), Trail(), "")
+            return operators_of(step, ledger=measuring.ledger, paths=self._paths, modules=modules), ""
+        except Untold as reason:
+            return None, str(reason)
+        except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
+            self._refuse_when_lost(error, "in a repeated call", compiled=True)
+            memory.let_go(error)
+            return None, f"a repeated call raises {type(error).__name__}"
 
     def _overhead(
         self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring, trail: Trail

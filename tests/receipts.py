@@ -13,6 +13,7 @@ from pytest_compilecontract.measurement import (
     CudaGraphs,
     Difference,
     EagerFrame,
+    EagerOps,
     GraphBreak,
     GraphSkip,
     GraphStep,
@@ -26,6 +27,7 @@ from pytest_compilecontract.measurement import (
     Recompile,
     StateChange,
     StepKernels,
+    StepOperators,
 )
 from pytest_compilecontract.policy import BANDED, METRICS, Metric
 from pytest_compilecontract.receipt import Entry, Environment, Receipt
@@ -52,6 +54,14 @@ RECOMPILE = Recompile(
     frame=FORWARD, kind="dynamic", guard="tensor 'x' size mismatch at index 0. expected 3, actual 4", continuation=True
 )
 EAGER = EagerFrame(frame=FORWARD, cause="graph break", reason="a loop", location=ITEM)
+SKIPPED = EagerOps(
+    why="skipped",
+    frame=Location(file="torch/nn/modules/container.py", line=248, function="forward"),
+    name="Sequential.forward",
+    location=CALLER,
+    broke=ITEM,
+    operators={"linear": 4, "relu": 4},
+)
 LIMIT_HIT = LimitHit(frame=FORWARD, limit="recompile_limit", reason="recompile_limit reached (8)")
 FAILURE = CompileFailure(frame=FORWARD, type="torch._inductor.exc.LoweringException", message="no lowering")
 DIFFERENCE = Difference(at="output[0]", kind="value", detail="worst error 3e-2 > 4e-4")
@@ -66,6 +76,7 @@ HOLDING = Measurement(
     graph_breaks=(),
     break_events=0,
     eager_frames=(),
+    operators_run=StepOperators(compiled=100, eager=0),
     limit_hits=(),
     backend_failures=(),
     errors_suppressed=(),
@@ -84,6 +95,7 @@ WORSENED: dict[str, Measurement] = {
     "graph_breaks": replace(HOLDING, graph_breaks=(BREAK,)),
     "recompiles": replace(HOLDING, recompiles=(RECOMPILE,)),
     "eager_frames": replace(HOLDING, eager_frames=(EAGER,)),
+    "eager_ops": replace(HOLDING, operators_run=StepOperators(compiled=92, eager=8, groups=(SKIPPED,))),
     "limit_hits": replace(HOLDING, limit_hits=(LIMIT_HIT,)),
     "ops_captured": replace(HOLDING, ops_captured=94),
     "capture": replace(HOLDING, graphs_executed=0),

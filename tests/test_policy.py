@@ -25,6 +25,7 @@ def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
         "capture",
         "cuda_graphs",
         "eager_frames",
+        "eager_ops",
         "errors",
         "frontier",
         "fullgraph",

@@ -16,10 +16,12 @@ only recorded (tests/with_torch/test_scenarios.py holds the cases that tell).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import json
 import logging
+import operator
 import re
 import sys
 import threading
@@ -50,6 +52,13 @@ from .targets import class_name, classes_in
 RESUME = "torch_dynamo_resume_in_"
 LIMIT_TYPE = "Dynamo recompile limit exceeded"
 LIMIT_EXCEPTIONS = ("RecompileLimitExceeded", "FailOnRecompileLimitHit")
+_STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
+# Dynamo's source of a module: `L['self']._modules['block'].act`, in one release or another.
+_OF_A_PATH: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^[LG]\['\w+'\]"), ""),
+    (re.compile(r"\._orig_mod\b"), ""),
+    (re.compile(r"(?:\._modules)?\['?(\w+)'?\]"), r".\1"),
+)
 # What each metric needs: a metric whose tap is missing is None, with the tap's reason.
 NEEDS: dict[str, tuple[str, ...]] = {
     "graphs": ("call_user_compiler",),
@@ -75,9 +84,13 @@ COUNTING = frozenset(("convert_frame", "_compile", "recompilation_reasons", "log
 DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 
 
+# Where operators of a graph come from: the module's path, the files and lines of the stack, and how many they are.
+Place = tuple[str, tuple[tuple[str, int], ...], int]
+
+
 @dataclass(kw_only=True, slots=True)
 class Graph:
-    """One graph handed to the backend; `kept` once the backend returned."""
+    """One graph handed to the backend; `kept` once the backend returned. `places` are where its operators come from."""
 
     operations: Counter[str]
     symbolic: bool
@@ -85,6 +98,7 @@ class Graph:
     pieces: int = 0
     restarted: bool = False
     classes: frozenset[str] = frozenset()
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -145,7 +159,8 @@ class Ledger:
     """Record every attempt, on every thread, while entered.
 
     Use as a context manager, once. The facts are read after leaving, or at any time in between. `executed` counts the
-    compiled graphs that ran; while a `clock` is set, `seconds_inside` adds up what it shows of their time. `strangers`
+    compiled graphs that ran; while a `clock` is set, `seconds_inside` adds up what it shows of their time, and what is
+    `around` is put around each. `strangers`
     are threads that were there before and compile: whose work they do is not known. `calls` looks at every call of
     compiled code, not only at those after the first change of stance.
     """
@@ -159,6 +174,7 @@ class Ledger:
         self._paths = paths
         self.executed = 0
         self.clock: Callable[[], float] | None = None
+        self.around: Callable[[Graph], contextlib.AbstractContextManager[None]] | None = None
         self.seconds_inside = 0.0
         self._counting_lock = threading.Lock()
         self._seen: dict[CodeType, weakref.WeakSet[Any]] = {}
@@ -344,7 +360,7 @@ class Ledger:
         graph.kept = "specialization" not in getattr(arguments.get("gm"), "meta", {})
         if not stack:
             return compiled
-        return self._counting(compiled)
+        return self._counting(compiled, graph)
 
     def _on_piece(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         graph = getattr(self._local, "graph", None)
@@ -366,7 +382,7 @@ class Ledger:
         if stack := self._stack():
             stack[-1].told += 1
 
-    def _counting(self, compiled: Any) -> Any:
+    def _counting(self, compiled: Any, graph: Graph) -> Any:
         """The same compiled graph, counted each time it runs, on any thread."""
         run = _forced(compiled)
 
@@ -374,6 +390,9 @@ class Ledger:
             with self._counting_lock:
                 self.executed += 1
             self._count_here()[0] += 1
+            if (around := self.around) is not None:
+                with around(graph):
+                    return run(*args, **kwargs)
             if (clock := self.clock) is None:
                 return run(*args, **kwargs)
             started = clock()
@@ -500,6 +519,10 @@ class Ledger:
     def _innermost(self, files: list[str]) -> int:
         """Which frame of a stack has the innermost line that a person can change; the last where none has."""
         return max((at for at, file in enumerate(files) if not self._paths.is_out_of_reach(file)), default=-1)
+
+    def break_of(self, attempt: Attempt) -> GraphBreak:
+        """The graph break that an attempt ended with."""
+        return self._graph_break(attempt)
 
     def _graph_break(self, attempt: Attempt) -> GraphBreak:
         assert attempt.broke is not None
@@ -731,7 +754,38 @@ def _graph_of(module: Any, example_inputs: Any) -> Graph:
     return Graph(
         operations=Counter(_name_of(node.target) for node in nodes if node.op.startswith("call_")),
         symbolic=any(_is_symbolic(value) for value in example_inputs or ()),
+        places=_places_in(nodes),
     )
+
+
+def _places_in(nodes: Any) -> tuple[Place, ...]:
+    """Where the operators of a graph come from; what only takes a number or an item of a tuple is none."""
+    found: Counter[tuple[str, tuple[tuple[str, int], ...]]] = Counter()
+    torch = importlib.import_module("torch")
+    for node in nodes:
+        if not node.op.startswith("call_") or node.meta.get("example_value", torch.Tensor) is None:
+            continue
+        value = node.meta.get("example_value")
+        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size)):
+            continue
+        if node.target is operator.getitem and isinstance(_value_of(node.args[0]), (tuple, list, torch.Size)):
+            continue
+        stack = tuple((file, int(line)) for file, line in _STACK_LINE.findall(node.meta.get("stack_trace") or ""))
+        found[_module_path(node), stack] += 1
+    return tuple((path, stack, times) for (path, stack), times in found.items())
+
+
+def _value_of(argument: Any) -> Any:
+    return getattr(argument, "meta", {}).get("example_value")
+
+
+def _module_path(node: Any) -> str:
+    """The path of the module that an operation was traced in, as `named_modules` has it: of the compiled module on."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    for pattern, put in _OF_A_PATH:
+        path = pattern.sub(put, path)
+    return path.strip(".")
 
 
 def _name_of(target: Any) -> str:

@@ -254,6 +254,7 @@ class _Data:
             return
         for metric in ("graph_breaks", "recompiles", "eager_frames", "limit_hits"):
             yield self._line(metric, METRICS[metric].label, *_counted(metric, entry, facts))
+        yield self._line("eager_ops", "operators that ran eager", _known(seen, "eager_ops"), facts.get("eager_ops", ()))
         yield self._line("numerics", "numeric differences", *_counted("numerics", entry, facts))
         yield self._line("state_dict", "state dict changes", *_counted("state_dict", entry, facts))
         for name in ("graphs", "ops_captured", "graphs_executed", "backward_graphs"):

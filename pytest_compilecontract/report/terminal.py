@@ -112,7 +112,7 @@ def counts_of(measurement: Measurement) -> dict[str, int | None]:
         "graphs": measurement.graphs,
         "graph_breaks": None if measurement.graph_breaks is None else len(measurement.graph_breaks),
         "recompiles": None if measurement.compiled_again is None else len(measurement.compiled_again),
-        "eager_frames": None if measurement.lost_frames is None else len(measurement.lost_frames),
+        "eager_frames": None if measurement.frames_run_eager is None else len(measurement.frames_run_eager),
         "limit_hits": None if measurement.limit_hits is None else len(measurement.limit_hits),
         "resets": measurement.resets,
         "ops_captured": measurement.ops_captured,

@@ -1,0 +1,385 @@
+"""What ran eager: every operator of one steady call, by torch's profiler, and whether a compiled graph ran it.
+
+What Dynamo tried says nothing of frames that it never tries: after a graph break in torch's own or installed code it
+skips that frame by rule, and each of the operators there runs eager in every call. So the call itself is recorded.
+
+An operator is what the dispatcher was asked for by name (`aten::linear`; what that asks for in turn is part of it). It
+ran compiled where it lies inside a mark of ours, set around each compiled graph that runs. torch's own span
+"Torch-Compiled Region" lasts for the whole call of a compiled frame, eager parts included; what it tells is which
+Python frame is Dynamo's code. Only what a compiled callable does is looked at, from its entry in
+torch/_dynamo/eval_frame.py on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any
+
+from ..measurement import EagerOps, Location, StepOperators, WhyEager
+from .dynamo import Attempt, Graph, Ledger, user_function
+from .source import Paths
+from .taps import Taps
+
+# What torch.compile returns, in torch._dynamo.eval_frame._TorchDynamoContext.__call__.
+ENTRANCE = "compile_wrapper"
+MARK = "compilecontract: a compiled graph"
+REGION = "Torch-Compiled Region"
+# What torch does between graphs, and no part of the user's program: guards may call operators.
+LOOKUP = "TorchDynamo Cache Lookup"
+# Silences the lines that Kineto prints when a profile starts (libkineto/src/Logger.cpp); read anew at each start.
+QUIET = {"KINETO_LOG_LEVEL": "6"}
+# Frames that only lead to a module's forward.
+_CALLS_A_MODULE = ("_wrapped_call_impl", "_call_impl", "inner", "__call__")
+
+
+class Untold(Exception):  # noqa: N818 - no error of anybody's: the reason why the operators are not known
+    """The call did not show its operators; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Frame:
+    """A Python frame of the call: its code, the line that runs in it (0: not known), whether the code is Dynamo's.
+
+    `number` tells one run of a function from another.
+    """
+
+    number: int
+    file: str
+    first: int
+    name: str
+    line: int
+    dynamos: bool = False
+    module: str = ""
+    module_id: int = 0
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The operators found so far, with the frames that they were called from."""
+
+    graphs: list[tuple[_Frame, ...]] = field(default_factory=list)
+    calls: int = 0
+    operators: list[tuple[str, tuple[_Frame, ...]]] = field(default_factory=list)
+
+
+def operators_of(
+    step: Callable[[], object], *, ledger: Ledger, paths: Paths, modules: Mapping[int, str]
+) -> StepOperators:
+    """Make a steady call and tell its operators. `modules` are the paths of the target's modules by their ids.
+
+    Raises:
+        Untold: this torch cannot tell, or the call was no steady one.
+    """
+    entrances = _entrances()
+    attempts = len(ledger.attempts)
+    ran: list[Graph] = []
+    roots = _profiled(lambda: _marked(step, ledger, ran))
+    if len(ledger.attempts) > attempts:
+        raise Untold("a repeated call compiles again")
+    walk = _Walk()
+    for root in roots:
+        _visit(root, (), None, walk, entrances)
+    if len(walk.graphs) != len(ran):
+        seen = f"{len(walk.graphs)} of {len(ran)}"
+        raise Untold(f"torch's profiler saw {seen} compiled graphs: some ran in another thread")
+    return _Told(ledger, paths, modules).operators(walk.operators, list(zip(ran, walk.graphs, strict=True)))
+
+
+def _entrances() -> frozenset[tuple[str, str]]:
+    """The functions through which compiled code is called, by file and name."""
+    module = importlib.import_module("torch._dynamo.eval_frame")
+    call = vars(getattr(module, "_TorchDynamoContext", object)).get("__call__")
+    inner = [each for each in getattr(getattr(call, "__code__", None), "co_consts", ()) if isinstance(each, CodeType)]
+    found = frozenset((each.co_filename, each.co_name) for each in inner if each.co_name == ENTRANCE)
+    if not found:
+        raise Untold(f"torch has no torch._dynamo.eval_frame._TorchDynamoContext.__call__.{ENTRANCE}")
+    return found
+
+
+def _marked(step: Callable[[], object], ledger: Ledger, ran: list[Graph]) -> None:
+    record = getattr(importlib.import_module("torch._C._profiler"), "_RecordFunctionFast", None)
+    if record is None:
+        raise Untold("torch has no torch._C._profiler._RecordFunctionFast")
+
+    def around(graph: Graph) -> Any:
+        ran.append(graph)
+        # Entered by who runs the graph: a frame of ours between them would be no part of what the mark spans.
+        return record(MARK)
+
+    ledger.around = around
+    try:
+        step()
+    finally:
+        ledger.around = None
+
+
+def _profiled(step: Callable[[], object]) -> list[Any]:
+    """The events of a step as trees, one a thread, Python's calls among them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    running = getattr(importlib.import_module("torch.autograd"), "_profiler_enabled", lambda: False)
+    if running():
+        # A second one ends the first.
+        raise Untold("torch's profiler is running already")
+    quiet = {name: value for name, value in QUIET.items() if name not in os.environ}
+    with contextlib.ExitStack() as stack:
+        taps = stack.enter_context(Taps())
+        # Files by their whole names, as code objects have them.
+        tracer = importlib.import_module("torch.profiler.python_tracer")
+        taps.set("names", tracer, "_prefix_regex", lambda _original: [])
+        if taps.missing:
+            raise Untold(taps.missing["names"])
+        os.environ.update(quiet)
+        stack.callback(lambda: [os.environ.pop(name, None) for name in quiet])
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # torch 2.11 warns of profiles of more than one cycle, which this is not
+        try:
+            taken = stack.enter_context(profile(activities=[ProfilerActivity.CPU], with_stack=True))
+        except RuntimeError as error:
+            raise Untold(f"torch's profiler cannot be used: {str(error).splitlines()[0]}") from error
+        step()
+    results = getattr(getattr(taken, "profiler", None), "kineto_results", None)
+    tree: Callable[[], list[Any]] | None = getattr(results, "experimental_event_tree", None)
+    if tree is None:
+        raise Untold("torch's profiler has no experimental_event_tree")
+    return tree()
+
+
+def _visit(
+    event: Any,
+    frames: tuple[_Frame, ...],
+    depth: int | None,
+    walk: _Walk,
+    entrances: frozenset[tuple[str, str]],
+) -> None:
+    """Follow an event. `frames` are the Python frames around it; from `depth` on they are in a compiled callable."""
+    pending = [(event, frames, depth, False)]
+    while pending:
+        event, frames, depth, dynamos = pending.pop()
+        tag, fields = event.typed
+        kind = tag.name
+        if kind == "TorchOp":
+            name = event.name
+            if name == MARK:
+                walk.graphs.append(frames)
+                continue
+            if name == LOOKUP:
+                continue
+            if "::" in name and not name.startswith(("autograd::", "profiler::")):
+                if depth is not None:
+                    walk.operators.append((name, frames[depth:]))
+                continue
+            dynamos = name.startswith(REGION)
+        elif kind in ("PyCall", "PyCCall"):
+            frames = _at_line(frames, fields.caller.line_number)
+            if kind == "PyCall":
+                walk.calls += 1
+                frame = _frame(walk.calls, fields, dynamos=dynamos)
+                frames = (*frames, frame)
+                if (frame.file, frame.name) in entrances:
+                    depth = len(frames)
+            dynamos = False
+        pending += [(each, frames, depth, dynamos) for each in reversed(event.children)]
+
+
+def _at_line(frames: tuple[_Frame, ...], line: int) -> tuple[_Frame, ...]:
+    if not frames or frames[-1].line == line:
+        return frames
+    return (*frames[:-1], replace(frames[-1], line=line))
+
+
+def _frame(number: int, fields: Any, *, dynamos: bool) -> _Frame:
+    module = fields.module
+    return _Frame(
+        number=number,
+        file=fields.callsite.file_name,
+        first=fields.callsite.line_number,
+        name=fields.callsite.function_name,
+        line=0,
+        dynamos=dynamos,
+        module=str(module.cls_name).rpartition(".")[2] if module is not None else "",
+        module_id=int(module.self_ptr) if module is not None else 0,
+    )
+
+
+class _Told:
+    """What the frames of each operator come to, by what the ledger knows of them."""
+
+    def __init__(self, ledger: Ledger, paths: Paths, modules: Mapping[int, str]) -> None:
+        self._ledger = ledger
+        self._paths = paths
+        self._modules = modules
+        self._broken = [each for each in ledger.broken() if each.broke is not None and each.broke.stack]
+        self._breaks = {
+            each.broke.stack[-1][:2]
+            for each in self._broken
+            # Dynamo's wrapper of a library's callable is not where a call of the user's stands.
+            if each.broke is not None and each.wrapped is None
+        }
+        self._ways = {
+            (*caller[:2], callee[0], callee[2])
+            for each in self._broken
+            for caller, callee in itertools.pairwise(each.broke.stack if each.broke is not None else ())
+        }
+        given_up = [each.code for each in ledger.attempts if not each.installed and _is_known(each)]
+        codes = [*given_up, *(each.code for each in ledger.stances.lost() if each.code is not None)]
+        self._known = {(code.co_filename, code.co_name): set[int]() for code in codes}
+        for code in codes:
+            self._known[code.co_filename, code.co_name] |= {code.co_firstlineno, *_lines_of(code)}
+
+    def operators(
+        self, found: list[tuple[str, tuple[_Frame, ...]]], ran: list[tuple[Graph, tuple[_Frame, ...]]]
+    ) -> StepOperators:
+        groups: dict[tuple[Any, ...], Counter[str]] = {}
+        modules: dict[str, list[int]] = {}
+        lines: dict[str, list[int]] = {}
+
+        def count(of: dict[str, list[int]], key: str, place: int, by: int = 1) -> None:
+            of.setdefault(key, [0, 0])[place] += by
+
+        callees: dict[tuple[int, int], set[int]] = {}
+        for _, frames in found:
+            for caller, callee in itertools.pairwise(frames):
+                callees.setdefault((caller.number, caller.line), set()).add(callee.number)
+        for name, frames in found:
+            why, frame = self._why(frames, callees)
+            place = self._place(frames)
+            module = self._module(frames)
+            count(modules, module, 1)
+            if place is not None:
+                count(lines, f"{place.file}:{place.line}", 1)
+            key = (why, frame and self._location(frame), place if why != "skipped" else self._caller(frames, frame))
+            groups.setdefault((*key, self._name(frames, frame), self._cause(frame)), Counter())[_short(name)] += 1
+        compiled = 0
+        for graph, frames in ran:
+            # Dynamo knows modules from the one on whose frame it compiled.
+            inside = self._module(frames)
+            for path, trace, times in graph.places:
+                compiled += times
+                count(modules, ".".join(filter(None, (inside, path))), 0, times)
+                if (line := self._line_of(trace)) is not None:
+                    count(lines, line, 0, times)
+        return StepOperators(
+            compiled=compiled,
+            eager=len(found),
+            modules={path: (both[0], both[1]) for path, both in sorted(modules.items())},
+            lines={line: (both[0], both[1]) for line, both in sorted(lines.items())},
+            groups=tuple(
+                EagerOps(
+                    why=why, frame=frame, location=place, name=name, broke=broke, operators=dict(sorted(counts.items()))
+                )
+                for (why, frame, place, name, broke), counts in groups.items()
+            ),
+        )
+
+    def _why(
+        self, frames: tuple[_Frame, ...], callees: Mapping[tuple[int, int], set[int]]
+    ) -> tuple[WhyEager, _Frame | None]:
+        """Why an operator ran eager, and the frame that did. `callees` are the calls made by each line of a frame."""
+        start = max((at for at, each in enumerate(frames) if each.dynamos), default=-1)
+        inner = frames[start + 1 :]
+        if start >= 0 and all(_is_dynamos_own(each) for each in inner):
+            # Called by Dynamo's code for the frame: what a graph break stands for, or what puts results together.
+            return "graph break", None
+        known = next((each for each in reversed(inner) if self._is_known(each)), None)
+        if known is not None:
+            return "frame", known
+        for at in range(max(start, 0), len(frames)):
+            if self._stands_for(frames[at:], callees, dynamos=at == start):
+                return "graph break", None
+        return "skipped", next((each for each in inner if not _leads_to_module(each)), inner[-1])
+
+    def _stands_for(
+        self, frames: tuple[_Frame, ...], callees: Mapping[tuple[int, int], set[int]], *, dynamos: bool
+    ) -> bool:
+        """Whether a graph break stands for the very call that the first of these frames makes.
+
+        A line may call several functions: none on the way to another graph break is meant, and in a frame that is not
+        Dynamo's code, such as a container's loop over its layers, none where the line makes more than one.
+        """
+        caller = frames[0]
+        if (caller.file, caller.line) not in self._breaks:
+            return False
+        callee = next((each for each in frames[1:] if not _leads_to_module(each)), None)
+        if callee is not None and (caller.file, caller.line, callee.file, callee.name) in self._ways:
+            return False
+        return dynamos or len(callees.get((caller.number, caller.line), ())) <= 1
+
+    def _is_known(self, frame: _Frame) -> bool:
+        """Whether another metric says already that the frame ran eager."""
+        return frame.first in self._known.get((frame.file, frame.name), ())
+
+    def _place(self, frames: tuple[_Frame, ...]) -> Location | None:
+        """The innermost line that is neither torch's nor Python's."""
+        for each in reversed(frames):
+            if not self._paths.is_out_of_reach(each.file):
+                return self._location(each, each.line or each.first)
+        return None
+
+    def _caller(self, frames: tuple[_Frame, ...], frame: _Frame | None) -> Location | None:
+        """The line that leads to a frame, which may be the frame's own caller in torch's code."""
+        at = frames.index(frame) if frame in frames else len(frames)
+        return self._place(frames[:at])
+
+    def _location(self, frame: _Frame, line: int = 0) -> Location:
+        return self._paths.location(frame.file, line or frame.first, user_function(frame.name))
+
+    def _module(self, frames: tuple[_Frame, ...]) -> str:
+        return next((self._modules[each.module_id] for each in reversed(frames) if each.module_id in self._modules), "")
+
+    def _name(self, frames: tuple[_Frame, ...], frame: _Frame | None) -> str:
+        """The frame's function as people call it: with the class of the module whose it is."""
+        if frame is None:
+            return ""
+        before = frames[: frames.index(frame)]
+        for each in reversed(before):
+            if each.module:
+                return f"{each.module}.{user_function(frame.name)}"
+            if not _leads_to_module(each):
+                break
+        return user_function(frame.name)
+
+    def _cause(self, frame: _Frame | None) -> Location | None:
+        """The graph break that was met in a frame, or below it."""
+        if frame is None:
+            return None
+        for attempt in self._broken:
+            assert attempt.broke is not None
+            if any((file, function) == (frame.file, frame.name) for file, _, function, _ in attempt.broke.stack):
+                return self._ledger.break_of(attempt).location
+        return None
+
+    def _line_of(self, trace: tuple[tuple[str, int], ...]) -> str | None:
+        for file, line in reversed(trace):
+            if not self._paths.is_out_of_reach(file):
+                return f"{self._paths.name(file)}:{line}"
+        return None
+
+
+def _is_known(attempt: Attempt) -> bool:
+    # Without an error Dynamo found nothing to compile in that call; what later calls find is news.
+    return attempt.error is not None or attempt.has_code
+
+
+def _lines_of(code: CodeType) -> set[int]:
+    return {line for _, _, line in code.co_lines() if line is not None}
+
+
+def _is_dynamos_own(frame: _Frame) -> bool:
+    return "/torch/_dynamo/" in frame.file.replace("\\", "/")
+
+
+def _leads_to_module(frame: _Frame) -> bool:
+    return bool(frame.module) or (frame.name in _CALLS_A_MODULE and "/torch/" in frame.file.replace("\\", "/"))
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("aten::")

@@ -1,0 +1,433 @@
+"""What ran eager in a steady call: measured operator by operator, so that no frame that Dynamo skips is left out."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from holding import hold, kept_limits, lane_of, measured
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_compilecontract.lanes import Lane
+from pytest_compilecontract.measurement import Measurement, StepOperators
+from pytest_compilecontract.probes import operators
+from pytest_compilecontract.receipt import Entry
+
+LANES = ("capture", "aot")
+
+
+class Watch(nn.Module):
+    """A layer that breaks the graph: it reads a value on the CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = x.abs().mean().item()
+        return x * 2
+
+
+class Net(nn.Module):
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.block = nn.Linear(4, 4), block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.block(self.stem(x)))
+
+
+def layers() -> tuple[nn.Module, ...]:
+    return nn.Linear(4, 4), nn.ReLU(), Watch(), nn.Linear(4, 4), nn.ReLU()
+
+
+def looks(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+    output.mean().item()
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].register_forward_hook(looks)
+    return model
+
+
+def activation(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) + x.mean().item()
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation=activation, batch_first=True)
+
+
+class Scaled(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight * weight.abs().max().item()
+
+
+def parametrized() -> nn.Module:
+    linear = nn.Linear(4, 4)
+    nn.utils.parametrize.register_parametrization(linear, "weight", Scaled())
+    return nn.Sequential(linear, nn.ReLU())
+
+
+def log_prob(x: torch.Tensor) -> torch.Tensor:
+    return torch.distributions.Normal(x, x.abs() + 1, validate_args=True).log_prob(x) + 1
+
+
+def run(target: Any, *calls: Any, lane: str | Lane = "aot", **limits: Any) -> Entry:
+    made = calls or ((torch.randn(2, 4),),) * 3
+    return hold(lambda compile_lane: compile_lane.run(target, *made), lane=lane, **limits)
+
+
+def of(entry: Entry) -> StepOperators:
+    found = measured(entry).operators_run
+    assert found is not None, measured(entry).unmeasured
+    return found
+
+
+def eager(entry: Entry, *why: str) -> dict[str, int]:
+    """The operators that ran eager, by name, over all groups of these reasons."""
+    found: Counter[str] = Counter()
+    for each in of(entry).groups:
+        if each.why in (why or ("skipped", "graph break", "frame")):
+            found.update(each.operators)
+    return dict(found)
+
+
+# Frames that Dynamo skips
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(
+    ("make", "skipped"),
+    [
+        pytest.param(lambda: nn.Sequential(*layers()), {"linear": 2, "relu": 2}, id="a container"),
+        pytest.param(lambda: Net(nn.Sequential(*layers())), {"linear": 2, "relu": 2}, id="a container in a module"),
+        pytest.param(hooked, {"linear": 3}, id="a forward hook"),
+        pytest.param(parametrized, {"linear": 1, "relu": 1}, id="a parametrization"),
+    ],
+)
+def test_a_break_in_torchs_own_code_leaves_all_of_it_eager(
+    make: Callable[[], nn.Module], skipped: dict[str, int], lane: str
+) -> None:
+    entry = run(make(), lane=lane, max_graph_breaks=1)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped") == skipped
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_an_encoder_layer_whose_activation_breaks(lane: str) -> None:
+    entry = run(encoder(), (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), lane=lane, max_graph_breaks=1)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped")["layer_norm"] == 2
+
+
+def test_argument_checks_of_a_distribution() -> None:
+    entry = run(log_prob, max_graph_breaks=2)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 2})
+    assert (of(entry).compiled, of(entry).eager) == (3, 19)
+
+
+def test_the_failure_says_what_runs_eager_where_and_why() -> None:
+    entry = run(Net(nn.Sequential(*layers())), max_graph_breaks=1)
+
+    (violation,) = entry.violations
+    line = Net.forward.__code__.co_firstlineno + 1
+    broke = Watch.forward.__code__.co_firstlineno + 1
+    frame, sentence, at = violation.details
+    assert frame.endswith("in forward: ran eager, skipped")
+    assert sentence == (
+        "  all of Sequential.forward runs eager, 2 linear, 2 relu: it is torch's own code and broke at "
+        f"test_operators.py:{broke}"
+    )
+    assert at == f"  at test_operators.py:{line} in forward: return F.relu(self.block(self.stem(x)))"
+
+
+def test_the_loop_of_the_project_is_told_once() -> None:
+    class Own(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self:
+                x = layer(x)
+            return x
+
+    entry = run(Net(Own(*layers())), max_graph_breaks=1)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "frame") == {"linear": 2, "relu": 2}
+
+
+def test_what_the_author_allows_holds() -> None:
+    entry = run(nn.Sequential(*layers()), max_graph_breaks=1, max_eager_frames=1, max_eager_ops=5)
+
+    assert entry.verdict == "held"
+
+
+def test_a_compiled_training_step_has_no_eager_operators_of_its_own() -> None:
+    def body(compile_lane: Any) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        compile_lane.train(model, [(torch.randn(2, 4),)] * 3)
+
+    entry = hold(body, max_graph_breaks=0, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+    assert of(entry).compiled == 3
+
+
+def test_a_training_step_whose_container_breaks() -> None:
+    entry = hold(lambda compile_lane: compile_lane.train(nn.Sequential(*layers()), [(torch.randn(2, 4),)] * 3))
+
+    assert kept_limits(entry)[1]["max_eager_frames=0 (default)"] == 1
+    assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
+
+
+# What a graph break stands for
+
+
+class Disabled(nn.Module):
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@torch.compiler.disable
+def disabled(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x.T).relu()
+
+
+def calls_disabled(x: torch.Tensor) -> torch.Tensor:
+    return disabled(x.sin()).cos()
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    if y.sum() > 100:
+        y = y * 2
+    return y.cos()
+
+
+def reduces(x: torch.Tensor) -> torch.Tensor:
+    return functools.reduce(lambda value, step: step(value), [torch.sin, lambda v: v + v.sum().item(), torch.cos], x)
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(
+    ("target", "operators_of_the_break"),
+    [
+        pytest.param(calls_disabled, {"matmul": 1, "numpy_T": 1, "relu": 1}, id="a disabled function"),
+        pytest.param(branches, {"is_nonzero": 1}, id="a branch on a tensor"),
+        pytest.param(reduces, {"item": 1}, id="item in a function that Python calls"),
+    ],
+)
+def test_the_very_call_that_a_break_stands_for_is_no_eager_frame(
+    target: Any, operators_of_the_break: dict[str, int], lane: str
+) -> None:
+    entry = run(target, lane=lane, max_graph_breaks=1)
+
+    assert entry.verdict == "held"
+    assert eager(entry) == operators_of_the_break
+    assert not of(entry).skipped
+
+
+def test_a_limit_on_operators_counts_these_too() -> None:
+    entry = run(calls_disabled, max_graph_breaks=1, max_eager_ops=2)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_ops=2": 3})
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a module"])
+def test_a_disabled_layer_excuses_nothing_beside_it(inside: bool) -> None:
+    block = nn.Sequential(nn.Linear(4, 4), Disabled(), nn.Linear(4, 4))
+    entry = run(Net(block) if inside else block, max_graph_breaks=1, min_ops_captured=0)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped")["linear"] == 2
+
+
+def test_a_disabled_function_excuses_no_other_call_of_its_line() -> None:
+    block = nn.Sequential(*layers())
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return block(x.sin()) + disabled(x).sum()
+
+    entry = run(both, max_graph_breaks=2)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
+
+
+# By module and by line
+
+
+def test_both_numbers_by_module_and_by_line() -> None:
+    entry = run(Net(nn.Sequential(*layers())), max_graph_breaks=1)
+
+    found = of(entry)
+    assert found.modules["block.0"] == (0, 1)
+    assert found.modules["block.1"] == (0, 1)
+    assert found.modules["stem"] == (1, 0)
+    assert found.modules["block.2"] == (3, 1)
+    line = Watch.forward.__code__.co_firstlineno + 1
+    assert found.lines[f"test_operators.py:{line}"] == (2, 1)
+    assert sum(each[0] for each in found.modules.values()) == found.compiled
+    assert sum(each[1] for each in found.modules.values()) == found.eager
+
+
+@pytest.mark.parametrize("lane", [*LANES, "inductor"])
+def test_a_whole_graph_ran_compiled_whatever_the_backend(lane: str) -> None:
+    entry = run(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), lane=lane, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+    assert (of(entry).compiled, of(entry).eager) == (3, 0)
+    assert of(entry).modules == {"0": (1, 0), "1": (1, 0), "2": (1, 0)}
+
+
+class Double(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def test_regions_compiled_by_the_project_leave_the_rest_to_eager_on_purpose() -> None:
+    def regions(compile_lane: Any) -> None:
+        def compile_block(model: Net) -> Net:
+            compile_lane.compile(model.block, in_place=True)
+            return model
+
+        compile_lane.run(Net(Double()), *((torch.randn(2, 4),),) * 3, compile_with=compile_block)
+
+    entry = hold(regions, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+    assert of(entry).modules == {"block": (1, 0)}
+
+
+# Where it cannot be told
+
+
+def unknown(seen: Measurement) -> str:
+    assert seen.operators_run is None
+    return seen.unmeasured["operators_run"]
+
+
+def test_a_call_that_compiles_again_tells_nothing() -> None:
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = 1.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale += 1
+            return x * (2 if str(self.scale) > "4" else 3)
+
+    entry = run(Grows(), max_recompiles=9)
+
+    assert unknown(measured(entry)) == "a repeated call compiles again"
+
+
+def test_a_call_that_raises_the_next_time_tells_nothing() -> None:
+    calls: list[int] = []
+
+    def refuses(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        if len(calls) == 3:
+            raise ValueError("no more")
+        calls.append(1)
+        return x.sin()
+
+    entry = run(refuses)
+
+    assert unknown(measured(entry)) == "a repeated call raises ValueError"
+
+
+def test_a_body_makes_its_own_calls() -> None:
+    entry = hold(lambda compile_lane: compile_lane.compare(lambda compile: compile(torch.sin)(torch.ones(3))))
+
+    assert unknown(measured(entry)) == "the body of the test makes its own calls"
+
+
+def test_a_limit_on_what_cannot_be_told_is_violated() -> None:
+    entry = hold(
+        lambda compile_lane: compile_lane.compare(lambda compile: compile(torch.sin)(torch.ones(3))), max_eager_ops=0
+    )
+
+    assert entry.verdict == "violated"
+    assert "the body of the test makes its own calls" in str(entry.violations[0].measured)
+
+
+def test_graphs_in_a_thread_that_the_profiler_does_not_see() -> None:
+    inner = nn.Linear(4, 4)
+
+    def threads(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return elsewhere(x)
+
+    @torch.compiler.disable
+    def elsewhere(x: torch.Tensor) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        worker = threading.Thread(target=lambda: found.append(compiled(x)))
+        worker.start()
+        worker.join()
+        return found[0]
+
+    compiled = torch.compile(inner, backend="aot_eager")
+    seen = measured(run(threads))
+
+    assert unknown(seen) == "torch's profiler saw 0 of 1 compiled graphs: some ran in another thread"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "reason"),
+    [
+        pytest.param(
+            torch._dynamo.eval_frame._TorchDynamoContext,
+            "__call__",
+            "torch has no torch._dynamo.eval_frame._TorchDynamoContext.__call__.compile_wrapper",
+            id="the entrance",
+        ),
+    ],
+)
+def test_a_torch_without_what_is_read_tells_why(
+    owner: Any, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda self, fn: original(self, fn))
+
+    assert unknown(measured(run(torch.sin))) == reason
+
+
+def test_a_torch_whose_profiler_tells_no_whole_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.profiler import python_tracer
+
+    monkeypatch.delattr(python_tracer, "_prefix_regex")
+
+    assert unknown(measured(run(torch.sin))) == "torch has no torch.profiler.python_tracer._prefix_regex"
+
+
+def test_a_profile_of_the_tests_own_is_left_alone() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as taken:
+        seen = measured(run(torch.sin))
+
+    assert unknown(seen) == "torch's profiler is running already"
+    assert taken.key_averages()
+
+
+def test_the_steady_call_counts_nothing() -> None:
+    with lane_of("aot") as compile_lane:
+        seen = compile_lane.run(torch.sin, *((torch.randn(2, 4),),) * 3)
+
+    assert (seen.graphs_executed, len(seen.calls or ()), seen.recompiles) == (3, 3, ())
+
+
+def test_the_quiet_of_the_profiler_is_not_left_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in operators.QUIET:
+        monkeypatch.delenv(name, raising=False)
+
+    run(torch.sin)
+
+    assert not operators.QUIET.keys() & os.environ.keys()
