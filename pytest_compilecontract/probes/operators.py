@@ -24,7 +24,7 @@ from types import CodeType
 from typing import Any
 
 from ..measurement import EagerOps, Location, StepOperators, WhyEager
-from .dynamo import Attempt, Graph, Ledger, user_function
+from .dynamo import RESUME, Attempt, Graph, Ledger, user_function
 from .source import Paths
 from .taps import Taps
 
@@ -309,7 +309,10 @@ class _Told:
         if (caller.file, caller.line) not in self._breaks:
             return False
         callee = next((each for each in frames[1:] if not _leads_to_module(each)), None)
-        if callee is not None and (caller.file, caller.line, callee.file, callee.name) in self._ways:
+        if callee is not None and (
+            # What is left of the frame after the break, not what broke it.
+            callee.name.startswith(RESUME) or (caller.file, caller.line, callee.file, callee.name) in self._ways
+        ):
             return False
         return dynamos or len(callees.get((caller.number, caller.line), ())) <= 1
 
@@ -339,6 +342,8 @@ class _Told:
         """The frame's function as people call it: with the class of the module whose it is."""
         if frame is None:
             return ""
+        if frame.name.startswith(RESUME):
+            return f"{user_function(frame.name)} after its graph break"
         before = frames[: frames.index(frame)]
         for each in reversed(before):
             if each.module:

@@ -260,6 +260,19 @@ def test_a_disabled_function_excuses_no_other_call_of_its_line() -> None:
     assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
 
 
+def test_a_frame_that_had_nothing_to_compile_in_its_first_call() -> None:
+    def late(x: torch.Tensor, more: bool) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos() + 1 if more else y
+
+    x = torch.randn(4)
+    entry = run(late, (x, False), (x, True), (x, True), max_graph_breaks=1)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped") == {"add": 1, "cos": 1}
+
+
 # By module and by line
 
 
