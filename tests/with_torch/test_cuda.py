@@ -19,6 +19,9 @@ from pytest_compilecontract.measurement import CudaGraphs, Memory, Speed, StepKe
 from pytest_compilecontract.probes import memory as device_memory
 from pytest_compilecontract.receipt import Entry
 
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 CALLS = 5
@@ -630,6 +633,67 @@ def plugin() -> list[str]:
     except ImportError:
         pass
     return ["-p", "pytest_compilecontract.plugin"]
+
+
+class Watch(nn.Module):
+    """A layer that breaks the graph: it reads a value on the CPU."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.mean = value.abs().mean().item()
+        return value * 2
+
+
+def container(*, broken: bool = True) -> nn.Module:
+    middle = Watch() if broken else nn.ReLU()
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), middle, nn.Linear(64, 64), nn.ReLU()).cuda()
+
+
+def ran_eager(entry: Entry) -> dict[str, int]:
+    found = measured(entry).operators_run
+    assert found is not None, measured(entry).unmeasured
+    return {name: count for each in found.skipped for name, count in each.operators.items()}
+
+
+@pytest.mark.parametrize("lane", ["capture", "aot", "inductor", "cudagraphs"])
+def test_a_container_that_breaks_runs_eager_on_a_card_too(lane: str) -> None:
+    entry = ran(container(), x(8, 64), lane=lane, max_graph_breaks=1)
+
+    assert kept_limits(entry)[1]["max_eager_frames=0 (default)"] == 1
+    assert ran_eager(entry) == {"linear": 2, "relu": 2}
+
+
+@pytest.mark.parametrize("lane", ["aot", "inductor", "cudagraphs"])
+def test_a_training_step_on_a_card_is_told_apart_the_same_way(lane: str) -> None:
+    def trains(model: nn.Module) -> Entry:
+        batches = [(torch.randn(8, 64, device="cuda"),)] * CALLS
+        return hold(lambda it: it.train(model, batches), lane=lane, max_graph_breaks=1)
+
+    whole, broken = trains(container(broken=False)), trains(container())
+
+    assert ran_eager(whole) == {}
+    assert measured(whole).eager_ops == 0
+    assert ran_eager(broken) == {"linear": 2, "relu": 2}
+
+
+@triton.jit
+def double(source, target, size, BLOCK: tl.constexpr):  # noqa: ANN001, ANN201, N803 - a kernel
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at, mask=at < size, other=0) * 2.0, mask=at < size)
+
+
+def launches(value: torch.Tensor) -> torch.Tensor:
+    doubled = torch.empty_like(value)
+    double[(triton.cdiv(value.numel(), 128),)](value, doubled, value.numel(), 128)
+    return doubled.sin()
+
+
+@pytest.mark.parametrize("lane", ["capture", "aot", "inductor"])
+def test_a_triton_kernel_that_eager_has_launched_is_walked_by_nobody(lane: str) -> None:
+    launches(x(1000))
+
+    entry = ran(launches, x(1000), lane=lane, max_graph_breaks=0)
+
+    assert entry.verdict == "held", entry.reason
 
 
 def test_a_kernel_that_writes_out_of_bounds_breaks_its_lane_alone(session: pytest.Pytester) -> None:
