@@ -676,7 +676,7 @@ def test_a_training_step_on_a_card_is_told_apart_the_same_way(lane: str) -> None
 
 
 @triton.jit
-def double(source, target, size, BLOCK: tl.constexpr):  # noqa: ANN001, ANN201, N803 - a kernel
+def double(source, target, size, BLOCK: tl.constexpr):  # noqa: N803 - a kernel
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + at, tl.load(source + at, mask=at < size, other=0) * 2.0, mask=at < size)
 
