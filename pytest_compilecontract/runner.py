@@ -29,7 +29,7 @@ from .probes import device as devices
 from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
-from .probes.operators import Untold, operators_of
+from .probes.operators import Untold, marked, operators_of
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
@@ -400,7 +400,7 @@ class Runner:
         args, kwargs = numerics.Copies(state.reached()).of((calls[-1].args, calls[-1].kwargs))
         modules = {id(each): path for top in state.modules for path, each in top.named_modules()}
         try:
-            step = partial(program.start(compiled, around), call(*args, **kwargs), Trail(), "")
+            step = partial(program.start(marked(compiled), around), call(*args, **kwargs), Trail(), "")
             return operators_of(step, ledger=measuring.ledger, paths=self._paths, modules=modules), ""
         except Untold as reason:
             return None, str(reason)

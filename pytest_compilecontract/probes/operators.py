@@ -16,11 +16,12 @@ import contextlib
 import importlib
 import itertools
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from types import CodeType
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
 from typing import Any
 
 from ..measurement import EagerOps, Location, StepOperators, WhyEager
@@ -31,6 +32,7 @@ from .taps import Taps
 # What torch.compile returns, in torch._dynamo.eval_frame._TorchDynamoContext.__call__.
 ENTRANCE = "compile_wrapper"
 MARK = "compilecontract: a compiled graph"
+TARGET = "compilecontract: the compiled target"
 REGION = "Torch-Compiled Region"
 # What torch does between graphs, and no part of the user's program: guards may call operators.
 LOOKUP = "TorchDynamo Cache Lookup"
@@ -61,36 +63,92 @@ class _Frame:
     module_id: int = 0
 
 
-@dataclass(slots=True)
-class _Walk:
-    """The operators found so far, with the frames that they were called from."""
+Seen = list[tuple[str, tuple[_Frame, ...]]]
 
-    graphs: list[tuple[_Frame, ...]] = field(default_factory=list)
-    calls: int = 0
-    operators: list[tuple[str, tuple[_Frame, ...]]] = field(default_factory=list)
+
+def marked(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled target, with a mark around each call: what a step does beside it is no part of it.
+
+    Raises:
+        Untold: this torch has no such marks.
+    """
+    record = _record()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with record(TARGET):
+            return run(*args, **kwargs)
+
+    return call
 
 
 def operators_of(
     step: Callable[[], object], *, ledger: Ledger, paths: Paths, modules: Mapping[int, str]
 ) -> StepOperators:
-    """Make a steady call and tell its operators. `modules` are the paths of the target's modules by their ids.
+    """Make a steady call of a target that is `marked`, and tell its operators; twice, where some of them ran eager.
+
+    The first recording has no calls of Python's in it, which may be millions. Only where there is something to tell a
+    second one has them. `modules` are the paths of the target's modules by their ids.
 
     Raises:
         Untold: this torch cannot tell, or the call was no steady one.
     """
-    entrances = _entrances()
     attempts = len(ledger.attempts)
-    ran: list[Graph] = []
-    roots = _profiled(lambda: _marked(step, ledger, ran))
-    if len(ledger.attempts) > attempts:
-        raise Untold("a repeated call compiles again")
-    walk = _Walk()
-    for root in roots:
-        _visit(root, (), None, walk, entrances)
-    if len(walk.graphs) != len(ran):
-        seen = f"{len(walk.graphs)} of {len(ran)}"
-        raise Untold(f"torch's profiler saw {seen} compiled graphs: some ran in another thread")
-    return _Told(ledger, paths, modules).operators(walk.operators, list(zip(ran, walk.graphs, strict=True)))
+    recording = _Recording(ledger, modules)
+    found: Seen = []
+    for with_stack in (False, True):
+        ran, roots = recording.of(step, with_stack=with_stack)
+        if len(ledger.attempts) > attempts:
+            raise Untold("a repeated call compiles again")
+        graphs, found = _with_frames(roots) if with_stack else _without_frames(roots)
+        if graphs != len(ran):
+            raise Untold(f"torch's profiler saw {graphs} of {len(ran)} compiled graphs: some ran in another thread")
+        if not found:
+            break
+    return _Told(ledger, paths, modules).operators(found, ran)
+
+
+def _record() -> Callable[[str], Any]:
+    record: Callable[[str], Any] | None = getattr(
+        importlib.import_module("torch._C._profiler"), "_RecordFunctionFast", None
+    )
+    if record is None:
+        raise Untold("torch has no torch._C._profiler._RecordFunctionFast")
+    return record
+
+
+class _Recording:
+    """A step as torch's profiler saw it, and the graphs that ran in it, each with the path of the module it ran in."""
+
+    def __init__(self, ledger: Ledger, modules: Mapping[int, str]) -> None:
+        self._ledger = ledger
+        self._modules = modules
+
+    def of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Any]]:
+        record = _record()
+        ran: list[tuple[Graph, str]] = []
+
+        def around(graph: Graph) -> Any:
+            ran.append((graph, self._module()))
+            # Entered by who runs the graph: a frame of ours between them would be no part of what the mark spans.
+            return record(MARK)
+
+        self._ledger.around = around
+        try:
+            return ran, _profiled(step, with_stack=with_stack)
+        finally:
+            self._ledger.around = None
+
+    def _module(self) -> str:
+        """The path of the innermost module whose call goes on."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if (
+                frame.f_code.co_name == _CALLS_A_MODULE[0]
+                and (owner := id(frame.f_locals.get("self"))) in self._modules
+            ):
+                return self._modules[owner]
+            frame = frame.f_back
+        return ""
 
 
 def _entrances() -> frozenset[tuple[str, str]]:
@@ -104,25 +162,8 @@ def _entrances() -> frozenset[tuple[str, str]]:
     return found
 
 
-def _marked(step: Callable[[], object], ledger: Ledger, ran: list[Graph]) -> None:
-    record = getattr(importlib.import_module("torch._C._profiler"), "_RecordFunctionFast", None)
-    if record is None:
-        raise Untold("torch has no torch._C._profiler._RecordFunctionFast")
-
-    def around(graph: Graph) -> Any:
-        ran.append(graph)
-        # Entered by who runs the graph: a frame of ours between them would be no part of what the mark spans.
-        return record(MARK)
-
-    ledger.around = around
-    try:
-        step()
-    finally:
-        ledger.around = None
-
-
-def _profiled(step: Callable[[], object]) -> list[Any]:
-    """The events of a step as trees, one a thread, Python's calls among them."""
+def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Any]:
+    """The events of a step as trees, one a thread; `with_stack` has Python's calls among them."""
     from torch.profiler import ProfilerActivity, profile
 
     running = getattr(importlib.import_module("torch.autograd"), "_profiler_enabled", lambda: False)
@@ -142,7 +183,7 @@ def _profiled(step: Callable[[], object]) -> list[Any]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # torch 2.11 warns of profiles of more than one cycle, which this is not
         try:
-            taken = stack.enter_context(profile(activities=[ProfilerActivity.CPU], with_stack=True))
+            taken = stack.enter_context(profile(activities=[ProfilerActivity.CPU], with_stack=with_stack))
         except RuntimeError as error:
             raise Untold(f"torch's profiler cannot be used: {str(error).splitlines()[0]}") from error
         step()
@@ -153,41 +194,59 @@ def _profiled(step: Callable[[], object]) -> list[Any]:
     return tree()
 
 
-def _visit(
-    event: Any,
-    frames: tuple[_Frame, ...],
-    depth: int | None,
-    walk: _Walk,
-    entrances: frozenset[tuple[str, str]],
-) -> None:
-    """Follow an event. `frames` are the Python frames around it; from `depth` on they are in a compiled callable."""
-    pending = [(event, frames, depth, False)]
+def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
+    """How many compiled graphs ran, and the operators that the target ran outside of them."""
+    graphs = 0
+    found: Seen = []
+    pending = [(root, False) for root in roots]
+    while pending:
+        event, inside = pending.pop()
+        name = event.name if event.typed[0].name == "TorchOp" else ""
+        if name == MARK:
+            graphs += 1
+        elif inside and _is_operator(name):
+            found.append((name, ()))
+        elif name != LOOKUP:
+            pending += [(each, inside or name == TARGET) for each in event.children]
+    return graphs, found
+
+
+def _with_frames(roots: list[Any]) -> tuple[int, Seen]:
+    """The same, with the Python frames from the compiled callable on that each operator was asked for in."""
+    entrances = _entrances()
+    graphs, calls = 0, 0
+    found: Seen = []
+    # An event, the frames around it, from which of them on they are in a compiled callable, and whether it is Dynamo's
+    # code that comes next.
+    pending: list[tuple[Any, tuple[_Frame, ...], int | None, bool]] = [(root, (), None, False) for root in roots]
     while pending:
         event, frames, depth, dynamos = pending.pop()
         tag, fields = event.typed
-        kind = tag.name
-        if kind == "TorchOp":
+        if tag.name == "TorchOp":
             name = event.name
-            if name == MARK:
-                walk.graphs.append(frames)
+            graphs += name == MARK
+            if name in (MARK, LOOKUP):
                 continue
-            if name == LOOKUP:
-                continue
-            if "::" in name and not name.startswith(("autograd::", "profiler::")):
+            if _is_operator(name):
                 if depth is not None:
-                    walk.operators.append((name, frames[depth:]))
+                    found.append((name, frames[depth:]))
                 continue
             dynamos = name.startswith(REGION)
-        elif kind in ("PyCall", "PyCCall"):
+        elif tag.name in ("PyCall", "PyCCall"):
             frames = _at_line(frames, fields.caller.line_number)
-            if kind == "PyCall":
-                walk.calls += 1
-                frame = _frame(walk.calls, fields, dynamos=dynamos)
+            if tag.name == "PyCall":
+                calls += 1
+                frame = _frame(calls, fields, dynamos=dynamos)
                 frames = (*frames, frame)
                 if (frame.file, frame.name) in entrances:
                     depth = len(frames)
             dynamos = False
         pending += [(each, frames, depth, dynamos) for each in reversed(event.children)]
+    return graphs, found
+
+
+def _is_operator(name: str) -> bool:
+    return "::" in name and not name.startswith(("autograd::", "profiler::"))
 
 
 def _at_line(frames: tuple[_Frame, ...], line: int) -> tuple[_Frame, ...]:
@@ -235,9 +294,7 @@ class _Told:
         for code in codes:
             self._known[code.co_filename, code.co_name] |= {code.co_firstlineno, *_lines_of(code)}
 
-    def operators(
-        self, found: list[tuple[str, tuple[_Frame, ...]]], ran: list[tuple[Graph, tuple[_Frame, ...]]]
-    ) -> StepOperators:
+    def operators(self, found: Seen, ran: list[tuple[Graph, str]]) -> StepOperators:
         groups: dict[tuple[Any, ...], Counter[str]] = {}
         modules: dict[str, list[int]] = {}
         lines: dict[str, list[int]] = {}
@@ -259,9 +316,8 @@ class _Told:
             key = (why, frame and self._location(frame), place if why != "skipped" else self._caller(frames, frame))
             groups.setdefault((*key, self._name(frames, frame), self._cause(frame)), Counter())[_short(name)] += 1
         compiled = 0
-        for graph, frames in ran:
-            # Dynamo knows modules from the one on whose frame it compiled.
-            inside = self._module(frames)
+        # Dynamo knows modules from the one on whose frame it compiled.
+        for graph, inside in ran:
             for path, trace, times in graph.places:
                 compiled += times
                 count(modules, ".".join(filter(None, (inside, path))), 0, times)
