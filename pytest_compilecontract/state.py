@@ -185,6 +185,9 @@ class State:
         before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         try:
             for name, tensor in self.tensors.items():
+                if not tensors.can_be_given_data(tensor):
+                    # To try it would cut the tensor off from its graph, for good.
+                    raise NotWide(f"{name!r} is inside of a transform of torch.func, and cannot be cast to float64")
                 grad = tensor.grad if tensor.is_leaf else None
                 try:
                     data = tensor.data

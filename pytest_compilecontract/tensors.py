@@ -70,6 +70,13 @@ class Saved:
         return tensor.shape == self._shape and tensor.stride() == self._stride
 
 
+def can_be_given_data(tensor: torch.Tensor) -> bool:
+    """Whether `tensor.data = ...` is possible; not for what a transform of torch.func has wrapped."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
+        return True
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or numerics.has_storage(tensor)
+
+
 def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
     """Whether two tensors have the same values; NaN is as NaN. What cannot be compared is taken for another."""
     try:

@@ -336,7 +336,7 @@ def went_another_way(values: Values) -> bool:
 def _worst(values: Values, errors: _Errors, allowed: _Allowed) -> str:
     compiled, eager, reference = errors.values
     error, own, numel = abs(compiled - reference), abs(eager - reference), _numel(values)
-    text = f"worst at {_index(errors.worst, values)}: compiled {compiled:.6g}, eager {eager:.6g}"
+    text = f"worst at {_part(errors.worst, values)}: compiled {compiled:.6g}, eager {eager:.6g}"
     if values.gold is not None:
         text += f", float64 {reference:.6g}"
     text += f"; error {error:.1e}"
@@ -381,7 +381,7 @@ def _judge_exactly(values: Values) -> Finding:
 def _moved(values: Values, first: int, count: int) -> str:
     tensors = _real(values.compiled, values.eager)
     compiled, eager = (_element(data, tensors[0], first) for data in tensors)
-    text = f"compiled {compiled!r}, eager {eager!r} at {_index(first, values)}; {count} of {_numel(values)} elements"
+    text = f"compiled {compiled!r}, eager {eager!r} at {_part(first, values)}; {count} of {_numel(values)} elements"
     if values.gold is None:
         return text
     gold = _element(_real(values.gold, values.eager)[0], tensors[0], first)
@@ -521,7 +521,14 @@ def _element(data: torch.Tensor, like: torch.Tensor, index: int) -> Any:
 
 
 def _numel(values: Values) -> int:
-    return _broadcast(values.compiled, values.eager, values.reference)[0].numel()
+    return _real(values.compiled, values.eager, values.reference)[0].numel()
+
+
+def _part(flat: int, values: Values) -> str:
+    """Where a number is, of those that `chunks` gives: of a complex element there are two."""
+    if not values.eager.is_complex():
+        return _index(flat, values)
+    return f"{_index(flat // 2, values)} ({'imaginary' if flat % 2 else 'real'} part)"
 
 
 def _index(flat: int, values: Values) -> str:
