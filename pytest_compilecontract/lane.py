@@ -271,7 +271,7 @@ class CompileLane:
             paths=self._paths,
             compile_target=self.compile if compile_with is None else functools.partial(_made, compile_with, put_back),
             timed=self._timed,
-            reaches=() if compile_with is None else (compile_with,),
+            beside=() if compile_with is None else (compile_with,),
         )
         dtype = self.dtype if self._lane.dtype else None
         try:

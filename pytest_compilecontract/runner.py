@@ -84,15 +84,15 @@ class Runner:
         paths: Paths,
         compile_target: Callable[[Any], Any],
         timed: bool = False,
-        reaches: tuple[Any, ...] = (),
+        beside: tuple[Any, ...] = (),
     ) -> None:
         self._lane = lane
         self._limits = limits
         self._device = device
         self._paths = paths
         self._compile_target = compile_target
-        # What has state beside the target: a function that compiles it may put what it made where it reads it.
-        self._reaches = reaches
+        # A function that compiles the target may put what it made where the target finds it.
+        self._beside = beside
         self._timed = timed or limits.min_speedup is not None
         self._measuring: Measuring | None = None
         self._notes: list[str] = []
@@ -120,7 +120,7 @@ class Runner:
 
     def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
         code, left_out = _code_in(calls)
-        state = State(target, *code, *program.reaches, *self._reaches)
+        state = State(target, *code, *program.reaches, beside=self._beside)
         if left_out:
             self._notes.append("state not compared: what is farther in the arguments")
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)

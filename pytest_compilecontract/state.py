@@ -81,9 +81,12 @@ class State:
     only those are followed that hold tensors, modules or plain values (`numerics.kind_of`).
 
     `unreached` says what is not kept: what is too far, too much, or cannot be saved.
+
+    `beside` are functions that are none of the target, as one that compiles it. Of what they reach beyond it only the
+    places are kept in which something to be called stands: what such a function replaces is put back and not compared.
     """
 
-    def __init__(self, *targets: Any) -> None:
+    def __init__(self, *targets: Any, beside: Iterable[Any] = ()) -> None:
         self._kept: list[_Kept] = []
         self._made: list[tuple[str, Callable[[], dict[Any, Any]]]] = []
         self._releases: list[Callable[[], None]] = []
@@ -95,12 +98,21 @@ class State:
         self.modules: list[torch.nn.Module] = []
         self.tensors: dict[str, torch.Tensor] = {}
         self._left_out: dict[str, None] = {}
+        self._beside = False
         for target in targets:
             self._reach(target, "", depth=0)
+        self._follow()
+        self._beside = True
+        for function in beside:
+            self._reach(function, "", depth=0)
+        self._follow()
+
+    def _follow(self) -> None:
         # The nearest first: where there is too much, what is left out is the farthest.
         while self._pending:
             if len(self._seen) > REACHED or len(self._kept) > PIECES:
                 self._leave_out(f"what is farther than {len(self._seen)} objects, as {self._pending[0][1]!r}")
+                self._pending.clear()
                 break
             value, name, depth = self._pending.popleft()
             self._save(value, name, depth=depth)
@@ -112,7 +124,8 @@ class State:
         return f"state not compared: {', '.join([*self._left_out][:3])}{more}" if self._left_out else ""
 
     def _leave_out(self, what: str) -> None:
-        self._left_out[what] = None
+        if not self._beside:
+            self._left_out[what] = None
 
     def reached(self) -> Iterable[object]:
         """The objects whose state this is, each once."""
@@ -239,6 +252,14 @@ class State:
                 self._save_object(value, name, depth=depth)
 
     def _saver(self, value: Any, depth: int) -> Callable[..., None] | None:
+        if (
+            self._beside
+            and not isinstance(value, (FunctionType, dict, type))
+            and not is_projects(type(value).__module__)
+        ):
+            return None
+        if self._beside and isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+            return None
         if isinstance(value, torch.Tensor):
             return self._save_tensor
         if isinstance(value, torch.nn.Module):
@@ -269,13 +290,22 @@ class State:
             self._leave_out(f"{name!r} (a {type(value).__module__}.{type(value).__qualname__} of many values)")
 
     def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, **more: bool) -> None:
+        if self._beside:
+            return
         # One name, one piece: a helper's closure may have a variable of the same name as the target's.
         self._names[name] += 1
         unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
         self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, **more))
 
+    def _note_made(self, name: str, new: Callable[[], dict[Any, Any]]) -> None:
+        if not self._beside:
+            self._made.append((name, new))
+
     def _keep_place(self, name: str, read: Any, write: Any, value: Any, *, learned: bool = False) -> None:
         """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
+        if self._beside:
+            self._keep_beside(read, write, value)
+            return
         if (at := position(value)) is not None:
             self._keep(name, lambda: position(read()), lambda now: now == at, lambda: write(again(value)))
             self._releases.append(lambda: write(value))
@@ -291,6 +321,17 @@ class State:
             return None if (found := read()) is MISSING else found
 
         self._keep(_label(name, value), now, lambda now: _is_same_value(now, saved.wanted), put_back, learned=learned)
+
+    def _keep_beside(self, read: Any, write: Any, value: Any) -> None:
+        if not callable(value):
+            return
+        saved = self._wanted(value, read)
+
+        def put_back() -> None:
+            if read() is not saved.wanted:
+                write(saved.wanted)
+
+        self._kept.append(_Kept(name="", read=read, is_as_saved=lambda _: True, put_back=put_back))
 
     def _save_tensor(self, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
         name = name or f"tensor {len(self.tensors)}"
@@ -451,7 +492,7 @@ class State:
                 if vars(kind).get(key) is not value:
                     setattr(kind, key, value)
 
-        self._made.append((kind.__qualname__, new))
+        self._note_made(kind.__qualname__, new)
         self._keep(f"{kind.__qualname__}, new attributes", dict, lambda now: True, put_away_new)
 
     def _keep_method(self, kind: type, key: str, value: Any) -> None:
@@ -486,7 +527,7 @@ class State:
                 write(saved.wanted)
 
         self._keep(name, dict, lambda now: True, put_back)
-        self._made.append(("", lambda: {} if read() is saved.wanted else {name: read()}))
+        self._note_made("", lambda: {} if read() is saved.wanted else {name: read()})
 
     def _save_mapping(
         self,
@@ -524,7 +565,7 @@ class State:
 
         self._keep(f"{name}, new keys", new if new_counts else dict, lambda now: not now, put_away_new)
         if not new_counts and not learned:
-            self._made.append((name, new))
+            self._note_made(name, new)
         for key, value in saved.items():
             self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
         if new_counts:
