@@ -198,17 +198,17 @@ class State:
         before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         try:
             for name, tensor in self.tensors.items():
-                if not tensors.can_be_given_data(tensor):
-                    # To try it would cut the tensor off from its graph, for good.
-                    raise NotWide(f"{name!r} is inside of a transform of torch.func, and cannot be cast to float64")
+                dtype = numerics.wide(tensor.dtype)
+                if dtype != tensor.dtype and (reason := tensors.why_not_wide(tensor)):
+                    raise NotWide(f"{name!r} {reason}, and cannot be cast to float64")
                 grad = tensor.grad if tensor.is_leaf else None
                 try:
                     data = tensor.data
                     before.append((tensor, data, grad))
                     if tensor.is_leaf:
                         tensor.grad = None
-                    if (dtype := numerics.wide(tensor.dtype)) != tensor.dtype:
-                        tensor.data = data.to(dtype)
+                    if dtype != tensor.dtype:
+                        tensor.data = tensors.wide(data)
                 except (RuntimeError, NotImplementedError, TypeError) as error:
                     raise NotWide(f"{name!r} cannot be cast to float64: {first_said(str(error))}") from error
             yield

@@ -10,6 +10,7 @@ import torch
 from . import numerics
 
 Same = Callable[[torch.Tensor, torch.Tensor], bool]
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 class Saved:
@@ -26,7 +27,6 @@ class Saved:
             # Of elements that share memory, the memory: it may be far smaller, and cannot be written to by elements.
             self._data = _memory(plain).clone() if self._overlaps else plain.clone()
         self._shape, self._stride = tensor.size() if not _is_nested(tensor) else None, _stride(plain)
-        self._dtype = tensor.dtype
         self._version = _version(tensor)
 
     def is_in(self, tensor: torch.Tensor) -> bool:
@@ -58,11 +58,7 @@ class Saved:
                 plain = tensor.detach()
                 if not self._overlaps:
                     return _are(plain, self._data, same)
-                data = self._data if tensor.dtype == self._dtype else self._data.to(tensor.dtype)
-                if self._is_laid_out_as(tensor):
-                    return same(_memory(plain), data)
-                assert self._stride is not None
-                return plain.shape == self._shape and same(plain, data.as_strided(plain.shape, self._stride))
+                return self._is_laid_out_as(tensor) and _are(_memory(plain), self._data, same)
         except Exception:  # noqa: BLE001 - what cannot be compared tells at least whether it was written to
             return _version(tensor) == self._version
 
@@ -70,11 +66,25 @@ class Saved:
         return tensor.shape == self._shape and tensor.stride() == self._stride
 
 
-def can_be_given_data(tensor: torch.Tensor) -> bool:
-    """Whether `tensor.data = ...` is possible; not for what a transform of torch.func has wrapped."""
+def why_not_wide(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be given data of another dtype; empty where it can, or only trying tells."""
+    if tensor.layout in _COMPRESSED:
+        # `tensor.data = ...` would change what it says, and not its values.
+        return f"is {str(tensor.layout).removeprefix('torch.')}"
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
-        return True
-    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or numerics.has_storage(tensor)
+        return ""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not numerics.has_storage(tensor):
+        # To try it would cut the tensor off from its graph, for good.
+        return "is inside of a transform of torch.func"
+    return ""
+
+
+def wide(data: torch.Tensor) -> torch.Tensor:
+    """The values in float64 or complex128, laid out alike: elements that share memory still do."""
+    dtype = numerics.wide(data.dtype)
+    if not _overlaps(data):
+        return data.to(dtype)
+    return _memory(data).to(dtype).as_strided(data.shape, data.stride())
 
 
 def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
@@ -86,8 +96,10 @@ def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
 
 
 def _are(tensor: torch.Tensor, saved: torch.Tensor, same: Same) -> bool:
-    if tensor.dtype != saved.dtype:  # in float64
-        saved = saved.to(tensor.dtype)
+    if tensor.dtype != saved.dtype:
+        if tensor.dtype != numerics.wide(saved.dtype):
+            return False
+        saved = wide(saved)  # the run in float64
     if tensor.layout != saved.layout or _is_nested(tensor) != _is_nested(saved):
         return False
     if not _is_nested(tensor) and tensor.shape != saved.shape:
@@ -138,6 +150,12 @@ def _write(tensor: torch.Tensor, data: torch.Tensor) -> None:
         for name, inner in _inner(tensor):
             if name in saved:
                 _write(inner, saved[name])
+    elif tensor.layout in _COMPRESSED:
+        if tensor.values().shape != data.values().shape:
+            tensor.resize_as_sparse_(data)
+        tensor.copy_(data)
+    elif _is_nested(tensor):
+        tensor.copy_(data)
     elif tensor.layout != torch.strided or tensor.shape != data.shape or tensor.dtype != data.dtype:
         tensor.data = data.clone()
     else:
