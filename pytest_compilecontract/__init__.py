@@ -34,7 +34,7 @@ def compile_contract(*function: Any, **limits: Any) -> pytest.MarkDecorator | An
         frontier (list of names): a ladder of lanes, each rung adding one dimension to those below: capture, aot,
             inductor, train, autocast, dynamic, cudagraphs, distributed, or a lane of the project's
         min_frontier (name): the rung of the frontier that has to hold; the first unless said
-        capture_targets (list of class names): a graph holds operations of each of these modules
+        capture_targets (list of classes, or of their names): a graph holds operations of each of these modules
         keeps_outputs (bool): what a call returned is not changed by the next one
 
     Limits that are judged on a CUDA device alone, on a steady step after the calls that are counted:

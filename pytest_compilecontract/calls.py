@@ -22,7 +22,7 @@ class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=N
 
 
 def as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
-    """The calls behind tuples of arguments and `call(...)`.
+    """The calls behind tuples of arguments and `call(...)`; who knows torch makes one of a single tensor.
 
     Raises:
         UsageError: there is no call, or one is neither a tuple nor a `call(...)`.

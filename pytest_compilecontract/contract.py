@@ -116,6 +116,8 @@ def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: st
             if name not in _LIMITS:
                 raise _refusal(f"{at}: unknown limit {name!r}{_meant(name)}")
             expected, accept = _LIMITS[name]
+            if name == "capture_targets" and isinstance(value, (list, tuple)):
+                value = [f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else each for each in value]
             if not accept(value):
                 raise _refusal(f"{at}: {name}: expected {expected}, got {_shown(value)}")
             if isinstance(value, (list, tuple)):
@@ -677,7 +679,7 @@ _LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "lanes": ("a list of lane names", _are_lanes),
     "frontier": ("a list of rungs, the lowest first", _are_lanes),
     "min_frontier": ("the name of a rung", _is_name),
-    "capture_targets": ("a list of class names", _are_lanes),
+    "capture_targets": ("a list of classes, or of their names", _are_lanes),
     "keeps_outputs": _FLAG,
     "cudagraphs": ("'required' or 'partitioned'", _is_graphs),
     "max_kernels": _COUNT,

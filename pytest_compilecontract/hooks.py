@@ -459,7 +459,8 @@ class Hooks:
             if contract.compile_lane is not None:
                 contract.compile_lane.open = True
                 try:
-                    yield
+                    with contract.compile_lane.body():
+                        yield
                 finally:
                     contract.compile_lane.open = False
                 return

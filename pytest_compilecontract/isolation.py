@@ -14,6 +14,7 @@ from .errors import UsageError
 from .lanes import Lane
 from .probes import randomness
 from .probes.caches import own_caches
+from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
 from .probes.stance import forget_examples
 
 SEED = 0
@@ -43,9 +44,9 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
 
     `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
 
-    Saved and put back: random generators, grad mode, default dtype and device, determinism, matmul precision, autocast,
-    anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch setting. Dynamo's
-    compiled code is dropped before and after.
+    Saved and put back: random generators, grad and inference mode, default dtype and device, determinism, matmul
+    precision, autocast, anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch
+    setting. Modes and hooks that the body leaves on are taken off. Dynamo's compiled code is dropped before and after.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state())
@@ -96,6 +97,8 @@ def _set_warn_only(warn_only: bool) -> None:
 
 # How each is read, in torch's words, and set.
 _GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    # First, for it moves the grad mode.
+    "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, set_inference_mode),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
     "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
     **{
@@ -105,6 +108,14 @@ _GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         )
         for device in ("cpu", "cuda")
     },
+    **{
+        f"torch.get_autocast_dtype({device!r})": (
+            functools.partial(torch.get_autocast_dtype, device),
+            functools.partial(torch.set_autocast_dtype, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "torch.autocast, how often entered": (autocast_nesting, set_autocast_nesting),
     "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "torch.get_default_device()": (torch.get_default_device, _set_default_device),
@@ -146,7 +157,7 @@ class GlobalSettings:
 @contextlib.contextmanager
 def _process_state() -> Iterator[None]:
     generators = randomness.generators()
-    settings = GlobalSettings()
+    modes, settings = Modes(), GlobalSettings()
     counters = importlib.import_module("torch._dynamo.utils").counters
     saved = {group: dict(values) for group, values in counters.items()}
     card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
@@ -156,6 +167,7 @@ def _process_state() -> Iterator[None]:
     try:
         yield
     finally:
+        modes.take_off()
         counters.clear()
         for group, values in saved.items():
             counters[group].update(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from .measuring import Measuring, without_comparison
 from .placement import placed
 from .probes.availability import device_of
 from .probes.inplace import compile_in_place, is_compiled, structure
+from .probes.modes import Modes
 from .probes.source import Paths
+from .probes.targets import made_by
 from .programs import Body, Forward, Program, Training
 from .runner import Runner
 from .steady import nowhere, with_facts
@@ -79,6 +82,25 @@ class CompileLane:
     def __repr__(self) -> str:
         return f"<compile lane {self.name} on {self.device}>"
 
+    @contextlib.contextmanager
+    def body(self) -> Iterator[None]:
+        """Around the body of the test: a mode that it leaves on is told with what it measured, or raised.
+
+        It is still on afterwards: a fixture may take it off, or else who isolates the test.
+        """
+        __tracebackhide__ = True
+        modes = Modes()
+        try:
+            yield
+        except BaseException as error:
+            for each in modes.left():
+                error.add_note(f"the test left {each} on")
+            raise
+        if self.measurements and (left := modes.left()):
+            said = tuple(f"the test left {each} on" for each in left)
+            last = self.measurements[-1]
+            self.measurements[-1] = replace(last, doubts=(*last.doubts, *said))
+
     def close(self) -> None:
         """Undo what compiling in place changed in modules."""
         self._undo.close()
@@ -89,7 +111,7 @@ class CompileLane:
         Args:
             target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device,
                 unless one of them is there already, and floating ones to its dtype, and put back.
-            calls: tuples of arguments, or `call(*args, **kwargs)`.
+            calls: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
             compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
                 be called; for regions of a module, or a wrapper of one's own. Without it the whole target is compiled.
 
@@ -99,7 +121,7 @@ class CompileLane:
             Exception: what eager itself raises, where the compiled run raises the same.
         """
         __tracebackhide__ = True
-        made = as_calls(calls, where="compile_lane.run")
+        made = _as_calls(calls, where="compile_lane.run")
         if not callable(target) or isinstance(target, type):
             got = f"the class {target.__name__}" if isinstance(target, type) else repr(type(target).__name__)
             raise UsageError(f"compile_lane.run takes a function or module, got {got}")
@@ -126,7 +148,7 @@ class CompileLane:
 
         Args:
             module: a module, not compiled yet.
-            batches: one a step: tuples of arguments, or `call(*args, **kwargs)`.
+            batches: one a step: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
             loss: makes a scalar tensor of the output. One that requires more gets it from the end of the batch:
                 `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if it has
                 one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the mean of
@@ -155,9 +177,9 @@ class CompileLane:
         compile_with: Callable[[Any], Any] | None = None,
     ) -> Measurement:
         __tracebackhide__ = True
-        if not isinstance(batches, Iterable):
+        if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
             raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
-        made = as_calls(tuple(batches), where="compile_lane.train")
+        made = _as_calls(tuple(batches), where="compile_lane.train")
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
         if loss is not None and (not callable(loss) or isinstance(loss, type)):
@@ -230,6 +252,11 @@ class CompileLane:
     ) -> Measurement:
         __tracebackhide__ = True
         self._refuse_when_over()
+        if maker := made_by(target):
+            raise UsageError(
+                f"a {type(target).__name__} made by {maker} is no target of torch.compile: "
+                "give compile_lane the module or function that it was made from"
+            )
         if isinstance(target, torch.nn.Module) and any(is_lazy(each) for each in target.parameters()):
             raise UsageError("the module has parameters without a shape yet (lazy ones): call it once before")
         if is_compiled(target):
@@ -244,6 +271,7 @@ class CompileLane:
             paths=self._paths,
             compile_target=self.compile if compile_with is None else functools.partial(_made, compile_with, put_back),
             timed=self._timed,
+            beside=() if compile_with is None else (compile_with,),
         )
         dtype = self.dtype if self._lane.dtype else None
         try:
@@ -256,6 +284,10 @@ class CompileLane:
         if held.error is not None:
             raise held.error
         return held.measurement
+
+
+def _as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
+    return as_calls([call(each) if isinstance(each, torch.Tensor) else each for each in values], where=where)
 
 
 def _made(compile_with: Callable[[Any], Any], put_back: Callable[[], None] | None, target: Any) -> Any:

@@ -29,11 +29,12 @@ from .probes import device as devices
 from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
+from .probes.modes import Modes
 from .probes.operators import Untold, marked, operators_of
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
-from .state import State, is_projects
+from .state import NotWide, State
 from .steady import Facts, SteadySteps, nowhere, with_facts
 from .wording import first_said
 
@@ -84,14 +85,19 @@ class Runner:
         paths: Paths,
         compile_target: Callable[[Any], Any],
         timed: bool = False,
+        beside: tuple[Any, ...] = (),
     ) -> None:
         self._lane = lane
         self._limits = limits
         self._device = device
         self._paths = paths
-        self._compile = compile_target
+        self._compile_target = compile_target
+        # A function that compiles the target may put what it made where the target finds it.
+        self._beside = beside
         self._timed = timed or limits.min_speedup is not None
         self._measuring: Measuring | None = None
+        self._notes: list[str] = []
+        self._left: list[str] = []
         self._tf32 = False
         if device.type == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]  # or its generators would not be among those below
@@ -101,7 +107,23 @@ class Runner:
 
     def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and put the target back as it was."""
-        state = State(target, *_code_in(calls), *program.reaches)
+        modes = Modes()
+        try:
+            held = self._hold(target, program, calls)
+        finally:
+            self._left += [f"a later call left {each} on" for each in modes.take_off()]
+        if not self._left:
+            return held
+        said = tuple(f"{each}; it was taken off" for each in dict.fromkeys(self._left))
+        if held.error is not None and not isinstance(held.error, BrokenLane):
+            held.error.add_note("\n".join(said))
+        return replace(held, measurement=replace(held.measurement, doubts=(*held.measurement.doubts, *said)))
+
+    def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
+        code, left_out = _code_in(calls)
+        state = State(target, *code, *program.reaches, beside=self._beside)
+        if left_out:
+            self._notes.append("state not compared: what is farther in the arguments")
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
         try:
             if self._lane.reference:
@@ -112,10 +134,22 @@ class Runner:
             # Nothing on the device can be put back, nor read.
             return Held(measurement=self._of_lost(error), error=error)
         except BaseException:
+            state.forget()
             self._leave(state)
             raise
         self._leave(state)
         return held
+
+    def _compile(self, target: Any, state: State) -> Any:
+        """The target compiled, from the state that every pass starts with; what that changes of it stays for a while.
+
+        Until `state.forget()`, compiled passes start from the state with it.
+        """
+        state.forget()
+        self._start_anew(state)
+        compiled = self._compile_target(target)
+        state.accept()
+        return compiled
 
     def _start_anew(self, state: State) -> None:
         state.restore()
@@ -169,7 +203,7 @@ class Runner:
                 note = f"eager and compiled both raise {type(eager.error).__name__} in {program.unit} {eager.error_at}"
             elif eager.random and self._draws_otherwise():
                 compared, note = self._fallback_random(target, program, calls, state, eager)
-            note = "; ".join(each for each in (note, state.unreached) if each)
+            note = "; ".join(each for each in (note, state.unreached, *dict.fromkeys(self._notes)) if each)
             judged = self._judged(compared, eager=eager, again=again, gold=gold, gold_absent=gold_absent, note=note)
             measured = replace(measured, numerics=judged)
         error = BrokenLane() if raised is not None else eager.error
@@ -182,7 +216,7 @@ class Runner:
     def _eager_pass(self, target: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
         """A pass that nothing is compiled in, also where parts of the target are compiled already."""
         with stance.eager():
-            return self._fresh_pass(target, program, calls, state, **how)
+            return self._fresh_pass(target, program, calls, state, which="eager", **how)
 
     def _fresh_pass(self, run: Any, program: Program, calls: Sequence[call], state: State, **how: Any) -> Trail:
         self._start_anew(state)
@@ -199,9 +233,14 @@ class Runner:
         make: Callable[[Callable[[], Any]], Any] | None = None,
         names: frozenset[str] = frozenset(),
         autocast: bool = True,
+        which: str = "compiled",
     ) -> Trail:
-        """Run all calls once. `make` makes each call; `names` are tensors of the state to keep, changed or not."""
+        """Run all calls once. `make` makes each call; `names` are tensors of the state to keep, changed or not.
+
+        A mode that the calls leave on is taken off, and told: as that of the run in eager, compiled or float64.
+        """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
+        modes = Modes()
         randomness.put_back(self._start)
         trail = Trail()
         around = Surroundings(
@@ -240,6 +279,11 @@ class Runner:
             trail.watch.add(output, f"{at} output")
             trail.watch.add(arguments, f"{at} input")
             del output, args, kwargs, arguments, stepped
+        for mode in modes.take_off():
+            trail.facts[f"mode left on: {mode}"] = "on"
+            self._left.append(f"the {which} run left {mode} on")
+        if copied.shared:
+            self._notes.append(copied.shared)
         del copied
         trail.random = randomness.drew(self._start)
         trail.facts.update(randomness.left(self._start))
@@ -277,7 +321,10 @@ class Runner:
                     copies=partial(numerics.Copies, to=numerics.wide),
                     names=eager.changed,
                     autocast=False,
+                    which="float64",
                 )
+        except NotWide as reason:
+            return None, str(reason)
         finally:
             torch.set_default_dtype(default)
         if trail.error is not None and (eager.error is None or trail.error_at != eager.error_at):
@@ -305,7 +352,7 @@ class Runner:
 
         try:
             with measuring, graphs or contextlib.nullcontext():
-                compiled = self._compile(target)
+                compiled = self._compile(target, state)
                 change = _state_change(keys, kind, compiled)
                 make: Callable[..., Any] | None = counted
                 if isinstance(program, Body):
@@ -337,6 +384,7 @@ class Runner:
                     facts = self._steady(steps, target, compiled, tuple(by_call))
         finally:
             self._measuring = None
+            state.forget()
         measured = replace(
             measuring.measurement(), overhead_seconds=overhead, state_change=change, operators_run=operators
         )
@@ -446,7 +494,8 @@ class Runner:
 
         torch.compiler.reset()
         with config.patch(fallback_random=True):
-            trail = self._fresh_pass(self._compile(target), program, calls, state, names=eager.changed)
+            trail = self._fresh_pass(self._compile(target, state), program, calls, state, names=eager.changed)
+        state.forget()
         torch.compiler.reset()
         return trail, "random numbers: judged in a pass of its own with fallback_random=True"
 
@@ -573,9 +622,12 @@ def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: Any) -> St
     )
 
 
-def _code_in(calls: Sequence[call]) -> list[Any]:
-    """What has state among the arguments: a copy of a function has the same closure, and one of an object its class."""
-    found, seen = [], set[int]()
+def _code_in(calls: Sequence[call]) -> tuple[list[Any], bool]:
+    """What has state among the arguments: a copy of a function has the same closure, and one of an object its class.
+
+    And whether there was more than is looked at.
+    """
+    found, seen, bound = [], set[int](), numerics.Bound()
     pending = deque[Any](value for each in calls for value in (*each.args, *each.kwargs.values()))
     while pending:
         value = pending.popleft()
@@ -585,13 +637,13 @@ def _code_in(calls: Sequence[call]) -> list[Any]:
         if isinstance(value, (torch.nn.Module, type)) or inspect.isroutine(value) or isinstance(value, partial):
             found.append(value)
         elif isinstance(value, (list, tuple)):
-            pending.extend(value)
+            pending.extend(numerics.firsts(value, bound))
         elif isinstance(value, dict):
-            pending.extend(value.values())
-        elif is_projects(type(value).__module__):
+            pending.extend(numerics.firsts(value.values(), bound))
+        elif numerics.is_projects(type(value).__module__):
             found.append(type(value))
-            pending.extend(vars(value).values() if hasattr(value, "__dict__") else ())
-    return found
+            pending.extend(numerics.firsts(numerics.attributes_of(value).values(), bound))
+    return found, bound.met
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,29 +11,33 @@ import copy
 import enum
 import functools
 import inspect
+import itertools
 import random
-import sys
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
-from . import numerics
+from . import numerics, tensors
+from .numerics import HOLDERS, is_projects, is_pythons, is_users, own_dict
 from .probes.randomness import mark
+from .probes.targets import is_scripted
+from .wording import first_said
 
 # How far values are followed: those of the project and Python's containers; those of installed packages, which lead to
 # caches, loggers and handles; and how many in all.
 DEPTH = 32
 DEPTH_INSTALLED = 4
 REACHED = 100_000
+PIECES = 400_000
+# Entries up to which a dict is kept one by one; a larger one is as a whole.
+ENTRIES = 10_000
 MISSING = object()
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
-# Of Python's own modules, those whose objects are containers too.
-HOLDERS = ("types", "argparse", "collections", "queue", "weakref")
 CONTAINERS = (dict, list, set, deque, bytearray, array.array)
 # Attributes of every nn.Module that hold no state of the user's.
 MODULE_OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
@@ -55,46 +59,107 @@ class _Kept:
     gradient: bool = False
 
 
+class _Saved:
+    """A value as it was `found`, and as it is `wanted`: what was made on purpose takes its place for a while."""
+
+    __slots__ = ("found", "wanted")
+
+    def __init__(self, found: Any) -> None:
+        self.found = self.wanted = found
+
+
+class NotWide(Exception):  # noqa: N818 - no error of anybody's: the reason why there is no float64 run
+    """A tensor that cannot be had in float64."""
+
+
 class State:
     """The modules, tensors, optimizers, generators and plain values that a target reaches, as they are now.
 
     Reached are a module itself with its hooks, a bound method's owner, a function's closure, defaults, attributes and
     the globals it names, and what an object of the project's classes has in common with the others: the attributes of
-    the class, and what its methods reach. Classes of installed packages keep their own affairs.
+    the class, and what its methods reach. Classes of installed packages keep their own affairs, and of their objects
+    only those are followed that hold tensors, modules or plain values (`numerics.kind_of`).
+
+    `unreached` says what is not kept: what is too far, too much, or cannot be saved.
+
+    `beside` are functions that are none of the target, as one that compiles it. Of what they reach beyond it only the
+    places are kept in which something to be called stands: what such a function replaces is put back and not compared.
     """
 
-    def __init__(self, *targets: Any) -> None:
+    def __init__(self, *targets: Any, beside: Iterable[Any] = ()) -> None:
         self._kept: list[_Kept] = []
         self._made: list[tuple[str, Callable[[], dict[Any, Any]]]] = []
         self._releases: list[Callable[[], None]] = []
+        self._accepts: list[tuple[_Saved, Callable[[], Any]]] = []
         self._names: Counter[str] = Counter()
         self._seen: dict[int, Any] = {}
         self._shared: dict[tuple[type, ...], list[tuple[str, Any]]] = {}
         self._pending: deque[tuple[Any, str, int]] = deque()
         self.modules: list[torch.nn.Module] = []
         self.tensors: dict[str, torch.Tensor] = {}
-        self.unreached = ""
+        self._left_out: dict[str, None] = {}
+        self._beside = False
         for target in targets:
             self._reach(target, "", depth=0)
+        self._follow()
+        self._beside = True
+        for function in beside:
+            self._reach(function, "", depth=0)
+        self._follow()
+
+    def _follow(self) -> None:
         # The nearest first: where there is too much, what is left out is the farthest.
         while self._pending:
-            if len(self._seen) > REACHED:
-                self.unreached = (
-                    f"state not compared: what is farther than {REACHED} objects, as {self._pending[0][1]!r}"
-                )
+            if len(self._seen) > REACHED or len(self._kept) > PIECES:
+                self._leave_out(f"what is farther than {len(self._seen)} objects, as {self._pending[0][1]!r}")
+                self._pending.clear()
                 break
             value, name, depth = self._pending.popleft()
             self._save(value, name, depth=depth)
+
+    @property
+    def unreached(self) -> str:
+        """What of the state is not compared, in a sentence; empty where all is."""
+        more = f" and {len(self._left_out) - 3} more" if len(self._left_out) > 3 else ""
+        return f"state not compared: {', '.join([*self._left_out][:3])}{more}" if self._left_out else ""
+
+    def _leave_out(self, what: str) -> None:
+        if not self._beside:
+            self._left_out[what] = None
 
     def reached(self) -> Iterable[object]:
         """The objects whose state this is, each once."""
         return self._seen.values()
 
-    def restore(self) -> None:
-        """Put everything back as it was when this object was made; may be called again and again."""
+    def restore(self, *, accepted: bool = True) -> None:
+        """Put everything back as it was when this object was made, but for what was `accepted` since.
+
+        May be called again and again.
+        """
+        wanted = [saved.wanted for saved, _ in self._accepts]
+        if not accepted:
+            self.forget()
         with torch.no_grad():
             for each in self._kept:
                 each.put_back()
+        for (saved, _), was in zip(self._accepts, wanted, strict=True):
+            saved.wanted = was
+
+    def accept(self) -> None:
+        """From now on what is otherwise is wanted so: `restore` puts it there, and it is no change."""
+        for saved, now in self._accepts:
+            saved.wanted = now()
+
+    def forget(self) -> None:
+        """What was accepted is not wanted any more: `restore` puts back what was found."""
+        for saved, _ in self._accepts:
+            saved.wanted = saved.found
+
+    def _wanted(self, found: Any, now: Callable[[], Any]) -> _Saved:
+        """A value as it was found; `now` reads it again for `accept`."""
+        saved = _Saved(found)
+        self._accepts.append((saved, now))
+        return saved
 
     def release(self) -> None:
         """After the last `restore`: the user's own iterators are back in the places of their copies."""
@@ -120,23 +185,41 @@ class State:
             f"{name}.{key}" if name else key: value
             for name, new in self._made
             for key, value in new().items()
-            if isinstance(key, str) and not _is_pythons(key)
+            if isinstance(key, str) and not is_pythons(key)
         }
 
     @contextlib.contextmanager
     def in_float64(self) -> Iterator[None]:
-        """Every floating tensor reached has float64 data, and complex ones complex128, while the `with` lasts."""
-        before = [(tensor, tensor.data, tensor.grad) for tensor in self.tensors.values()]
+        """Every floating tensor reached has float64 data, and complex ones complex128, while the `with` lasts.
+
+        Raises:
+            NotWide: one cannot have, such as a tensor inside of a transform of torch.func.
+        """
+        before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         try:
-            for tensor in self.tensors.values():
-                tensor.grad = None
-                tensor.data = tensor.data.to(numerics.wide(tensor.dtype))
+            for name, tensor in self.tensors.items():
+                dtype = numerics.wide(tensor.dtype)
+                if dtype != tensor.dtype and (reason := tensors.why_not_wide(tensor)):
+                    raise NotWide(f"{name!r} {reason}, and cannot be cast to float64")
+                grad = tensor.grad if tensor.is_leaf else None
+                try:
+                    data = tensor.data
+                    before.append((tensor, data, grad))
+                    if tensor.is_leaf:
+                        tensor.grad = None
+                    if dtype != tensor.dtype:
+                        tensor.data = tensors.wide(data)
+                except (RuntimeError, NotImplementedError, TypeError) as error:
+                    raise NotWide(f"{name!r} cannot be cast to float64: {first_said(str(error))}") from error
             yield
         finally:
             for tensor, data, grad in before:
-                tensor.grad = None
-                tensor.data = data
-                tensor.grad = grad
+                if tensor.is_leaf:
+                    tensor.grad = None
+                if tensor.dtype != data.dtype:
+                    tensor.data = data
+                if tensor.is_leaf:
+                    tensor.grad = grad
 
     def _reach(self, value: Any, name: str, *, depth: int) -> None:
         if isinstance(value, PLAIN) or id(value) in self._seen or depth > DEPTH:
@@ -146,6 +229,13 @@ class State:
     def _save(self, value: Any, name: str, *, depth: int) -> None:
         if id(value) in self._seen:
             return
+        try:
+            self._save_one(value, name, depth=depth)
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError, OSError) as error:
+            # An object of any kind may refuse to be read, even to tell its class.
+            self._leave_out(f"{name!r} (cannot be read: {first_said(str(error))})")
+
+    def _save_one(self, value: Any, name: str, *, depth: int) -> None:
         if isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self._reach(each, name, depth=depth + 1)
@@ -162,6 +252,14 @@ class State:
                 self._save_object(value, name, depth=depth)
 
     def _saver(self, value: Any, depth: int) -> Callable[..., None] | None:
+        if (
+            self._beside
+            and not isinstance(value, (FunctionType, dict, type))
+            and not is_projects(type(value).__module__)
+        ):
+            return None
+        if self._beside and isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+            return None
         if isinstance(value, torch.Tensor):
             return self._save_tensor
         if isinstance(value, torch.nn.Module):
@@ -178,55 +276,93 @@ class State:
             return self._save_array
         if isinstance(value, type):
             return self._save_class if is_projects(value.__module__) else None
-        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        if all(callable(inspect.getattr_static(type(value), each, None)) for each in ("state_dict", "load_state_dict")):
             return self._save_state_dict
         if not _is_user_object(value) or (depth > DEPTH_INSTALLED and not is_projects(type(value).__module__)):
             return None
+        if not numerics.is_followed(value) and (kind := numerics.kind_of(value)) in ("code", "large"):
+            return functools.partial(self._leave_alone, large=kind == "large")
         return self._save_object
 
+    def _leave_alone(self, value: Any, name: str, *, depth: int, large: bool) -> None:
+        """An object of an installed package that is code, or too large to tell what it is."""
+        if large:
+            self._leave_out(f"{name!r} (a {type(value).__module__}.{type(value).__qualname__} of many values)")
+
     def _keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, **more: bool) -> None:
+        if self._beside:
+            return
         # One name, one piece: a helper's closure may have a variable of the same name as the target's.
         self._names[name] += 1
         unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
         self._kept.append(_Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, **more))
 
+    def _note_made(self, name: str, new: Callable[[], dict[Any, Any]]) -> None:
+        if not self._beside:
+            self._made.append((name, new))
+
     def _keep_place(self, name: str, read: Any, write: Any, value: Any, *, learned: bool = False) -> None:
         """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
+        if self._beside:
+            self._keep_beside(read, write, value)
+            return
         if (at := position(value)) is not None:
             self._keep(name, lambda: position(read()), lambda now: now == at, lambda: write(again(value)))
             self._releases.append(lambda: write(value))
             return
 
+        saved = self._wanted(value, read)
+
         def put_back() -> None:
-            if read() is not value:
-                write(value)
+            if read() is not saved.wanted:
+                write(saved.wanted)
 
         def now() -> Any:
             return None if (found := read()) is MISSING else found
 
-        self._keep(_label(name, value), now, lambda now: _is_same_value(now, value), put_back, learned=learned)
+        self._keep(_label(name, value), now, lambda now: _is_same_value(now, saved.wanted), put_back, learned=learned)
+
+    def _keep_beside(self, read: Any, write: Any, value: Any) -> None:
+        if not callable(value):
+            return
+        saved = self._wanted(value, read)
+
+        def put_back() -> None:
+            if read() is not saved.wanted:
+                write(saved.wanted)
+
+        self._kept.append(_Kept(name="", read=read, is_as_saved=lambda _: True, put_back=put_back))
 
     def _save_tensor(self, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
         name = name or f"tensor {len(self.tensors)}"
         self.tensors[name if name not in self.tensors else f"{name} ({len(self.tensors)})"] = tensor
-        data = tensor.detach().clone()
-        grad = None if tensor.grad is None else tensor.grad.detach().clone()
+        grad = tensor.grad.detach().clone() if tensor.is_leaf and tensor.grad is not None else None
         requires_grad = tensor.requires_grad
+        try:
+            found = tensors.Saved(tensor)
+        except Exception as error:  # noqa: BLE001 - a subclass refuses in its own way
+            # Whether it was written to is known even so.
+            self._leave_out(f"{name!r} (a {type(tensor).__name__} that cannot be saved: {first_said(str(error))})")
+            version = tensor._version
+            self._keep(name, lambda: tensor, lambda now: now._version == version, lambda: None, learned=learned)
+            return
+        saved = self._wanted(found, lambda: saved.wanted if saved.wanted.is_in(tensor) else tensors.Saved(tensor))
 
         def put_back() -> None:
-            if tensor.shape == data.shape and tensor.dtype == data.dtype:
-                tensor.detach().copy_(data)
-            else:
-                tensor.data = data.clone()
-            tensor.grad = None if grad is None else grad.clone()
+            try:
+                saved.wanted.put_in(tensor)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._leave_out(f"{name!r} (cannot be put back: {first_said(str(error))})")
+            if tensor.is_leaf:
+                tensor.grad = None if grad is None else grad.clone()
             if tensor.is_leaf and tensor.requires_grad != requires_grad:
                 tensor.requires_grad_(requires_grad)
 
         def is_as_saved(now: torch.Tensor) -> bool:
-            return now.requires_grad == requires_grad and _same(now.detach(), data)
+            return now.requires_grad == requires_grad and bool(saved.wanted.has_values_of(now))
 
         def has_same_grad(now: torch.Tensor | None) -> bool:
-            return (now is None) == (grad is None) and (now is None or grad is None or _same(now.detach(), grad))
+            return (now is None) == (grad is None) and (now is None or grad is None or tensors.same(now, grad))
 
         self._keep(name, lambda: tensor, is_as_saved, put_back, learned=learned)
         if tensor.is_leaf:
@@ -240,6 +376,9 @@ class State:
         prefix = name or (str(len(self.modules)) if len(self.modules) > 1 else "")
         for path, module in root.named_modules(prefix=prefix):
             self._seen[id(module)] = module
+            if is_scripted(module):
+                self._save_scripted(module, path, depth=depth)
+                continue
             for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 self._save_mapping(entries, path, depth=depth, learned=True)
             self._save_keys(module, path)
@@ -250,6 +389,13 @@ class State:
             self._save_inherited(module, path)
             self._reach_classes(module, depth=depth)
 
+    def _save_scripted(self, module: torch.nn.Module, name: str, *, depth: int) -> None:
+        """A scripted part of a module: it keeps its tensors where Python sees them by name alone, and no attributes."""
+        for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if id(tensor) not in self._seen:
+                self._seen[id(tensor)] = tensor
+                self._save_tensor(tensor, f"{name}.{key}" if name else key, depth=depth, learned=True)
+
     def _save_keys(self, module: torch.nn.Module, name: str) -> None:
         """Which keys a module has in a state dict: one that a run adds is seen, whatever its value."""
 
@@ -257,19 +403,22 @@ class State:
             own = vars(module)
             return {*own["_parameters"], *own["_buffers"]}.difference(own["_non_persistent_buffers_set"])
 
-        saved, non_persistent = keys(), set(vars(module)["_non_persistent_buffers_set"])
+        def apart() -> set[str]:
+            return set(vars(module)["_non_persistent_buffers_set"])
+
+        saved, non_persistent = self._wanted(keys(), keys), self._wanted(apart(), apart)
 
         def put_back() -> None:
-            vars(module)["_non_persistent_buffers_set"] = set(non_persistent)
+            vars(module)["_non_persistent_buffers_set"] = set(non_persistent.wanted)
 
         def added() -> dict[str, str]:
-            return dict.fromkeys(sorted(keys() - saved), "added")
+            return dict.fromkeys(sorted(keys() - saved.wanted), "added")
 
         self._keep(f"{name}, state_dict".removeprefix(", "), added, lambda now: not now, put_back)
 
     def _save_object(self, value: Any, name: str, *, depth: int) -> None:
-        if hasattr(value, "__dict__"):
-            self._save_mapping(vars(value), name, depth=depth)
+        if (own := own_dict(value)) is not None:
+            self._save_mapping(own, name, depth=depth)
         for slot in numerics.slots_of(value):
             self._save_slot(value, slot, f"{name}.{slot}" if name else slot)
             self._reach(getattr(value, slot, None), f"{name}.{slot}" if name else slot, depth=depth + 1)
@@ -281,11 +430,11 @@ class State:
 
         `self.calls += 1` makes an attribute, but changes what was there to be read.
         """
-        if (own := getattr(value, "__dict__", None)) is None:
+        if (own := vars(value) if isinstance(value, type) else own_dict(value)) is None:
             return
         for key, saved in self._inherited(value.__mro__[1:] if isinstance(value, type) else type(value).__mro__):
             if key not in own:
-                self._keep_inherited(value, key, saved, f"{name}.{key}" if name else key)
+                self._keep_inherited(own, key, saved, f"{name}.{key}" if name else key)
 
     def _inherited(self, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
         """The values that these classes of the project's have in common with their objects, the nearest first."""
@@ -294,19 +443,18 @@ class State:
             for base in bases:
                 if is_projects(base.__module__):
                     for key, value in vars(base).items():
-                        if not _is_pythons(key) and not hasattr(type(value), "__get__"):
+                        if not is_pythons(key) and not hasattr(type(value), "__get__"):
                             found.setdefault(key, value)
             known = self._shared[bases] = list(found.items())
         return known
 
-    def _keep_inherited(self, value: Any, key: str, saved: Any, name: str) -> None:
+    def _keep_inherited(self, own: Mapping[str, Any], key: str, value: Any, name: str) -> None:
+        def read() -> Any:
+            return own.get(key, value)
+
+        saved = self._wanted(value, read)
         # Put back with all that is new.
-        self._keep(
-            _label(name, saved),
-            lambda: vars(value).get(key, saved),
-            lambda now: _is_same_value(now, saved),
-            lambda: None,
-        )
+        self._keep(_label(name, value), read, lambda now: _is_same_value(now, saved.wanted), lambda: None)
 
     def _reach_classes(self, value: Any, *, depth: int) -> None:
         for each in type(value).__mro__:
@@ -317,10 +465,11 @@ class State:
         """The attributes that all objects of a class share, and what its methods reach."""
         if issubclass(kind, enum.Enum):
             return
-        saved = {key: value for key, value in vars(kind).items() if not _is_pythons(key)}
+        saved = {key: value for key, value in vars(kind).items() if not is_pythons(key)}
         for key, value in saved.items():
             inner = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(inner, FunctionType):
+                self._keep_method(kind, key, value)
                 self._reach(inner, f"{kind.__qualname__}.{key}", depth=depth + 1)
             elif not hasattr(type(value), "__get__"):
                 self._save_slot(kind, key, f"{kind.__qualname__}.{key}")
@@ -328,18 +477,37 @@ class State:
 
         self._save_inherited(kind, kind.__qualname__)
 
+        def added() -> dict[str, Any]:
+            return {key: value for key, value in vars(kind).items() if key not in saved and not is_pythons(key)}
+
+        wanted = self._wanted({}, added)
+
         def new() -> dict[str, Any]:
-            return {key: value for key, value in vars(kind).items() if key not in saved and not _is_pythons(key)}
+            return {key: value for key, value in added().items() if key not in wanted.wanted}
 
         def put_away_new() -> None:
             for key in new():
                 delattr(kind, key)
+            for key, value in wanted.wanted.items():
+                if vars(kind).get(key) is not value:
+                    setattr(kind, key, value)
 
-        self._made.append((kind.__qualname__, new))
+        self._note_made(kind.__qualname__, new)
         self._keep(f"{kind.__qualname__}, new attributes", dict, lambda now: True, put_away_new)
 
+    def _keep_method(self, kind: type, key: str, value: Any) -> None:
+        """Which function a class has for a method: a run may put another in its place."""
+
+        def read() -> Any:
+            return vars(kind).get(key, MISSING)
+
+        def write(put: Any) -> None:
+            setattr(kind, key, put)
+
+        self._keep_place(f"{kind.__qualname__}.{key}", read, write, value)
+
     def _save_slot(self, owner: Any, attribute: str, name: str) -> None:
-        saved = getattr(owner, attribute, MISSING)
+        value = getattr(owner, attribute, MISSING)
 
         def write(put: Any) -> None:
             # A frozen dataclass refuses setattr, and nothing could have written to it.
@@ -349,11 +517,17 @@ class State:
         def read() -> Any:
             return getattr(owner, attribute, MISSING)
 
-        if saved is MISSING:
-            self._keep(name, dict, lambda now: True, lambda: None if read() is MISSING else write(MISSING))
-            self._made.append(("", lambda: {} if read() is MISSING else {name: read()}))
-        else:
-            self._keep_place(name, read, write, saved)
+        if value is not MISSING:
+            self._keep_place(name, read, write, value)
+            return
+        saved = self._wanted(MISSING, read)
+
+        def put_back() -> None:
+            if read() is not saved.wanted:
+                write(saved.wanted)
+
+        self._keep(name, dict, lambda now: True, put_back)
+        self._note_made("", lambda: {} if read() is saved.wanted else {name: read()})
 
     def _save_mapping(
         self,
@@ -366,19 +540,32 @@ class State:
         new_counts: bool = False,
         learned: bool = False,
     ) -> None:
-        saved = {key: value for key, value in mapping.items() if key not in without}
+        if len(mapping) > ENTRIES:
+            self._save_large(mapping, name)
+            return
+        # Not more than it says it has: what a class of the user's gives out may have no end.
+        entries = itertools.islice(mapping.items(), len(mapping))
+        saved = {key: value for key, value in entries if key not in without}
         known = saved.keys() | without
 
-        def new() -> dict[Any, Any]:
+        def added() -> dict[Any, Any]:
             return {key: value for key, value in mapping.items() if key not in known and not stays(key)}
+
+        wanted = self._wanted({}, added)
+
+        def new() -> dict[Any, Any]:
+            return {key: value for key, value in added().items() if key not in wanted.wanted}
 
         def put_away_new() -> None:
             for key in new():
                 del mapping[key]
+            for key, value in wanted.wanted.items():
+                if mapping.get(key, MISSING) is not value:
+                    mapping[key] = value
 
         self._keep(f"{name}, new keys", new if new_counts else dict, lambda now: not now, put_away_new)
         if not new_counts and not learned:
-            self._made.append((name, new))
+            self._note_made(name, new)
         for key, value in saved.items():
             self._save_entry(mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
         if new_counts:
@@ -390,6 +577,22 @@ class State:
                 self._save_tensor(value, inner, depth=depth, learned=True)
             else:
                 self._reach(value, inner, depth=depth + 1)
+
+    def _save_large(self, mapping: dict[Any, Any], name: str) -> None:
+        """A dict of very many entries: which they are, and not what they hold."""
+        self._leave_out(f"what is in the {len(mapping)} entries of {name!r}")
+        saved = self._wanted(dict(mapping), lambda: dict(mapping))
+
+        def is_as_saved() -> bool:
+            was = saved.wanted
+            return len(was) == len(mapping) and all(_is_same_value(mapping.get(key), was[key]) for key in was)
+
+        def put_back() -> None:
+            if not is_as_saved():
+                mapping.clear()
+                mapping.update(saved.wanted)
+
+        self._keep(name, lambda: mapping, lambda now: is_as_saved(), put_back)
 
     def _save_order(self, mapping: dict[Any, Any], saved: list[Any], name: str) -> None:
         """The order of the keys that were there: what comes first is taken first."""
@@ -416,7 +619,7 @@ class State:
     def _save_function(self, function: FunctionType, name: str, *, depth: int) -> None:
         # torch's wrapper of a compiled function leads to the user's; its own variables and globals are torch's state,
         # the stance among them, and not to be put back.
-        own = _is_users(function.__globals__.get("__name__"))
+        own = is_users(function.__globals__.get("__name__"))
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             with contextlib.suppress(ValueError):  # a cell that is empty yet
                 if own:
@@ -445,7 +648,7 @@ class State:
             return
         for key in sorted(names & set(vars(module))):
             value = vars(module)[key]
-            if not inspect.ismodule(value) and not _is_pythons(key):
+            if not inspect.ismodule(value) and not is_pythons(key):
                 name = f"{module.__name__}.{key}"
                 if not inspect.isclass(value):
                     self._save_entry(vars(module), key, value, name)
@@ -464,7 +667,8 @@ class State:
         self._keep_place(name, read, write, cell.cell_contents)
 
     def _save_container(self, container: Any, name: str, *, depth: int) -> None:
-        saved = copy.copy(container)
+        found = _copy(container)
+        saved = self._wanted(found, lambda: _copy(container))
 
         def fill(values: Any) -> None:
             if isinstance(container, set):
@@ -476,18 +680,18 @@ class State:
             else:
                 container[:] = values
 
-        iterators = isinstance(container, (list, deque)) and any(position(each) is not None for each in saved)
+        iterators = isinstance(container, (list, deque)) and any(position(each) is not None for each in found)
         if iterators:
-            self._releases.append(lambda: fill(saved))
+            self._releases.append(lambda: fill(found))
 
         def put_back() -> None:
-            fill([again(each) for each in saved] if iterators else saved)
+            fill([again(each) for each in saved.wanted] if iterators else saved.wanted)
 
         def is_as_saved(now: Any) -> bool:
-            return len(now) == len(saved) and all(map(_is_same_value, now, saved))
+            return len(now) == len(saved.wanted) and all(map(_is_same_value, now, saved.wanted))
 
-        self._keep(name, lambda: copy.copy(container), is_as_saved, put_back)
-        for index, value in enumerate(saved):
+        self._keep(name, lambda: _copy(container), is_as_saved, put_back)
+        for index, value in enumerate(itertools.islice(found, REACHED)):
             self._reach(value, f"{name}[{index}]", depth=depth + 1)
 
     def _save_stream(self, stream: _Stream, value: Any, name: str, *, depth: int) -> None:
@@ -543,8 +747,9 @@ def _is_torchs(name: str) -> bool:
     return name.startswith("_") or "dynamo" in name or name == "get_compiler_config"
 
 
-def _is_pythons(name: str) -> bool:
-    return name.startswith("__") or name.startswith("_abc_")
+def _copy(container: Any) -> Any:
+    """A copy of what a container holds; of a list, whatever its class gives out."""
+    return list.copy(container) if isinstance(container, list) else copy.copy(container)
 
 
 def _label(name: str, value: Any) -> str:
@@ -556,15 +761,9 @@ def _is_same_value(now: Any, saved: Any) -> bool:
     """Whether a name still stands for what it did; what an object holds is kept by pieces of its own."""
     if now is saved or type(now) is not type(saved):
         return now is saved
+    if isinstance(saved, (float, complex)) and now != now:
+        return bool(saved != saved)  # NaN is as NaN
     return now == saved if isinstance(saved, PLAIN) else (at := position(saved)) is not None and position(now) == at
-
-
-def _same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
-    if tensor.dtype != saved.dtype:  # in float64
-        saved = saved.to(tensor.dtype)
-    if tensor.shape != saved.shape or tensor.device.type == "meta":
-        return tensor.shape == saved.shape
-    return bool(torch.equal(tensor, saved))
 
 
 def position(value: Any) -> tuple[Any, ...] | None:
@@ -613,25 +812,9 @@ def _reduced(value: Any) -> tuple[Any, ...] | None:
 
 def _is_user_object(value: Any) -> bool:
     """An object of a class of the user's, or one of Python's that holds what its user puts there; none of torch's."""
-    if isinstance(value, type) or inspect.ismodule(value):
+    if isinstance(value, (type, ModuleType)):
         return False
-    if not hasattr(value, "__dict__") and not numerics.slots_of(value):
+    if own_dict(value) is None and not numerics.slots_of(value):
         return False
     module = type(value).__module__
-    return module in HOLDERS or _is_users(module)
-
-
-def _is_users(module: str | None) -> bool:
-    package = (module or "").partition(".")[0]
-    return package not in sys.stdlib_module_names and package not in ("torch", "_pytest", "pytest_compilecontract")
-
-
-@functools.cache
-def is_projects(module: str | None) -> bool:
-    """Whether a module is the project's own code, not an installed package's."""
-    if module == "__main__":
-        return True
-    if not _is_users(module):
-        return False
-    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & set(file.replace("\\", "/").split("/"))
+    return module in HOLDERS or is_users(module)

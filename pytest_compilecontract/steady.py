@@ -174,7 +174,7 @@ class SteadySteps:
     @contextlib.contextmanager
     def _stepping(self, run: Any, *, eager: bool) -> Iterator[_Stepper]:
         """A step to make again and again, warmed up; state and seeds as at the start of every pass."""
-        self._state.restore()
+        self._state.restore(accepted=not eager)
         randomness.put_back(self._start)
         stepper = _Stepper(self._program, run, self._last, self._state, self._autocast, eager=eager)
         try:
@@ -309,8 +309,9 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_still(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
+    """Whether a tensor is as its copy, bit by bit: NaN that becomes 0, or the reverse, was written to."""
     try:
-        return bool(torch.equal(tensor.detach().nan_to_num(), copy.nan_to_num()))
+        return numerics.same_bits(tensor.detach(), copy)
     except RuntimeError:  # torch says that a CUDA graph has overwritten it
         return False
 

@@ -49,6 +49,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "runner",
         "state",
         "steady",
+        "tensors",
         "watching",
     ),
     "top": (

@@ -1,7 +1,22 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import Copies, gradients_in, leaves_of, moved, tensors_in, wide
+from .copies import Copies, gradients_in, has_storage, leaves_of, moved, tensors_in, wide
 from .judging import judge
+from .parts import (
+    HOLDERS,
+    Bound,
+    attributes_of,
+    firsts,
+    is_followed,
+    is_numpy,
+    is_projects,
+    is_pythons,
+    is_users,
+    kind_of,
+    own_dict,
+    slots_of,
+)
+from .rule import same_bits, same_memory, same_values
 from .snapshot import (
     MADE,
     Branch,
@@ -11,15 +26,15 @@ from .snapshot import (
     Snapshot,
     TensorLeaf,
     aliases,
-    is_numpy,
     joined,
     renamed,
-    slots_of,
     snapshot,
 )
 
 __all__ = [
+    "HOLDERS",
     "MADE",
+    "Bound",
     "Branch",
     "Copies",
     "Opaque",
@@ -28,13 +43,25 @@ __all__ = [
     "Snapshot",
     "TensorLeaf",
     "aliases",
+    "attributes_of",
+    "firsts",
     "gradients_in",
+    "has_storage",
+    "is_followed",
     "is_numpy",
+    "is_projects",
+    "is_pythons",
+    "is_users",
     "joined",
     "judge",
+    "kind_of",
     "leaves_of",
     "moved",
+    "own_dict",
     "renamed",
+    "same_bits",
+    "same_memory",
+    "same_values",
     "slots_of",
     "snapshot",
     "tensors_in",

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from .snapshot import DEPTH, is_numpy, is_scalar, parts_of
+from .parts import DEPTH, VALUES, Bound, attributes_of, is_followed, is_numpy, is_scalar, kind_of, own_dict, parts_of
+from .rule import is_number
 
 T = TypeVar("T")
 
@@ -24,24 +25,33 @@ class Copies:
     Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
     test has noted on it (`mark_dynamic`). What cannot be copied is shared. What one call shares with another, its
     copies share too, as a cache that every call is given; and what is `owned` by the target stays what it is. `to`
-    gives the dtype of a tensor's copy, in modules and objects too.
+    gives the dtype of a tensor's copy, in modules and objects too. `shared` says so where there was too much to copy.
     """
 
     def __init__(self, owned: Iterable[object] = (), *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is) -> None:
         self._tensors = _Tensors(to=to)
         self._tensors.memo.update((id(each), each) for each in owned)
+        self.shared = ""
 
     def of(self, value: T) -> T:
-        return _deep(value, self._tensors)
+        walk = _Walk()
+        tensors = [each for each in walk.over(value) if isinstance(each, torch.Tensor)]
+        if walk.bound.met:
+            self.shared = f"arguments of more than {VALUES} values are shared by all runs, not copied"
+            return value
+        return _deep(value, tensors, walk.alone, self._tensors)
 
 
 def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -> T:
     """A copy, with all tensors on `device` and the floating ones in `dtype`; modules are moved in place."""
     tensors = _Tensors(to=lambda was: dtype if dtype and was.is_floating_point else was, device=device)
-    for module in _modules_in(value):
-        module.to(device=device, dtype=dtype)
-        tensors.memo[id(module)] = module
-    return _deep(value, tensors)
+    walk = _Walk()
+    found = [*walk.over(value)]
+    for module in found:
+        if isinstance(module, torch.nn.Module):
+            module.to(device=device, dtype=dtype)
+            tensors.memo[id(module)] = module
+    return _deep(value, [each for each in found if isinstance(each, torch.Tensor)], walk.alone, tensors)
 
 
 def gradients_in(value: object) -> dict[str, torch.Tensor]:
@@ -136,8 +146,10 @@ class _Tensors:
 
     def _stored(self, tensor: torch.Tensor) -> torch.Tensor:
         dtype, device = self._dtype(tensor.dtype), self._device or tensor.device
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        if not has_storage(tensor):
             to = device if tensor.device.type != "meta" else tensor.device
+            if (to, dtype) == (tensor.device, tensor.dtype):
+                return tensor.detach().clone()
             return tensor.detach().to(device=to, dtype=dtype, copy=True)
         storage = tensor.untyped_storage()
         key = (storage.data_ptr(), None if dtype == tensor.dtype else tensor.dtype)
@@ -153,6 +165,17 @@ class _Tensors:
         view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
         view = view.conj() if tensor.is_conj() else view
         return torch._neg_view(view) if tensor.is_neg() else view
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of plain memory; one that is sparse, nested, quantized or functorch's is not."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
+        return False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
 
 
 def _replayed(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
@@ -183,13 +206,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-def _deep(value: T, tensors: _Tensors) -> T:
-    for tensor in tensors_in(value):
+def _deep(value: T, found: Iterable[torch.Tensor], alone: Iterable[object], tensors: _Tensors) -> T:
+    """A copy of a value in which these tensors are `found`, and objects that are left `alone`."""
+    for tensor in found:
         try:
             tensors.copy(tensor)
         except (RuntimeError, NotImplementedError, TypeError):
             # deepcopy below tries its own way, and what it cannot copy is shared.
             continue
+    tensors.memo.update((id(each), each) for each in alone)
     whole: T = _deepcopy(value, tensors.memo)
     return whole
 
@@ -222,33 +247,56 @@ def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype that the float64 run has in the place of one: float64, complex128, or the same."""
+    if not is_number(dtype):
+        return dtype
     return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in containers and objects, in order, each once."""
-    return (each for each in _reached(value, set(), 0) if isinstance(each, torch.Tensor))
+    return (each for each in _Walk().over(value) if isinstance(each, torch.Tensor))
 
 
-def _modules_in(value: Any) -> list[torch.nn.Module]:
-    return [each for each in _reached(value, set(), 0) if isinstance(each, torch.nn.Module)]
+class _Walk:
+    """A walk over values, each once, as far as its bound lets; `alone` are objects that it does not follow."""
 
+    def __init__(self) -> None:
+        self.bound = Bound()
+        self.alone: list[object] = []
+        self._seen: set[int] = set()
 
-def _reached(value: Any, seen: set[int], depth: int) -> Iterator[torch.Tensor | torch.nn.Module]:
-    if isinstance(value, torch.Tensor):
-        if is_plain(value):
+    def over(self, value: Any, depth: int = 0) -> Iterator[torch.Tensor | torch.nn.Module]:
+        """The plain tensors, and the modules."""
+        if isinstance(value, torch.Tensor):
+            if is_plain(value):
+                yield value
+            return
+        if id(value) in self._seen or depth > DEPTH:
+            return
+        try:
+            if is_scalar(value) or is_numpy(value):
+                return
+            self._seen.add(id(value))
+            module = isinstance(value, torch.nn.Module)
+            parts = iter(self._parts(value))
+        except Exception:  # noqa: BLE001 - as in a snapshot
+            return
+        if module:
             yield value
-        return
-    if id(value) in seen or depth > DEPTH or is_scalar(value) or is_numpy(value):
-        return
-    seen.add(id(value))
-    try:
+        while True:
+            try:
+                part = next(parts)
+            except Exception:  # noqa: BLE001 - the end, or what is no part to be had
+                return
+            if not self.bound.take():
+                return
+            yield from self.over(part, depth + 1)
+
+    def _parts(self, value: Any) -> Iterable[Any]:
         if isinstance(value, torch.nn.Module):
-            yield value
-            parts: list[Any] = list(vars(value).values())
-        else:
-            parts = [part for _, part in parts_of(value)[0] or []]
-    except Exception:  # noqa: BLE001 - as in a snapshot
-        return
-    for part in parts:
-        yield from _reached(part, seen, depth + 1)
+            return list((own_dict(value) or {}).values())
+        parts, is_object = parts_of(value)
+        if is_object and not is_followed(value) and attributes_of(value) and kind_of(value) in ("code", "large"):
+            self.alone.append(value)
+            return ()
+        return (part for _, part in parts or ())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import torch
 
@@ -34,6 +36,7 @@ from .rule import (
 )
 from .snapshot import (
     MADE,
+    NO_VALUES,
     Branch,
     Node,
     Opaque,
@@ -179,7 +182,7 @@ def _alike(
             others = (found.get(at), repeated.get(at))
             if isinstance(node, Branch) and all(node == each for each in others):
                 alike.add(at)
-            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(node == each for each in others):
+            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(_is_same(each, node) for each in others):
                 alike.add(at)
                 verdicts.append(Finding(at=at, compared=True))
             elif isinstance(node, TensorLeaf) and all(_is_twin(node, each) for each in others):
@@ -210,8 +213,11 @@ def _near(
     size = float(g.square().mean().sqrt())
     own, error = float((e - g).abs().max()), float((c - g).abs().max())
     lowest = lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype)
-    # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. NaN compares as beyond.
-    if float(g.abs().max()) < MASK_LEAST and max(own, error) <= RMS_SHARE * floor_of(lowest) * size:
+    # A hair less than the rule has, which adds up the RMS in another order.
+    limit = 0.999 * RMS_SHARE * floor_of(lowest) * size
+    # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. Each comparison is false for NaN, which
+    # `max` of the two errors would pass over.
+    if float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit:
         zeros = turned_zeros(compiled.data, eager.data)
         return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
     return None
@@ -258,8 +264,9 @@ def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
 
 
 def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
-    """The outputs of which nothing was compared, each with the reason."""
+    """The outputs of which nothing was compared, and what else may hide a change, each with the reason."""
     known = {each.at: each for each in findings}
+    yield from _hidden(eager, known)
     nodes = _group(eager, "output")
     for top in _tops(nodes):
         leaves = [at for at, node in nodes.items() if at.startswith(top) and not isinstance(node, Branch)]
@@ -270,6 +277,17 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
             yield f"{unstable[0]}: eager differs from itself there"
         elif below and not any(each.differences or each.compared for each in found):
             yield f"{top}: a {nodes[top].type} cannot be compared"
+
+
+def _hidden(eager: Run, known: Mapping[str, Finding]) -> Iterator[str]:
+    """What the run left that could not be read, as state that it changed, and gradients."""
+    for group in eager.groups:
+        if group in ("input", MADE):
+            continue
+        for at, node in _group(eager, group).items():
+            unread = known[at].unread if at in known and not known[at].differences else ""
+            if unread and NO_VALUES not in unread and not (isinstance(node, Opaque) and node.incidental):
+                yield f"{at} {unread}"
 
 
 def _is_incidental(node: Node | None) -> bool:
@@ -352,14 +370,25 @@ def _built_otherwise(eager: Node, compiled: Node) -> tuple[str, str] | None:
 def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolerance: Tolerance) -> Finding:
     if isinstance(eager.value, (float, complex)):
         return _judge_float(place, tolerance)
-    if not isinstance(place.again, ScalarLeaf) or place.again.value != eager.value:
+    if not isinstance(place.again, ScalarLeaf) or not _is_same(place.again, eager):
         return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
-    if compiled.value == eager.value:
+    if _is_same(compiled, eager):
         return Finding(at=place.at, compared=True)
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
-    if isinstance(place.gold, ScalarLeaf) and place.gold.value != eager.value:
+    if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
         detail += f", float64 {place.gold.value!r}: a discrete choice may have flipped"
     return replace(difference(place.at, "value", detail), compared=True)
+
+
+def _is_same(one: Node | None, other: ScalarLeaf) -> bool:
+    """Whether two discrete values are the same; NaN is as NaN, in a Decimal or a set too."""
+    if not isinstance(one, ScalarLeaf) or one.type != other.type or one.incidental != other.incidental:
+        return False
+    if isinstance(other.value, (set, frozenset)):
+        return bool(one.value == other.value) or Counter(map(repr, one.value)) == Counter(map(repr, other.value))
+    if isinstance(other.value, Decimal) and (one.value.is_nan() or other.value.is_nan()):
+        return str(one.value) == str(other.value)  # a signalling NaN refuses to be compared
+    return bool(one.value == other.value)
 
 
 def _judge_float(place: _Place, tolerance: Tolerance) -> Finding:
@@ -509,6 +538,7 @@ def _doubt(gradient: _Place, shape: tuple[int, ...], tolerance: Tolerance) -> to
     allowed = allowed_by(values, tolerance)
     start = 0
     for e, g in chunks(values.eager, values.reference):
+        g = torch.where(g.isfinite(), g, e)
         limit = allowed.multiple * torch.clamp((e - g).abs(), min=allowed.own) + allowed.floor(g)
         share = torch.nan_to_num(DOUBT * limit / g.abs(), nan=1.0, posinf=1.0).clamp(max=1.0)
         everything.reshape(-1)[start : start + e.numel()] = share.to(torch.float32)

@@ -8,6 +8,7 @@ in a million and a doubled gradient of any size are found.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -122,6 +123,8 @@ def turned_zeros(compiled: torch.Tensor, eager: torch.Tensor) -> int:
     """How many elements are 0 in both and differ in its sign, which Inductor does not promise to keep."""
     if not eager.is_floating_point() or not compiled.is_floating_point():
         return 0
+    # PyTorch reads no sign of a float of one byte.
+    eager, compiled = (each.to(torch.float32) if each.itemsize == 1 else each for each in (eager, compiled))
     turned = (eager == 0) & (compiled == 0) & (torch.signbit(eager) != torch.signbit(compiled))
     return int(turned.sum())
 
@@ -202,7 +205,7 @@ class _Errors:
 
     largest: float = 0.0
     ordinary: float = 0.0
-    squares: float = 0.0
+    norm: float = 0.0
     count: int = 0
     beyond: int = 0
     excess: float = -math.inf
@@ -212,7 +215,7 @@ class _Errors:
 
     @property
     def rms(self) -> float:
-        return math.sqrt(self.squares / self.count) if self.count else 0.0
+        return self.norm / math.sqrt(self.count) if self.count else 0.0
 
     def exceed(self, allowed: _Allowed) -> bool:
         return self.beyond > 0 or self.rms > allowed.rms
@@ -304,10 +307,12 @@ def _errors(values: Values, allowed: _Allowed) -> _Errors:
         own = torch.where(comparable, (e - g).abs() - slack, 0.0).clamp(min=0.0)
         ordinary = allowed.ordinary(own, g) & comparable
         found.ordinary = max(found.ordinary, _largest(off[ordinary]))
-        found.squares += float(off[ordinary].square().sum())
+        found.norm = math.hypot(found.norm, _norm(off[ordinary]))
         found.count += int(ordinary.sum())
         limit = allowed.multiple * torch.where(ordinary, allowed.own, own) + allowed.floor(g)
         excess = torch.where(comparable, off - limit, -math.inf)
+        # What is not a number (an overflow less another) says nothing: then only the same value is within.
+        excess = torch.where(excess.isnan(), torch.where(c == e, -math.inf, math.inf), excess)
         found.beyond += int((excess > 0).sum())
         worst = int(excess.argmax())
         if float(excess[worst]) > found.excess:
@@ -331,7 +336,7 @@ def went_another_way(values: Values) -> bool:
 def _worst(values: Values, errors: _Errors, allowed: _Allowed) -> str:
     compiled, eager, reference = errors.values
     error, own, numel = abs(compiled - reference), abs(eager - reference), _numel(values)
-    text = f"worst at {_index(errors.worst, values)}: compiled {compiled:.6g}, eager {eager:.6g}"
+    text = f"worst at {_part(errors.worst, values)}: compiled {compiled:.6g}, eager {eager:.6g}"
     if values.gold is not None:
         text += f", float64 {reference:.6g}"
     text += f"; error {error:.1e}"
@@ -376,7 +381,7 @@ def _judge_exactly(values: Values) -> Finding:
 def _moved(values: Values, first: int, count: int) -> str:
     tensors = _real(values.compiled, values.eager)
     compiled, eager = (_element(data, tensors[0], first) for data in tensors)
-    text = f"compiled {compiled!r}, eager {eager!r} at {_index(first, values)}; {count} of {_numel(values)} elements"
+    text = f"compiled {compiled!r}, eager {eager!r} at {_part(first, values)}; {count} of {_numel(values)} elements"
     if values.gold is None:
         return text
     gold = _element(_real(values.gold, values.eager)[0], tensors[0], first)
@@ -396,22 +401,30 @@ def _not_finite_elsewhere(eager: torch.Tensor, other: torch.Tensor) -> tuple[int
 
 
 def noise(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
-    """The largest difference and its RMS, over finite elements."""
-    largest, squares, count = 0.0, 0.0, 0
+    """The largest difference and its RMS, over the elements that are finite in both."""
+    largest, norm, count = 0.0, 0.0, 0
     for a, b in chunks(one, other):
-        off = torch.nan_to_num((a - b).abs(), nan=0.0, posinf=0.0)
-        largest, squares, count = max(largest, _largest(off)), squares + float(off.square().sum()), count + off.numel()
-    return largest, math.sqrt(squares / count) if count else 0.0
+        off = torch.where(a.isfinite() & b.isfinite(), (a - b).abs(), 0.0).clamp(max=torch.finfo(torch.float64).max)
+        largest, norm, count = max(largest, _largest(off)), math.hypot(norm, _norm(off)), count + off.numel()
+    return largest, norm / math.sqrt(count) if count else 0.0
 
 
 def size_of(data: torch.Tensor) -> float:
     """The RMS of the finite elements, masks left out."""
     above = _mask_above(data)
-    squares, count = 0.0, 0
+    norm, count = 0.0, 0
     for (values,) in chunks(data):
         values = values[torch.isfinite(values) & (values.abs() <= above)]
-        squares, count = squares + float(values.square().sum()), count + values.numel()
-    return math.sqrt(squares / count) if count else 0.0
+        norm, count = math.hypot(norm, _norm(values)), count + values.numel()
+    return norm / math.sqrt(count) if count else 0.0
+
+
+def _norm(values: torch.Tensor) -> float:
+    """The root of the sum of squares, none of which overflows: an infinite size would allow everything."""
+    largest = _largest(values.abs())
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    return largest * math.sqrt(float((values / largest).square().sum()))
 
 
 def _mask_above(data: torch.Tensor) -> float:
@@ -442,36 +455,65 @@ def _broadcast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _bits(data: torch.Tensor) -> torch.Tensor:
+    """Integers that differ where the elements do; every NaN is as any other."""
     if data.is_complex():
         data = torch.view_as_real(data)
-    if not data.is_floating_point() or data.dtype not in _INTEGERS:
-        return data.view(_INTEGERS.get(data.dtype, data.dtype))
-    return torch.where(data.isnan(), math.nan, data).view(_INTEGERS[data.dtype])
+    # PyTorch compares floats by value, and has few operations for unsigned integers and for floats of one byte.
+    bits = data.view(_INTEGERS[data.itemsize])
+    if not data.is_floating_point() or not is_number(data.dtype):
+        return bits
+    if data.itemsize == 1:
+        return torch.where(data.to(torch.float32).isnan(), -1, bits.to(torch.int16))
+    return torch.where(data.isnan(), math.nan, data).view(bits.dtype)
 
 
-# Integers of the same width: PyTorch compares floats by value, and has few operations for unsigned integers.
-_INTEGERS = {
-    torch.float64: torch.int64,
-    torch.float32: torch.int32,
-    torch.float16: torch.int16,
-    torch.bfloat16: torch.int16,
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
+@functools.cache
+def is_number(dtype: torch.dtype) -> bool:
+    """Whether PyTorch reads the elements of a dtype as numbers; of others (two float4 in a byte) there are the bits."""
+    if str(dtype).startswith(("torch.qint", "torch.quint")):
+        return True
+    try:
+        torch.zeros(dtype.itemsize, dtype=torch.uint8, device="cpu").view(dtype).to(torch.complex128)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return True
+
+
+# Integers by their width in bytes.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if one.dtype != other.dtype:
-        ours, theirs = _broadcast(one.to(torch.float64), other.to(torch.float64))
-        return ours != theirs
+        common = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+        return _differing(one.to(common), other.to(common))
     ours, theirs = _broadcast(_bits(one), _bits(other))
     differs = ours != theirs
     return differs.any(-1) if one.is_complex() else differs
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have the same dtype and bits; NaN is as NaN, -0.0 is not 0.0."""
     return one.dtype == other.dtype and not bool(_differing(one, other).any())
+
+
+def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype have the same bits, those of NaN too; without a copy of either."""
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    integers = _INTEGERS[one.itemsize]
+    return bool(torch.equal(one.view(integers), other.view(integers)))
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype have the same values; NaN is as NaN, -0.0 as 0.0."""
+    if one.is_complex():
+        return same_values(torch.view_as_real(one), torch.view_as_real(other))
+    if not is_float(one) or not is_number(one.dtype):
+        return same_bits(one, other)
+    if one.itemsize == 1:
+        one, other = one.to(torch.float32), other.to(torch.float32)
+    return bool(torch.equal(one, other)) or not bool(((one != other) & ~(one.isnan() & other.isnan())).any())
 
 
 def _element(data: torch.Tensor, like: torch.Tensor, index: int) -> Any:
@@ -479,7 +521,14 @@ def _element(data: torch.Tensor, like: torch.Tensor, index: int) -> Any:
 
 
 def _numel(values: Values) -> int:
-    return _broadcast(values.compiled, values.eager, values.reference)[0].numel()
+    return _real(values.compiled, values.eager, values.reference)[0].numel()
+
+
+def _part(flat: int, values: Values) -> str:
+    """Where a number is, of those that `chunks` gives: of a complex element there are two."""
+    if not values.eager.is_complex():
+        return _index(flat, values)
+    return f"{_index(flat // 2, values)} ({'imaginary' if flat % 2 else 'real'} part)"
 
 
 def _index(flat: int, values: Values) -> str:

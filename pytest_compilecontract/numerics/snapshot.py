@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import datetime
-import enum
-import functools
-import inspect
 import math
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from fractions import Fraction
-from pathlib import PurePath
 from typing import Any
-from uuid import UUID
 
 import torch
 
+from .parts import (
+    DEPTH,
+    VALUES_INSTALLED,
+    VALUES_NEAR,
+    Bound,
+    is_followed,
+    is_numpy,
+    is_scalar,
+    kind_of,
+    parts_of,
+)
+from .rule import is_number
+
 DENSE = 1 << 26  # elements up to which a sparse tensor is compared as a dense one
 EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are compared byte by byte
-DEPTH = 32
-NODES = 200_000
+# The part of a value that stands for all that is beyond the bound of the walk.
+REST = "[...]"
+# Why there is nothing to compare in a tensor of shapes alone.
+NO_VALUES = "has no values"
 # The group of what a run made beside all that was there before.
 MADE = "made"
 
@@ -86,10 +92,14 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opaque:
-    """An object that nothing is known of but its type; `unread` says why, where it should have been read."""
+    """An object that nothing is known of but its type; `unread` says why, where it should have been read.
+
+    An `incidental` one is by the way: what it may hide is no result.
+    """
 
     type: str
     unread: str = ""
+    incidental: bool = False
 
 
 Node = TensorLeaf | ScalarLeaf | Branch | Opaque
@@ -125,8 +135,10 @@ class Run:
 def snapshot(value: object, *, at: str) -> Snapshot:
     """Copy what there is to compare in a value: tensors, scalars, and how they are put together.
 
-    Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the tensors within count.
-    Keeps no autograd graph alive, and does not raise: what cannot be read is in the snapshot as such.
+    Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the tensors within count,
+    and one of an installed package is walked where it holds results or plain values (`parts.kind_of`).
+    Keeps no autograd graph alive, and does not raise: what cannot be read, and what is beyond the bound of the walk, is
+    in the snapshot as such.
     """
     walk = _Walk()
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -150,13 +162,15 @@ class _Walk:
         self._path: set[int] = set()
         self._counts = True  # the plain values of the object that is walked
         self._copies: dict[int, tuple[torch.Tensor, TensorLeaf | Branch]] = {}
+        self._bounds = [Bound()]
 
     def visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
         """Add nodes for a value; False where nothing in it counts."""
         try:
             return self._visit(value, at, within_object=within_object, depth=depth)
         except Exception as error:  # noqa: BLE001 - reading an object of any kind (a property, a subclass) may raise it
-            self.nodes[at] = Opaque(type=_type_name(value), unread=f"{type(error).__name__}: {_first_line(error)}")
+            reason = f"{type(error).__name__}: {_first_line(error)}"
+            self.nodes[at] = Opaque(type=_type_name(value), unread=reason, incidental=within_object)
             return True
 
     def _visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
@@ -172,19 +186,22 @@ class _Walk:
         if (named := _named(value)) and not within_object:
             self.nodes[at] = ScalarLeaf(type=_type_name(value), value=named)
             return True
-        if id(value) in self._path or depth > DEPTH or len(self.nodes) > NODES:
+        if id(value) in self._path or depth > DEPTH:
             return self._opaque(value, at, within_object)
         parts, is_object = parts_of(value)
         if parts is None:
             return self._opaque(value, at, within_object)
+        installed = is_object and not is_followed(value)
+        if installed and (kind := kind_of(value)) in ("code", "large"):
+            return self._not_followed(value, at, within_object, large=kind == "large")
         self._path.add(id(value))
         self.nodes[at] = Branch(type=_type_name(value), parts=())
         counted, self._counts = self._counts, _says_what_it_holds(value) if is_object else self._counts
-        kept = tuple(
-            label
-            for label, part in parts
-            if self.visit(part, at + label, within_object=within_object or is_object, depth=depth + 1)
-        )
+        if installed:
+            self._bounds.append(Bound(VALUES_INSTALLED))
+        kept = self._kept_of(parts, at, within_object=within_object or is_object, depth=depth + 1)
+        if installed:
+            self._bounds.pop()
         self._counts = counted
         self._path.discard(id(value))
         if (within_object or is_object) and not kept:
@@ -195,6 +212,19 @@ class _Walk:
         identity = id(value) if isinstance(value, _WRITABLE) and not within_object else 0
         self.nodes[at] = Branch(type=_type_name(value), parts=kept, incidental=incidental, identity=identity)
         return True
+
+    def _kept_of(
+        self, parts: Iterable[tuple[str, Any]], at: str, *, within_object: bool, depth: int
+    ) -> tuple[str, ...]:
+        """The parts that count, as far as the bound of the walk lets."""
+        kept: list[str] = []
+        for label, part in parts:
+            if full := [each for each in self._bounds if not each.take()]:
+                self.nodes[at + REST] = Opaque(type="...", unread=f"more than {full[0].values} values")
+                return (*kept, REST)
+            if self.visit(part, at + label, within_object=within_object, depth=depth):
+                kept.append(label)
+        return tuple(kept)
 
     def _is_incidental(self, at: str) -> bool:
         node = self.nodes[at]
@@ -208,6 +238,14 @@ class _Walk:
         self.nodes[at] = Opaque(type=_type_name(value))
         return True
 
+    def _not_followed(self, value: Any, at: str, within_object: bool, *, large: bool) -> bool:
+        """Leave an object of an installed package alone, and say so where it may matter."""
+        if within_object and not large:
+            return False
+        reason = f"more than {VALUES_NEAR} values, no tensor among them" if large else "of an installed package"
+        self.nodes[at] = Opaque(type=_type_name(value), unread=reason, incidental=within_object or not large)
+        return True
+
     def _tensor(self, tensor: torch.Tensor, at: str, depth: int) -> bool:
         known = self._copies.get(id(tensor))
         if known is not None and isinstance(known[1], TensorLeaf):
@@ -219,11 +257,11 @@ class _Walk:
             self._copies[id(tensor)] = (tensor, leaf)
             self.nodes[at] = leaf
             for name, part in vars(tensor).items():
-                if not name.startswith("_"):
+                if not name.startswith("_") and leaf.unread != NO_VALUES:
                     self.visit(part, f"{at}.{name}", within_object=True, depth=depth + 1)
             return True
         self.nodes[at] = Branch(
-            type=f"{_type_name(tensor)}[{short(tensor.dtype)}, {list(tensor.shape)}, {tensor.device}]",
+            type=f"{_type_name(tensor)}[{short(tensor.dtype)}, {_shape(tensor)}, {tensor.device}]",
             parts=tuple(label for label, _ in inner),
         )
         for label, part in inner:
@@ -237,47 +275,6 @@ class _Walk:
         return True
 
 
-def parts_of(value: Any) -> tuple[list[tuple[str, Any]] | None, bool]:
-    """The parts of a container with the text that leads to each, and whether it is an object of unknown kind."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f".{name}", part) for name, part in zip(value._fields, value, strict=True)], False
-    if isinstance(value, (tuple, list, deque, ValuesView)):
-        return [(f"[{index}]", part) for index, part in enumerate(value)], False
-    if isinstance(value, Mapping):
-        return [(f"[{_key(key, index)}]", part) for index, (key, part) in enumerate(value.items())], False
-    if isinstance(value, _NOT_WALKED):
-        return None, False
-    if dataclasses.is_dataclass(value):
-        names = [each.name for each in dataclasses.fields(value)]
-        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)], False
-    attributes = {name: part for name, part in _attributes(value).items() if not _is_cached(value, name)}
-    return ([(f".{name}", part) for name, part in attributes.items()] if attributes else None), True
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    found = dict(getattr(value, "__dict__", {}))
-    found.update((name, getattr(value, name)) for name in slots_of(value) if hasattr(value, name))
-    return found
-
-
-def slots_of(value: Any) -> tuple[str, ...]:
-    """The attributes of an object that its classes made a slot for, by the names to read them under."""
-    found: list[str] = []
-    for base in type(value).__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name in ("__dict__", "__weakref__"):
-                continue
-            private = name.startswith("__") and not name.endswith("__")
-            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
-    return tuple(dict.fromkeys(found))
-
-
-def _is_cached(value: Any, name: str) -> bool:
-    """Whether an attribute is there only since somebody asked for it."""
-    return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
-
-
 def _says_what_it_holds(value: Any) -> bool:
     """Whether an object's plain attributes are its content. Python's own objects have notes and caches in theirs."""
     if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
@@ -286,30 +283,6 @@ def _says_what_it_holds(value: Any) -> bool:
 
 
 _WRITABLE = (list, dict, deque)
-# A module's state is compared as parameters and buffers; the others hold code, not results.
-_NOT_WALKED = (
-    type,
-    torch.nn.Module,
-    torch.Generator,
-    torch.autograd.graph.Node,
-    types.ModuleType,
-    types.FunctionType,
-    types.MethodType,
-    types.BuiltinFunctionType,
-    types.GeneratorType,
-)
-
-_SCALARS = (
-    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, enum.Enum, Decimal, Fraction,
-    datetime.date, datetime.time, datetime.timedelta, PurePath, UUID,
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
-
-
-def is_scalar(value: Any) -> bool:
-    if isinstance(value, (set, frozenset)):
-        return all(isinstance(each, _SCALARS) for each in value)
-    return isinstance(value, _SCALARS)
 
 
 def _named(value: Any) -> str:
@@ -318,16 +291,6 @@ def _named(value: Any) -> str:
         return ""
     name = getattr(value, "__qualname__", "<")
     return "" if "<" in name else f"{value.__module__}.{name}"
-
-
-def is_numpy(value: Any) -> bool:
-    kind = getattr(getattr(value, "dtype", None), "kind", "")
-    return type(value).__module__ == "numpy" and isinstance(kind, str) and kind in tuple("biufc")
-
-
-def _key(key: Any, index: int) -> str:
-    plain = isinstance(key, _SCALARS) or (isinstance(key, tuple) and all(isinstance(each, _SCALARS) for each in key))
-    return repr(key) if plain else f"<{type(key).__name__} {index}>"
 
 
 def _type_name(value: Any) -> str:
@@ -345,10 +308,18 @@ def _inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]] | Non
     """The tensors that a wrapper subclass or a nested tensor is made of; None for one that holds its own values."""
     if hasattr(type(tensor), "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [(f".{name}", getattr(tensor, name)) for name in names]
+        # A jagged tensor notes its longest part once somebody asked for it.
+        return [(f".{name}", getattr(tensor, name)) for name in names if not name.endswith("seqlen_tensor")]
     if tensor.is_nested:
         return [(f"[{index}]", part) for index, part in enumerate(tensor.unbind())]
     return None
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    """The sizes, with a star for those that differ from part to part, which have another number each time."""
+    if tensor.is_nested and tensor.layout == torch.strided:
+        return f"[{tensor.size(0)}, *]"
+    return f"[{', '.join(str(size) if isinstance(size, int) else '*' for size in tensor.shape)}]"
 
 
 def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
@@ -371,9 +342,11 @@ def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
 
 def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
     if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
-        return None, "has no values"
+        return None, NO_VALUES
     try:
         plain = tensor.detach()
+        if not is_number(plain.dtype):
+            plain = plain.view(torch.uint8)
         if type(plain) is not torch.Tensor:
             plain = plain.as_subclass(torch.Tensor)
         if plain.is_quantized:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .. import numerics
@@ -20,7 +19,7 @@ class Watch:
     def add(self, value: Any, at: str) -> None:
         """Watch the tensors in a value."""
         for index, tensor in enumerate(numerics.tensors_in(value)):
-            if tensor.layout == torch.strided and tensor.device.type != "meta":
+            if numerics.has_storage(tensor):
                 storage = tensor.untyped_storage()
                 self._watched[f"{at} tensor {index}"] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 

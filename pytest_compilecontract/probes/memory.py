@@ -50,7 +50,7 @@ def bytes_of(values: Iterable[Any]) -> int:
     storages: dict[int, int] = {}
     for value in values:
         for tensor in numerics.tensors_in(value):
-            if tensor.device.type == "cuda" and tensor.layout == torch.strided:
+            if tensor.device.type == "cuda" and numerics.has_storage(tensor):
                 storage = tensor.untyped_storage()
                 storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

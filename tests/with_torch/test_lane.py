@@ -307,8 +307,8 @@ REFUSED: list[Any] = [
         id="no-call",
     ),
     pytest.param(
-        lambda lane: lane.run(scaled, X),
-        "compile_lane.run: call 0 is 'Tensor' (a tuple of arguments or call(...) would do, as `(x,)`)",
+        lambda lane: lane.run(scaled, [X]),
+        "compile_lane.run: call 0 is 'list' (a tuple of arguments or call(...) would do, as `(x,)`)",
         id="no-tuple",
     ),
     pytest.param(

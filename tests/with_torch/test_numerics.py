@@ -236,12 +236,14 @@ def test_finds_outputs_that_share_memory() -> None:
 
 def test_a_view_that_begins_elsewhere_shares_other_memory() -> None:
     x = torch.zeros(6)
-    given = snapshot([x], at="in")
+    inputs, outputs = [x], [[x[:3]], [x[1:4]], [x[2:5]]]
+    given = snapshot(inputs, at="in")
 
-    found = [aliases(snapshot([view], at="out"), given) for view in (x[:3], x[1:4], x[2:5])]
+    found = [aliases(snapshot(output, at="out"), given) for output in outputs]
 
     assert found == [{("out[0]", f"in[0]{place}")} for place in ("", " from byte 4", " from byte 8")]
-    assert aliases(given, snapshot([x[1:]], at="base")) == {("in[0]", "base[0] from byte -4")}
+    base = [x[1:]]
+    assert aliases(given, snapshot(base, at="base")) == {("in[0]", "base[0] from byte -4")}
 
 
 def test_an_alias_lost_or_made_is_a_difference() -> None:

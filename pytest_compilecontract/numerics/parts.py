@@ -1,0 +1,253 @@
+"""Parts: what a value is made of, read without running any code of its class, and how far it is followed.
+
+Every walk over values of the user's goes by these rules: objects of installed packages are followed where they hold
+results or plain values, and a walk has a bound on the values that it looks at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import functools
+import inspect
+import itertools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Any, Literal
+from uuid import UUID
+
+import torch
+
+DEPTH = 32
+# Values that one walk looks at; of one object of an installed package; and to tell what such an object is.
+VALUES = 200_000
+VALUES_INSTALLED = 20_000
+VALUES_NEAR = 2_000
+# Of Python's own modules, those whose objects are containers too.
+HOLDERS = ("types", "argparse", "collections", "queue", "weakref")
+# Packages whose objects are code and caches of code, whatever is found in them.
+CODE = ("triton",)
+
+# A module's state is compared as parameters and buffers; the others hold code, not results.
+NOT_WALKED = (
+    type,
+    torch.nn.Module,
+    torch.Generator,
+    torch.autograd.graph.Node,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.GeneratorType,
+)
+
+SCALARS = (
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, enum.Enum, Decimal, Fraction,
+    datetime.date, datetime.time, datetime.timedelta, PurePath, UUID,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+# What an object of an installed package is: one that has tensors, or modules, or things of the project's near; plain
+# values and nothing else; neither; or too large to tell.
+Kind = Literal["results", "plain", "code", "large"]
+
+
+class Bound:
+    """How many more values a walk may look at; `met` once it wanted to look at more."""
+
+    def __init__(self, values: int = VALUES) -> None:
+        self.values = values
+        self.left = values
+        self.met = False
+
+    def take(self) -> bool:
+        """Whether one more value may be looked at."""
+        if self.left <= 0:
+            self.met = True
+            return False
+        self.left -= 1
+        return True
+
+
+def parts_of(value: Any) -> tuple[Iterable[tuple[str, Any]] | None, bool]:
+    """The parts of a container with the text that leads to each, and whether it is an object of unknown kind.
+
+    A container may have no end: who walks has a bound.
+    """
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip((f".{name}" for name in value._fields), value, strict=True), False
+    if isinstance(value, (tuple, list, deque, ValuesView)):
+        return ((f"[{index}]", part) for index, part in enumerate(value)), False
+    if isinstance(value, Mapping):
+        return _entries(value), False
+    if isinstance(value, NOT_WALKED):
+        return None, False
+    if dataclasses.is_dataclass(value):
+        names = [each.name for each in dataclasses.fields(value)]
+        return ((f".{name}", getattr(value, name)) for name in names if hasattr(value, name)), False
+    attributes = {name: part for name, part in attributes_of(value).items() if not _is_cached(value, name)}
+    return ([(f".{name}", part) for name, part in attributes.items()] if attributes else None), True
+
+
+def _entries(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    seen: set[str] = set()
+    for index, (key, part) in enumerate(mapping.items()):
+        label = _key(key, index)
+        if label in seen:
+            # As two keys that are NaN.
+            label = f"{label} {index}"
+        seen.add(label)
+        yield f"[{label}]", part
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What is kept in an object, by attribute; nothing that a property, or `__getattr__`, would make of it."""
+    found = dict(own_dict(value) or {})
+    for name in slots_of(value):
+        if (slot := inspect.getattr_static(type(value), name, None)) is not None:
+            try:
+                found[name] = slot.__get__(value, type(value))
+            except (AttributeError, TypeError):  # empty, or hidden by another attribute of the class
+                continue
+    return found
+
+
+def own_dict(value: Any) -> dict[Any, Any] | None:
+    """The `__dict__` in which an object keeps its attributes, whatever its class says of it."""
+    for base in type(value).__mro__:
+        found = base.__dict__.get("__dict__")
+        if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            own = found.__get__(value, type(value))
+            return own if isinstance(own, dict) else None
+    return None
+
+
+def slots_of(value: Any) -> tuple[str, ...]:
+    """The attributes of an object that its classes made a slot for, by the names to read them under."""
+    found: list[str] = []
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name in ("__dict__", "__weakref__"):
+                continue
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_cached(value: Any, name: str) -> bool:
+    """Whether an attribute is there only since somebody asked for it."""
+    return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+
+
+def is_scalar(value: Any) -> bool:
+    if isinstance(value, (set, frozenset)):
+        return all(isinstance(each, SCALARS) for each in value)
+    return isinstance(value, SCALARS)
+
+
+def is_numpy(value: Any) -> bool:
+    if type(value).__module__ != "numpy":
+        return False
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    return isinstance(kind, str) and kind in tuple("biufc")
+
+
+def _key(key: Any, index: int) -> str:
+    plain = isinstance(key, SCALARS) or (isinstance(key, tuple) and all(isinstance(each, SCALARS) for each in key))
+    return repr(key) if plain else f"<{type(key).__name__} {index}>"
+
+
+def kind_of(value: Any) -> Kind:
+    """What an object of a class that is not the project's is, by what is near it."""
+    if _package(type(value)) in CODE:
+        return "code"
+    try:
+        return _kind_of(value)
+    except Exception:  # noqa: BLE001 - what is near may refuse even to tell its class
+        return "code"
+
+
+def _kind_of(value: Any) -> Kind:
+    bound = Bound(VALUES_NEAR)
+    kind: Kind = "plain"
+    pending, seen = deque([value]), {id(value)}
+    while pending:
+        if (found := _kind_near(pending.popleft(), pending, seen, bound)) == "results":
+            return "results"
+        kind = "code" if found == "code" else kind
+        if bound.met:
+            return "large"
+    return kind
+
+
+def _kind_near(value: Any, pending: deque[Any], seen: set[int], bound: Bound) -> Kind:
+    """What one value says of the object that it is in; its own parts are pending then."""
+    if isinstance(value, dict):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, (list, tuple, deque)):
+        parts = value
+    else:
+        parts = (part for name, part in attributes_of(value).items() if not is_pythons(name))
+    kind: Kind = "plain"
+    for part in parts:
+        if not bound.take():
+            break
+        if isinstance(part, (torch.Tensor, torch.nn.Module)) or is_numpy(part):
+            return "results"
+        if isinstance(part, type) or is_scalar(part) or id(part) in seen:
+            continue
+        if is_projects(type(part).__module__):
+            return "results"
+        seen.add(id(part))
+        if isinstance(part, (*NOT_WALKED, functools.partial)) or _package(type(part)) in CODE:
+            kind = "code"
+        elif isinstance(part, (dict, list, tuple, deque)) or own_dict(part) is not None or slots_of(part):
+            pending.append(part)
+        else:
+            # A lock, a weak reference, a handle: what it holds nobody can say.
+            kind = "code"
+    return kind
+
+
+def is_followed(value: Any) -> bool:
+    """Whether an object's class is the project's, or one of Python's that hold what their user puts there."""
+    module = type(value).__module__
+    return module in HOLDERS or is_projects(module)
+
+
+def is_pythons(name: str) -> bool:
+    """Whether an attribute is Python's own, or what an abstract base class notes."""
+    return isinstance(name, str) and (name.startswith("__") or name.startswith("_abc_"))
+
+
+def is_users(module: str | None) -> bool:
+    """Whether a module is neither Python's nor torch's nor this package's."""
+    package = (module or "").partition(".")[0]
+    return package not in sys.stdlib_module_names and package not in ("torch", "_pytest", "pytest_compilecontract")
+
+
+@functools.cache
+def is_projects(module: str | None) -> bool:
+    """Whether a module is the project's own code, not an installed package's."""
+    if module == "__main__":
+        return True
+    if not isinstance(module, str) or not is_users(module):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & set(str(file).replace("\\", "/").split("/"))
+
+
+def _package(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
+
+
+def firsts(values: Iterable[Any], bound: Bound) -> Iterator[Any]:
+    """The values, as many as the bound lets; `bound.met` where there are more."""
+    return itertools.takewhile(lambda _: bound.take(), values)

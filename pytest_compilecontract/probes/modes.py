@@ -1,0 +1,235 @@
+"""Modes and hooks that code may leave on in a thread: which they are, and taking them off.
+
+A `with` that is entered and never left (TorchDispatchMode, TorchFunctionMode, a transform of torch.func, hooks for
+saved tensors), and hooks for every module. What is left on would be in all that runs afterwards. torch has no public
+way to ask for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# More than this one left on are left alone.
+MOST = 100
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+)
+_BESIDE_HOOKS = ("_global_forward_hooks_always_called", "_global_forward_hooks_with_kwargs")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kind:
+    """One stack: what is on now, and how to take the last off. What it is called comes from `name`."""
+
+    read: Callable[[], list[Any]]
+    take_off: Callable[[Any], object]
+    name: Callable[[Any], str]
+
+
+class Modes:
+    """What is on in this thread now. `missing` says, by kind, what this torch cannot be asked for."""
+
+    def __init__(self) -> None:
+        self.missing: dict[str, str] = {}
+        self._before: dict[str, list[Any]] = {}
+        for kind, each in _KINDS.items():
+            try:
+                self._before[kind] = each.read()
+            except (ImportError, AttributeError, TypeError, RuntimeError) as error:
+                self.missing[kind] = f"torch does not tell what is on ({type(error).__name__}: {error})"
+
+    def left(self) -> list[str]:
+        """What is on now and was not, the last first."""
+        return [_KINDS[kind].name(each) for kind, each in self._left()]
+
+    def take_off(self) -> list[str]:
+        """Take it off; what it was."""
+        found: list[str] = []
+        for kind, before in self._before.items():
+            for _ in range(MOST):
+                now = _KINDS[kind].read()
+                if _is_below(now, before):
+                    break
+                found.append(_KINDS[kind].name(now[-1]))
+                _KINDS[kind].take_off(now[-1])
+                if len(_KINDS[kind].read()) >= len(now) and kind != "saved tensors":
+                    break
+        return found
+
+    def _left(self) -> Iterator[tuple[str, Any]]:
+        for kind, before in self._before.items():
+            now = _KINDS[kind].read()
+            if not _is_below(now, before):
+                yield from ((kind, each) for each in reversed(now) if not any(each is other for other in before))
+
+
+def _is_below(now: list[Any], before: list[Any]) -> bool:
+    """Whether nothing is on that was not: what somebody else has taken off cannot be put back here."""
+    return all(any(each is other for other in before) for each in now)
+
+
+def _class(mode: Any) -> str:
+    return f"{type(mode).__module__}.{type(mode).__qualname__}".removeprefix("builtins.")
+
+
+# Dispatch modes, of torch's own (FakeTensorMode) too.
+
+
+def _dispatch_modes() -> list[Any]:
+    return list(importlib.import_module("torch.utils._python_dispatch")._get_current_dispatch_mode_stack())
+
+
+def _leave_dispatch_mode(mode: Any) -> None:
+    # Not by its own `__exit__`, which may do what it likes, as print a table.
+    importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode.__exit__(mode, None, None, None)
+
+
+# Function modes. That of the default device is a setting, and put back as one.
+
+
+def _function_modes() -> list[Any]:
+    default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    stack = importlib.import_module("torch.overrides")._get_current_function_mode_stack()
+    return [each for each in stack if each is not default]
+
+
+def _leave_function_mode(mode: Any) -> None:
+    overrides = importlib.import_module("torch.overrides")
+    stack = overrides._get_current_function_mode_stack()
+    above = stack[[each is mode for each in stack].index(True) + 1 :]
+    for _ in (*above, mode):
+        overrides._pop_mode()
+    for each in above:
+        overrides._push_mode(each)
+    device: Any = importlib.import_module("torch.utils._device")
+    if isinstance(mode, device.DeviceContext):
+        # `with torch.device(...)` puts it there without entering it.
+        device.CURRENT_DEVICE = getattr(mode, "old_device", device.CURRENT_DEVICE)
+
+
+# Transforms of torch.func: levels, known by number.
+
+
+def _levels() -> list[Any]:
+    return [_Level.of(number) for number in range(torch._C._functorch.get_dynamic_layer_stack_depth())]
+
+
+class _Level:
+    """A level of torch.func, the same object each time."""
+
+    _known: dict[int, _Level] = {}  # noqa: RUF012 - one for each number, for good
+
+    @classmethod
+    def of(cls, number: int) -> _Level:
+        return cls._known.setdefault(number, cls())
+
+
+def _leave_level(_level: Any) -> None:
+    torch._C._functorch.pop_dynamic_layer_stack()
+
+
+# Forward AD has one level, or none.
+
+
+def _dual_levels() -> list[Any]:
+    return [_DUAL] if importlib.import_module("torch.autograd.forward_ad")._current_level >= 0 else []
+
+
+def _leave_dual_level(_level: Any) -> None:
+    importlib.import_module("torch.autograd.forward_ad").exit_dual_level()
+
+
+_DUAL = object()
+
+
+# Hooks for saved tensors: only the last pair can be seen.
+
+
+def _saved_tensors_hooks() -> list[Any]:
+    top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return [] if top is None else [top[0]]
+
+
+def _leave_saved_tensors_hooks(_hook: Any) -> None:
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+# Hooks for every module.
+
+
+def _module_hooks() -> list[Any]:
+    module = importlib.import_module("torch.nn.modules.module")
+    return [hook for name in _GLOBAL_HOOKS for hook in getattr(module, name, {}).values()]
+
+
+def _remove_module_hook(hook: Any) -> None:
+    module = importlib.import_module("torch.nn.modules.module")
+    for name in _GLOBAL_HOOKS:
+        hooks = getattr(module, name, {})
+        for key in [key for key, each in hooks.items() if each is hook]:
+            for beside in (hooks, *(getattr(module, each, {}) for each in _BESIDE_HOOKS)):
+                beside.pop(key, None)
+
+
+def _named(kind: str) -> Callable[[Any], str]:
+    return lambda _: kind
+
+
+_KINDS = {
+    "dispatch modes": _Kind(
+        read=_dispatch_modes, take_off=_leave_dispatch_mode, name=lambda each: f"the dispatch mode {_class(each)}"
+    ),
+    "function modes": _Kind(
+        read=_function_modes, take_off=_leave_function_mode, name=lambda each: f"the function mode {_class(each)}"
+    ),
+    "levels of torch.func": _Kind(read=_levels, take_off=_leave_level, name=_named("a transform of torch.func")),
+    "forward AD": _Kind(read=_dual_levels, take_off=_leave_dual_level, name=_named("a level of forward AD")),
+    "saved tensors": _Kind(
+        read=_saved_tensors_hooks,
+        take_off=_leave_saved_tensors_hooks,
+        name=lambda each: f"hooks for saved tensors ({getattr(each, '__qualname__', _class(each))})",
+    ),
+    "module hooks": _Kind(
+        read=_module_hooks,
+        take_off=_remove_module_hook,
+        name=lambda each: f"a hook of every module ({getattr(each, '__qualname__', _class(each))})",
+    ),
+}
+
+
+# Inference mode is a guard, and cannot be asked to end: another one within it is another state.
+_GUARDS: list[Any] = []
+
+
+def set_inference_mode(enabled: bool) -> None:
+    """Turn inference mode on or off for what follows in this thread."""
+    guard = torch._C._InferenceMode(enabled)
+    enter = getattr(guard, "__enter__", None)
+    if enter is not None:
+        enter()
+    _GUARDS.append(guard)
+
+
+def autocast_nesting() -> int:
+    """How many autocasts are entered and not left, which torch tells only while counting."""
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return int(nesting)
+
+
+def set_autocast_nesting(nesting: int) -> None:
+    """Leave autocasts till there are so many; what they have cached goes with the last."""
+    while autocast_nesting() > nesting:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()

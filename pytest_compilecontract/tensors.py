@@ -1,0 +1,198 @@
+"""Tensors: one of any kind saved, compared, and put back where it is. What it is part of is in `state`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from . import numerics
+
+Same = Callable[[torch.Tensor, torch.Tensor], bool]
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+class Saved:
+    """The values of a tensor, and how to put them back: in place, since others hold the same tensor, or its memory.
+
+    Raises:
+        Exception: a subclass refuses to be copied, each in its own way.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            plain = tensor.detach()
+            self._overlaps = _overlaps(plain)
+            # Of elements that share memory, the memory: it may be far smaller, and cannot be written to by elements.
+            self._data = _memory(plain).clone() if self._overlaps else plain.clone()
+        self._shape, self._stride = tensor.size() if not _is_nested(tensor) else None, _stride(plain)
+        self._version = _version(tensor)
+
+    def is_in(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor has these values, bit by bit."""
+        return self._is(tensor, numerics.same_memory)
+
+    def has_values_of(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor has these values, as a program compares them, but that NaN is as NaN."""
+        return self._is(tensor, numerics.same_values)
+
+    def put_in(self, tensor: torch.Tensor) -> None:
+        """Write the values to the tensor, if it has others."""
+        # Memory that nobody wrote to may be such as nobody can.
+        if self.is_in(tensor):
+            return
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if not self._overlaps:
+                _write(tensor, self._data)
+            elif self._is_laid_out_as(tensor):
+                _memory(tensor.detach()).copy_(self._data)
+            else:
+                assert self._shape is not None
+                assert self._stride is not None
+                tensor.data = self._data.clone().as_strided(self._shape, self._stride)
+
+    def _is(self, tensor: torch.Tensor, same: Same) -> bool:
+        try:
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                plain = tensor.detach()
+                if not self._overlaps:
+                    return _are(plain, self._data, same)
+                return self._is_laid_out_as(tensor) and _are(_memory(plain), self._data, same)
+        except Exception:  # noqa: BLE001 - what cannot be compared tells at least whether it was written to
+            return _version(tensor) == self._version
+
+    def _is_laid_out_as(self, tensor: torch.Tensor) -> bool:
+        return tensor.shape == self._shape and tensor.stride() == self._stride
+
+
+def why_not_wide(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be given data of another dtype; empty where it can, or only trying tells."""
+    if tensor.layout in _COMPRESSED:
+        # `tensor.data = ...` would change what it says, and not its values.
+        return f"is {str(tensor.layout).removeprefix('torch.')}"
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
+        return ""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not numerics.has_storage(tensor):
+        # To try it would cut the tensor off from its graph, for good.
+        return "is inside of a transform of torch.func"
+    return ""
+
+
+def wide(data: torch.Tensor) -> torch.Tensor:
+    """The values in float64 or complex128, laid out alike: elements that share memory still do."""
+    dtype = numerics.wide(data.dtype)
+    if not _overlaps(data):
+        return data.to(dtype)
+    return _memory(data).to(dtype).as_strided(data.shape, data.stride())
+
+
+def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
+    """Whether two tensors have the same values; NaN is as NaN. What cannot be compared is taken for another."""
+    try:
+        return _are(tensor.detach(), saved.detach(), numerics.same_values)
+    except Exception:  # noqa: BLE001 - as above
+        return False
+
+
+def _are(tensor: torch.Tensor, saved: torch.Tensor, same: Same) -> bool:
+    if tensor.dtype != saved.dtype:
+        if tensor.dtype != numerics.wide(saved.dtype):
+            return False
+        saved = wide(saved)  # the run in float64
+    if tensor.layout != saved.layout or _is_nested(tensor) != _is_nested(saved):
+        return False
+    if not _is_nested(tensor) and tensor.shape != saved.shape:
+        return False
+    if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
+        return True
+    ours, theirs = [*_pieces(tensor)], [*_pieces(saved)]
+    return len(ours) == len(theirs) and all(
+        one.shape == other.shape and one.dtype == other.dtype and same(one, other)
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors that a tensor of any kind is made of."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        for _, inner in _inner(tensor):
+            yield from _pieces(inner)
+    elif tensor.is_nested:
+        yield from tensor.unbind()
+    elif tensor.layout == torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    elif tensor.layout != torch.strided:
+        yield tensor.to_dense()
+    elif tensor.is_quantized:
+        yield tensor.int_repr()
+        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            yield torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64, device="cpu")
+        else:
+            yield from (tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points())
+    else:
+        yield tensor.resolve_conj().resolve_neg()
+
+
+def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
+    names, _ = tensor.__tensor_flatten__()
+    found = [(name, getattr(tensor, name)) for name in names]
+    return [(name, each) for name, each in found if isinstance(each, torch.Tensor)]
+
+
+def _write(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        saved = dict(_inner(data))
+        for name, inner in _inner(tensor):
+            if name in saved:
+                _write(inner, saved[name])
+    elif tensor.layout in _COMPRESSED:
+        if tensor.values().shape != data.values().shape:
+            tensor.resize_as_sparse_(data)
+        tensor.copy_(data)
+    elif _is_nested(tensor):
+        tensor.copy_(data)
+    elif tensor.layout != torch.strided or tensor.shape != data.shape or tensor.dtype != data.dtype:
+        tensor.data = data.clone()
+    else:
+        tensor.detach().copy_(data)
+
+
+def _is_nested(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has parts of several sizes, and so no shape."""
+    return tensor.is_nested and tensor.layout == torch.strided
+
+
+def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return None
+    return tuple(tensor.stride())
+
+
+def _version(tensor: torch.Tensor) -> int:
+    # One made in inference mode counts nothing.
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements of a tensor share memory, as those of an expanded one."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or type(tensor) is not torch.Tensor:
+        return False
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 0:
+            return False
+        if size > 1 and step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """All memory from a tensor's first element to its last, each part of it once."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((reach + 1,), (1,))
