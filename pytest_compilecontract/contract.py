@@ -498,6 +498,8 @@ def _recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
         module = f" of {each.module}" if each.module else ""
         lines += [f"{each.frame}{module}{after}: {each.kind} recompile"]
         lines += [f"  guard: {first_line(each.guard)}" if each.guard else "  torch names no guard"]
+        if each.meaning:
+            lines += [f"  {each.meaning}"]
         if "___stack" in each.guard:
             lines += ["  ___stack: a value that was at hand when the graph broke, such as what the call there returned"]
         if each.location is not None:

@@ -856,7 +856,8 @@ def _recompiles(seen: Measurement) -> _Facts | None:
 def _recompile_fact(found: Recompile) -> Fact:
     where = _place(found.location or found.frame, found.continuation)
     source = found.location.source.strip() if found.location else ""
-    return Fact(where=where, source=source, reason=found.guard or f"{found.kind} recompile, torch names no guard")
+    reason = found.guard or f"{found.kind} recompile, torch names no guard"
+    return Fact(where=where, source=source, reason=reason, hint=found.meaning)
 
 
 def _eager_frames(seen: Measurement) -> _Facts | None:

@@ -59,7 +59,8 @@ class Recompile:
     """Code compiled again for a frame that already had compiled code.
 
     `guard` is the failed guard that tells most, in torch's words; `guards` has one for each older entry, newest first.
-    `location` is the user line that the guard speaks of, where torch names one.
+    `location` is the user line that the guard speaks of, where torch names one. `meaning` says in plain words what
+    torch's words do not.
     """
 
     frame: Location
@@ -67,6 +68,7 @@ class Recompile:
     guard: str
     guards: tuple[str, ...] = ()
     location: Location | None = None
+    meaning: str = ""
     continuation: bool = False
     module: str | None = None
 

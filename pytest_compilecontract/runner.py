@@ -27,6 +27,7 @@ from .measurement import GraphStep, Location, Measurement, Numerics, Raised, Sta
 from .measuring import Measuring, synchronize
 from .probes import device as devices
 from .probes import memory, randomness, stance
+from .probes.backend_errors import backend_error
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
@@ -472,10 +473,12 @@ class Runner:
         return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
 
     def _as_raised(self, error: Exception, when: str) -> Raised:
+        backend = backend_error(error, self._paths)
+        at = f", {backend.at}" if backend is not None and backend.at else ""
         return Raised(
             type=type(error).__name__,
-            message=f"{self._paths.text(_first_line(error))} ({when})".lstrip(),
-            location=self._user_line(error),
+            message=f"{self._paths.text(_first_line(error))}{at} ({when})".lstrip(),
+            location=(backend.location if backend is not None else None) or self._user_line(error),
             out_of_memory=memory.is_out_of_memory(error),
         )
 

@@ -44,7 +44,20 @@ from ..measurement import (
     merge_breaks,
 )
 from ..wording import first_said
-from .reasons import Entry, Inputs, Reason, became_free, branches, guard_text, inputs_of, leading, names, taken_by
+from .backend_errors import backend_error
+from .reasons import (
+    Entry,
+    Inputs,
+    Reason,
+    became_free,
+    branches,
+    guard_text,
+    inputs_of,
+    leading,
+    meaning_of,
+    names,
+    taken_by,
+)
 from .source import Paths, file_of
 from .stance import Lost, Stances
 from .taps import Taps
@@ -522,6 +535,7 @@ class Ledger:
             guard=DROPPED if attempt.after_reset else self._guard(lead),
             guards=tuple(self._paths.text(guard_text(reason)) for reason in attempt.reasons),
             location=self._guard_location(attempt, lead),
+            meaning="" if attempt.after_reset or lead is None else self._paths.text(meaning_of(lead.text)),
             continuation=attempt.continuation,
             module=attempt.wrapped,
         )
@@ -590,12 +604,13 @@ class Ledger:
         stack = tuple(
             self._paths.location(file, line, user_function(function), source) for file, line, function, source in frames
         )
+        backend = backend_error(attempt.error, self._paths) if attempt.error is not None else None
         return GraphBreak(
             location=stack[place] if stack else self._frame(attempt),
             kind=message.kind,
-            reason=message.reason,
+            reason=f"{message.reason}: {backend.raised}" if backend is not None else message.reason,
             explanation=message.explanation,
-            hints=(*self._earlier(attempt), *message.hints),
+            hints=(*((backend.at,) if backend and backend.at else ()), *self._earlier(attempt), *message.hints),
             registry_id=message.registry_id or registry_id(message.kind),
             whole_frame=not attempt.installed,
             stacks=(stack,) if stack else (),
@@ -621,19 +636,21 @@ class Ledger:
                 reason=reason,
                 continuation=attempt.continuation,
             )
+        backend = backend_error(error, self._paths)
+        at = f" ({backend.at})" if backend is not None and backend.at else ""
         broke = self._graph_break(attempt) if attempt.broke is not None else None
         if broke is not None and not attempt.fullgraph:
             return EagerFrame(
                 frame=frame,
                 cause="graph break",
-                reason=broke.reason,
+                reason=broke.reason + at,
                 location=broke.location,
                 continuation=attempt.continuation,
             )
         return EagerFrame(
             frame=frame,
             cause="suppressed error" if attempt.suppressed else "error",
-            reason=self._paths.text(f"{type(error).__name__}: {_first_line(error)}"),
+            reason=self._paths.text(f"{type(error).__name__}: {_first_line(error)}") + at,
             continuation=attempt.continuation,
         )
 
@@ -651,7 +668,10 @@ class Ledger:
     def _failure(self, attempt: Attempt) -> CompileFailure:
         assert attempt.error is not None
         error = attempt.error
-        inner = getattr(error, "inner_exception", None) or error.__cause__ or error
+        if (backend := backend_error(error, self._paths)) is not None:
+            message = f"{backend.said} ({backend.at})" if backend.at else backend.said
+            return CompileFailure(frame=self._frame(attempt), type=backend.exception, message=message)
+        inner = error.__cause__ or error
         message = self._paths.text(_first_line(inner))
         return CompileFailure(frame=self._frame(attempt), type=type(inner).__name__, message=message)
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import dispatch_keys
+
 # In the order in which torch compares a tensor with an entry's (`TensorCheck::check_verbose`,
 # torch/csrc/dynamo/guards.cpp): what fails first is all that it tells.
 _CHECKS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -37,6 +39,9 @@ _AS_TENSOR = re.compile(r"^___as_tensor\((.+)\)$")
 # Behind a guard on a symbol stands the line that asked for it (torch/fx/experimental/symbolic_shapes.py, `_get_sloc`).
 _BRANCH = re.compile(r"(?:\s+# |\) and )(?P<source>\S.*?)?\s+# (?P<file>\S+?):(?P<line>\d+) in (?P<function>\S+)")
 _FIRST_USE = "user code shown is first use of this value"
+# What torch assumes of each free size, and of sizes that are alike when it meets them (`create_symbol`, same file).
+_ZERO_ONE = re.compile(r"2 <= [^<=>]+")
+_DUCK = re.compile(r"\S+\.(?:size|stride)\(\)\[\d+\] == \S+\.(?:size|stride)\(\)\[\d+\]")
 # A mark on a tensor that an older entry was made without, or with another (torch._dynamo.mark_dynamic).
 _MARK = re.compile(r"_dynamo_dim_marking|_dynamo_\w*indices")
 
@@ -226,6 +231,16 @@ def became_free(lead: Reason, new: Inputs, old: Inputs) -> bool:
         for index, size in enumerate(held)
         if size is None and not old.has_free(what, name, index)
     )
+
+
+def meaning_of(reason: str) -> str:
+    """What a reason means, in plain words, where torch's own do not say it; else empty."""
+    guard = guard_text(reason)
+    if _ZERO_ONE.fullmatch(guard) and not branches(reason):
+        return "torch compiles a size of 0 or 1 by itself (torch._dynamo.mark_unbacked keeps it from that)"
+    if _DUCK.fullmatch(guard) and not branches(reason):
+        return "the two sizes were one when the code was compiled, and torch took them for the same"
+    return dispatch_keys.meaning_of(guard)
 
 
 def _is_held(name: str, guard: str) -> bool:
