@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
@@ -130,7 +130,11 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
     """Every limit that the measurement does not keep, given or by default."""
     if limits == OBSERVED:
         return ()  # not even one that cannot be measured on this torch
-    return tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
+    found = tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
+    if found and measurement.raised_in_both is not None:
+        first, *others = found
+        return (replace(first, details=(str(measurement.raised_in_both), *first.details)), *others)
+    return found
 
 
 def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
@@ -413,19 +417,20 @@ def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
 
 
 def _eager_calls(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """The steady calls that ran no compiled graph where a call before them ran some."""
+    """The steady calls that ran no compiled graph where one before them ran some, counted from 0 as their outputs are."""
     if _eager_calls_allowed(limits):
         return ()
     late: list[str] = []
     first: tuple[int, int] | None = None
-    for number, call in enumerate(seen.calls or (), start=1):
+    for number, call in enumerate(seen.calls or ()):
         if call.phase == "cold":
             first = None
         if first is None and call.graphs_executed:
             first = number, call.graphs_executed
         elif call.phase == "steady" and call.graphs_executed == 0 and first is not None:
             executed = counted(first[1], "compiled graph")
-            late.append(f"call {number}: ran no compiled graph, call {first[0]} ran {executed}")
+            ran = f"call {first[0]}{'' if first[0] else ' (the first)'} ran {executed}"
+            late.append(f"call {number}: ran no compiled graph, {ran}")
     return tuple(late)
 
 

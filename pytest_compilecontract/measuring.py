@@ -27,13 +27,14 @@ from .probes.trace import Trace, disagreements
 class Timed:
     """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run.
 
-    `callee` tells the calls of one compiled thing from those of another.
+    `callee` tells the calls of one compiled thing from those of another; `attempts` were made before it.
     """
 
     seconds: float
     compiled: bool
     executed: int
     callee: int = 0
+    attempts: int = 0
 
 
 class Measuring:
@@ -133,8 +134,14 @@ class Measuring:
                     compiled=len(self.ledger.attempts) > attempts,
                     executed=self.ledger.executed - executed,
                     callee=callee,
+                    attempts=attempts,
                 )
             )
+
+    def raised_in_both(self, error: BaseException) -> None:
+        """Note that eager ended its last call with this exception, as the compiled run did."""
+        if self.timed:
+            self.ledger.excuse(error, since=self.timed[-1].attempts)
 
     def close(self) -> None:
         """Take the measurement now; what is compiled later, while the taps are still on, is not in it."""

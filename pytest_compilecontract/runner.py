@@ -23,7 +23,7 @@ from .contract import Limits
 from .errors import UsageError
 from .isolation import SEED, GlobalSettings
 from .lanes import Lane
-from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange
+from .measurement import GraphStep, Location, Measurement, Numerics, Raised, RaisedInBoth, StateChange
 from .measuring import Measuring, synchronize
 from .probes import device as devices
 from .probes import memory, randomness, stance
@@ -159,6 +159,8 @@ class Runner:
             if unsteady := _ended_as(once_more, compiled, program.unit):
                 return Held(measurement=self._unknown(unsteady), error=eager.error)
         measured = replace(measured, raised=raised)
+        if eager.error is not None and raised is None:
+            measured = replace(measured, raised_in_both=self._raised_in_both(eager, program.unit, len(calls)))
         if again is None:
             measured = _without(measured, "numerics", "the contract asks for no comparison")
         elif raised is not None:
@@ -311,6 +313,8 @@ class Runner:
                 if isinstance(program, Body):
                     compiled, make = self._noting(compiled, measuring), None
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
+                if eager.error is not None and self._raised(eager, trail, program.unit) is None:
+                    measuring.raised_in_both(eager.error)
                 measuring.close()
                 self._kept_alive(trail, eager)
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
@@ -471,6 +475,15 @@ class Runner:
         if isinstance(ours, type(theirs)) and eager.error_at == compiled.error_at:
             return None
         return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
+
+    def _raised_in_both(self, eager: Trail, unit: str, calls: int) -> RaisedInBoth:
+        assert eager.error is not None
+        return RaisedInBoth(
+            type=type(eager.error).__name__,
+            message=self._paths.text(_first_line(eager.error)),
+            at=f"{unit} {eager.error_at}",
+            left=max(calls - eager.error_at - 1, 0),
+        )
 
     def _as_raised(self, error: Exception, when: str) -> Raised:
         backend = backend_error(error, self._paths)

@@ -23,6 +23,7 @@ import logging
 import re
 import sys
 import threading
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -146,6 +147,7 @@ class Attempt:
     told: int = 0  # new bytecode of it that the bytecode hook was told of
     error: BaseException | None = None
     suppressed: bool = False
+    excused: bool = False  # eager raises where Dynamo gave it up
     caller: Attempt | None = None  # that of the frame which calls this one, and met the same graph break in it
 
     @property
@@ -466,6 +468,21 @@ class Ledger:
                     setattr(error, name, None)
             pending += [error.__cause__, error.__context__, getattr(error, "inner_exception", None)]
 
+    def excuse(self, error: BaseException, *, since: int) -> None:
+        """Note which of the attempts since gave a frame up just where eager raised this: it has no end to run to."""
+        lines = [(each.filename, each.lineno) for each in traceback.extract_tb(error.__traceback__)]
+        for attempt in self.attempts[since:]:
+            attempt.excused = not attempt.installed and self._ends_at(attempt, lines)
+
+    def _ends_at(self, attempt: Attempt, lines: list[tuple[str, int | None]]) -> bool:
+        """Whether Dynamo gave up at the innermost of these lines that is anybody's, and on the way to it."""
+        stack = attempt.broke.stack if attempt.broke is not None else _break_of(attempt.error).stack
+        own, theirs = (
+            [each for each in place if not self._paths.is_out_of_reach(each[0])] or place
+            for place in ([(file, line) for file, line, *_ in stack], lines)
+        )
+        return bool(own) and bool(theirs) and own[-1] in (theirs[-1], lines[-1]) and set(own) <= set(lines)
+
     # facts
 
     @property
@@ -626,6 +643,14 @@ class Ledger:
     def _eager_frame(self, attempt: Attempt) -> EagerFrame:
         frame = self._frame(attempt)
         error = attempt.error
+        if attempt.excused and error is not None:
+            told = self._graph_break(attempt).reason if attempt.broke is not None else _first_line(error)
+            return EagerFrame(
+                frame=frame,
+                cause="raises in eager too",
+                reason=self._paths.text(told),
+                continuation=attempt.continuation,
+            )
         if error is None:
             reason = "Dynamo traced no tensor operation in it"
             if attempt.has_code:
