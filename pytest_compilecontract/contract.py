@@ -283,7 +283,7 @@ def _means_nothing(seen: Measurement, metric: str) -> bool:
 
 
 def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """The limits given that say nothing here, each with why: those about a GPU, where there is none."""
+    """What the verdict says nothing of: limits about a GPU, where there is none, and what other processes did."""
     asked = {
         "cudagraphs": "cuda_graphs",
         "max_kernels": "kernels",
@@ -294,11 +294,12 @@ def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
         "min_speedup": "speed",
         "keeps_outputs": "overwritten",
     }
-    return tuple(
+    unjudged = (
         f"{limit} is not judged: {seen.unmeasured[metric]}"
         for limit, metric in asked.items()
         if getattr(limits, limit) is not None and _means_nothing(seen, metric)
     )
+    return (*unjudged, *((seen.elsewhere,) if seen.elsewhere else ()))
 
 
 def _kernel_lines(kernels: StepKernels | None) -> tuple[str, ...]:
@@ -417,7 +418,7 @@ def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
 
 
 def _eager_calls(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """The steady calls that ran no compiled graph where one before them ran some, counted from 0 as their outputs are."""
+    """The steady calls that ran no compiled graph where one before them ran some. Calls are counted from 0."""
     if _eager_calls_allowed(limits):
         return ()
     late: list[str] = []
@@ -528,6 +529,8 @@ def _nothing_lines(seen: Measurement) -> tuple[str, ...]:
     """What to say of a test in which Dynamo had nothing to do at all."""
     if seen.graphs or seen.first_compiles or seen.recompiles or seen.limit_hits:
         return ()
+    if seen.elsewhere:
+        return (f"nothing was compiled in this process; {seen.elsewhere}",)
     return ("nothing was compiled: no compiled function was called, or none that computes with tensors",)
 
 

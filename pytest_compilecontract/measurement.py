@@ -394,6 +394,7 @@ class Measurement:
                       compile again after one: first compiles by torch's count, recompiles to who pays for them
     eager_by_request  frames that ran eager since a stance or a setting said so
     doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
+    processes         how other processes were started: what they compile is not in this measurement
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
@@ -439,9 +440,17 @@ class Measurement:
     host_syncs: tuple[HostSync, ...] | None = None
     memory: Memory | None = None
     speed: Speed | None = None
+    processes: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     unmeasured: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def elsewhere(self) -> str:
+        """What to say of other processes; empty where none was started."""
+        if not self.processes:
+            return ""
+        return f"processes were started ({', '.join(self.processes)}), and what they compile is not counted here"
 
     @property
     def lost_frames(self) -> tuple[EagerFrame, ...] | None:

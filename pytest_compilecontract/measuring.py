@@ -19,6 +19,7 @@ from .probes.canary import canary
 from .probes.counters import Rises, counters
 from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
+from .probes.processes import Processes
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
 
@@ -48,6 +49,7 @@ class Measuring:
         self._backend = backend
         self._trace = Trace()
         self.ledger = Ledger(paths, calls=calls)
+        self._processes = Processes()
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
         self._doubt: str | None = None
@@ -82,11 +84,13 @@ class Measuring:
         self._rises.settle()
         self.ledger.__enter__()
         self._trace.__enter__()
+        self._processes.__enter__()
         Measuring._active = True
 
     def stop(self) -> None:
         """Record no more."""
         Measuring._active = False
+        self._processes.__exit__()
         self._trace.__exit__()
         self.ledger.__exit__()
 
@@ -175,6 +179,7 @@ class Measuring:
             counters=rises,
             disagreements=self._disagreements(),
             doubts=self._doubts(),
+            processes=self._processes.told(),
             unmeasured=unmeasured,
             **seconds(calls),
             **facts,
