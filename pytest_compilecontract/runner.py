@@ -30,6 +30,7 @@ from .probes import memory, randomness, stance
 from .probes.backend_errors import backend_error
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
+from .probes.reasons import refused_for
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
@@ -488,6 +489,8 @@ class Runner:
     def _as_raised(self, error: Exception, when: str) -> Raised:
         backend = backend_error(error, self._paths)
         at = f", {backend.at}" if backend is not None and backend.at else ""
+        if guard := refused_for(error):
+            at = f": {self._paths.text(guard)}"
         return Raised(
             type=type(error).__name__,
             message=f"{self._paths.text(_first_line(error))}{at} ({when})".lstrip(),

@@ -39,6 +39,7 @@ _AS_TENSOR = re.compile(r"^___as_tensor\((.+)\)$")
 # Behind a guard on a symbol stands the line that asked for it (torch/fx/experimental/symbolic_shapes.py, `_get_sloc`).
 _BRANCH = re.compile(r"(?:\s+# |\) and )(?P<source>\S.*?)?\s+# (?P<file>\S+?):(?P<line>\d+) in (?P<function>\S+)")
 _FIRST_USE = "user code shown is first use of this value"
+_REFUSED = re.compile(r"^\s*- (\S*\d+/\d+: .*)$", re.MULTILINE)
 # What torch assumes of each free size, and of sizes that are alike when it meets them (`create_symbol`, same file).
 _ZERO_ONE = re.compile(r"2 <= [^<=>]+")
 _DUCK = re.compile(r"\S+\.(?:size|stride)\(\)\[\d+\] == \S+\.(?:size|stride)\(\)\[\d+\]")
@@ -213,6 +214,17 @@ def _comes_after(later: Reason, reason: Reason, entry: Entry) -> bool:
         return False
     own = entry.inputs.size(later.check, later.name, later.index)
     return own is not None and own != later.actual
+
+
+def refused_for(error: BaseException) -> str:
+    """The guard for which torch refused to compile again, by `error_on_recompile` or a stance; empty for other errors.
+
+    Both raise before anything is known but the reasons, which are in the text (torch/_dynamo/guards.py,
+    `get_and_maybe_log_recompilation_reasons`, and torch/_dynamo/eval_frame.py, `fail_callback`).
+    """
+    _, _, told = str(error).partition("triggered by the following guard failure(s):")
+    lead = leading(_REFUSED.findall(told), lambda _: Entry())
+    return lead.guard if lead is not None else ""
 
 
 def became_free(lead: Reason, new: Inputs, old: Inputs) -> bool:
