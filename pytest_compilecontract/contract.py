@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
@@ -134,7 +134,11 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
     """Every limit that the measurement does not keep, given or by default."""
     if limits == OBSERVED:
         return ()  # not even one that cannot be measured on this torch
-    return tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
+    found = tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
+    if found and measurement.raised_in_both is not None:
+        first, *others = found
+        return (replace(first, details=(str(measurement.raised_in_both), *first.details)), *others)
+    return found
 
 
 def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
@@ -284,7 +288,7 @@ def _means_nothing(seen: Measurement, metric: str) -> bool:
 
 
 def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """The limits given that say nothing here, each with why: those about a GPU, where there is none."""
+    """What the verdict says nothing of: limits about a GPU, where there is none, and what other processes did."""
     asked = {
         "cudagraphs": "cuda_graphs",
         "max_kernels": "kernels",
@@ -295,11 +299,12 @@ def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
         "min_speedup": "speed",
         "keeps_outputs": "overwritten",
     }
-    return tuple(
+    unjudged = (
         f"{limit} is not judged: {seen.unmeasured[metric]}"
         for limit, metric in asked.items()
         if getattr(limits, limit) is not None and _means_nothing(seen, metric)
     )
+    return (*unjudged, *((seen.elsewhere,) if seen.elsewhere else ()))
 
 
 def _kernel_lines(kernels: StepKernels | None) -> tuple[str, ...]:
@@ -418,19 +423,20 @@ def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
 
 
 def _eager_calls(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """The steady calls that ran no compiled graph where a call before them ran some."""
+    """The steady calls that ran no compiled graph where one before them ran some. Calls are counted from 0."""
     if _eager_calls_allowed(limits):
         return ()
     late: list[str] = []
     first: tuple[int, int] | None = None
-    for number, call in enumerate(seen.calls or (), start=1):
+    for number, call in enumerate(seen.calls or ()):
         if call.phase == "cold":
             first = None
         if first is None and call.graphs_executed:
             first = number, call.graphs_executed
         elif call.phase == "steady" and call.graphs_executed == 0 and first is not None:
             executed = counted(first[1], "compiled graph")
-            late.append(f"call {number}: ran no compiled graph, call {first[0]} ran {executed}")
+            ran = f"call {first[0]}{'' if first[0] else ' (the first)'} ran {executed}"
+            late.append(f"call {number}: ran no compiled graph, {ran}")
     return tuple(late)
 
 
@@ -503,6 +509,8 @@ def _recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
         module = f" of {each.module}" if each.module else ""
         lines += [f"{each.frame}{module}{after}: {each.kind} recompile"]
         lines += [f"  guard: {first_line(each.guard)}" if each.guard else "  torch names no guard"]
+        if each.meaning:
+            lines += [f"  {each.meaning}"]
         if "___stack" in each.guard:
             lines += ["  ___stack: a value that was at hand when the graph broke, such as what the call there returned"]
         if each.location is not None:
@@ -535,6 +543,8 @@ def _nothing_lines(seen: Measurement) -> tuple[str, ...]:
     """What to say of a test in which Dynamo had nothing to do at all."""
     if seen.graphs or seen.first_compiles or seen.recompiles or seen.limit_hits:
         return ()
+    if seen.elsewhere:
+        return (f"nothing was compiled in this process; {seen.elsewhere}",)
     return ("nothing was compiled: no compiled function was called, or none that computes with tensors",)
 
 

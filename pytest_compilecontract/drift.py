@@ -26,6 +26,7 @@ from pytest_compilecontract.identity import (
     eager_ops_key,
     failure_key,
     limit_hit_key,
+    reasons_key,
     recompile_key,
     until,
 )
@@ -453,6 +454,17 @@ class _Pair:
         old, new = map(Counter, comparable(*([key[:2] for key, _ in facts.of] for facts in (before, after))))
         return not new - old
 
+    def _told_otherwise(self) -> bool:
+        """Whether torch named the same guards for all recompiles, and only which of them is said to tell most differs.
+
+        Older receipts have the oldest entry's, also where a newer one had that size free.
+        """
+        sides = [each.measurement.recompiles if each.measurement else None for each in (self._old, self._new)]
+        if None in sides:
+            return False
+        was, now = comparable(*([reasons_key(each) for each in side or ()] for side in sides))
+        return Counter(was) == Counter(now)
+
     def _had_nothing_to_recompile(self, before: _Facts, after: _Facts) -> bool:
         """Whether one side captured nothing, and so recompiled nothing, where the other captured something."""
         if None in self._graphs or (self._graphs[0] == 0) == (self._graphs[1] == 0):
@@ -501,6 +513,8 @@ class _Pair:
         assert before is not None
         assert after is not None
         came, went = _without(after.of, before.of), _without(before.of, after.of)
+        if metric == "recompiles" and came and went and self._told_otherwise():
+            return
         if came or went:
             direction: Direction = "worse" if came else "better"
             if metric == "recompiles" and self._only_moved(before, after):
@@ -860,7 +874,8 @@ def _recompiles(seen: Measurement) -> _Facts | None:
 def _recompile_fact(found: Recompile) -> Fact:
     where = _place(found.location or found.frame, found.continuation)
     source = found.location.source.strip() if found.location else ""
-    return Fact(where=where, source=source, reason=found.guard or f"{found.kind} recompile, torch names no guard")
+    reason = found.guard or f"{found.kind} recompile, torch names no guard"
+    return Fact(where=where, source=source, reason=reason, hint=found.meaning)
 
 
 def _eager_frames(seen: Measurement) -> _Facts | None:

@@ -96,6 +96,13 @@ def recompile_key(found: Recompile) -> Key:
     return (*_frame_key(found.frame), found.continuation, normalised_guard(found.guard))
 
 
+def reasons_key(found: Recompile) -> Key:
+    """The frame, and all guards that torch named where it named several: whichever of them is said to tell most."""
+    if len(found.guards) < 2:
+        return recompile_key(found)
+    return (*_frame_key(found.frame), found.continuation, tuple(sorted(map(normalised_guard, found.guards))))
+
+
 def eager_key(found: EagerFrame) -> Key:
     """The function, and why it is eager: what of it was compiled before a break is told by what was captured."""
     return (*_frame_key(found.frame), found.cause)

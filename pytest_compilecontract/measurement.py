@@ -9,10 +9,19 @@ from typing import Any, Literal
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 EagerCause = Literal[
-    "graph break", "error", "suppressed error", "nothing to compile", "nothing more to compile", "by request", "skipped"
+    "graph break",
+    "error",
+    "suppressed error",
+    "nothing to compile",
+    "nothing more to compile",
+    "by request",
+    "raises in eager too",
+    "skipped",
 ]
 WhyEager = Literal["skipped", "graph break", "frame"]
 Phase = Literal["cold", "warm-up", "steady"]
+# Of an eager frame: there was nothing in it, or nobody could have run it to its end.
+_NOTHING_LOST = ("nothing to compile", "raises in eager too")
 # Why a metric that only a GPU can feed is None where it means nothing: a limit on it is then not judged.
 NO_CUDA = "no CUDA device"
 NOT_ASKED = "the lane asks for no CUDA graphs"
@@ -60,7 +69,8 @@ class Recompile:
     """Code compiled again for a frame that already had compiled code.
 
     `guard` is the failed guard that tells most, in torch's words; `guards` has one for each older entry, newest first.
-    `location` is the user line that the guard speaks of, where torch names one.
+    `location` is the user line that the guard speaks of, where torch names one. `meaning` says in plain words what
+    torch's words do not.
     """
 
     frame: Location
@@ -68,6 +78,7 @@ class Recompile:
     guard: str
     guards: tuple[str, ...] = ()
     location: Location | None = None
+    meaning: str = ""
     continuation: bool = False
     module: str | None = None
 
@@ -216,6 +227,25 @@ class Raised:
     message: str
     location: Location | None = None
     out_of_memory: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RaisedInBoth:
+    """An exception that eager and the compiled run raised alike, and ended with: in which call, and how many were left.
+
+    What the calls after it would have shown is not in the measurement.
+    """
+
+    type: str
+    message: str
+    at: str
+    left: int = 0
+
+    def __str__(self) -> str:
+        raised = f"{self.type}: {self.message}" if self.message else self.type
+        unit = self.at.partition(" ")[0]
+        after = f"; the {self.left} {unit}{'s' if self.left > 1 else ''} after it never ran" if self.left else ""
+        return f"eager raises in {self.at}, as compiled does: {raised}{after}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -418,6 +448,7 @@ class Measurement:
                       compile again after one: first compiles by torch's count, recompiles to who pays for them
     eager_by_request  frames that ran eager since a stance or a setting said so
     doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
+    processes         how other processes were started: what they compile is not in this measurement
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
@@ -450,6 +481,7 @@ class Measurement:
     numerics: Numerics | None = None
     state_change: StateChange | None = None
     raised: Raised | None = None
+    raised_in_both: RaisedInBoth | None = None
     cold_seconds: float | None = None
     warmup_seconds: float | None = None
     steady_seconds: float | None = None
@@ -464,16 +496,24 @@ class Measurement:
     host_syncs: tuple[HostSync, ...] | None = None
     memory: Memory | None = None
     speed: Speed | None = None
+    processes: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     @property
+    def elsewhere(self) -> str:
+        """What to say of other processes; empty where none was started."""
+        if not self.processes:
+            return ""
+        return f"processes were started ({', '.join(self.processes)}), and what they compile is not counted here"
+
+    @property
     def lost_frames(self) -> tuple[EagerFrame, ...] | None:
-        """The eager frames that had something to compile; the others lose nothing by being eager."""
+        """The eager frames that had something to compile and to run; the others lose nothing by being eager."""
         if self.eager_frames is None:
             return None
-        lost = tuple(frame for frame in self.eager_frames if frame.cause != "nothing to compile")
+        lost = tuple(frame for frame in self.eager_frames if frame.cause not in _NOTHING_LOST)
         return lost + (self.eager_by_request or ())
 
     @property
@@ -539,7 +579,7 @@ def _joined(name: str, values: list[Any]) -> Any:
         return None if None in values else max(values, key=_OF_WORST[name])
     if name in _JOIN:
         return None if None in values else _JOIN[name](values)
-    if name in ("numerics", "state_change", "raised"):
+    if name in ("numerics", "state_change", "raised", "raised_in_both"):
         return _joined_optional(name, [value for value in values if value is not None])
     if name == "calls":
         # A part that makes its own calls does not hide the calls of another.
@@ -559,7 +599,7 @@ def _joined(name: str, values: list[Any]) -> Any:
 def _joined_optional(name: str, values: list[Any]) -> Any:
     if not values:
         return None
-    if name == "raised":
+    if name in ("raised", "raised_in_both"):
         return values[0]
     if name == "state_change":
         return next((value for value in values if value), values[0])

@@ -19,6 +19,7 @@ from .probes.canary import canary
 from .probes.counters import Rises, counters
 from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
+from .probes.processes import Processes
 from .probes.source import Paths
 from .probes.trace import Trace, disagreements
 
@@ -27,13 +28,14 @@ from .probes.trace import Trace, disagreements
 class Timed:
     """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run.
 
-    `callee` tells the calls of one compiled thing from those of another.
+    `callee` tells the calls of one compiled thing from those of another; `attempts` were made before it.
     """
 
     seconds: float
     compiled: bool
     executed: int
     callee: int = 0
+    attempts: int = 0
 
 
 class Measuring:
@@ -47,6 +49,7 @@ class Measuring:
         self._backend = backend
         self._trace = Trace()
         self.ledger = Ledger(paths, calls=calls)
+        self._processes = Processes()
         self.timed: list[Timed] = []
         self.backwards: set[int] | None = None
         self._doubt: str | None = None
@@ -81,11 +84,13 @@ class Measuring:
         self._rises.settle()
         self.ledger.__enter__()
         self._trace.__enter__()
+        self._processes.__enter__()
         Measuring._active = True
 
     def stop(self) -> None:
         """Record no more."""
         Measuring._active = False
+        self._processes.__exit__()
         self._trace.__exit__()
         self.ledger.__exit__()
 
@@ -133,8 +138,14 @@ class Measuring:
                     compiled=len(self.ledger.attempts) > attempts,
                     executed=self.ledger.executed - executed,
                     callee=callee,
+                    attempts=attempts,
                 )
             )
+
+    def raised_in_both(self, error: BaseException) -> None:
+        """Note that eager ended its last call with this exception, as the compiled run did."""
+        if self.timed:
+            self.ledger.excuse(error, since=self.timed[-1].attempts)
 
     def close(self) -> None:
         """Take the measurement now; what is compiled later, while the taps are still on, is not in it."""
@@ -168,6 +179,7 @@ class Measuring:
             counters=rises,
             disagreements=self._disagreements(),
             doubts=self._doubts(),
+            processes=self._processes.told(),
             unmeasured=unmeasured,
             **seconds(calls),
             **facts,

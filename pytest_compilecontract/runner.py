@@ -23,14 +23,16 @@ from .contract import Limits
 from .errors import UsageError
 from .isolation import SEED, GlobalSettings
 from .lanes import Lane
-from .measurement import GraphStep, Location, Measurement, Numerics, Raised, StateChange, StepOperators
+from .measurement import GraphStep, Location, Measurement, Numerics, Raised, RaisedInBoth, StateChange, StepOperators
 from .measuring import Measuring, synchronize
 from .probes import device as devices
 from .probes import memory, randomness, stance
+from .probes.backend_errors import backend_error
 from .probes.backward import compiled_backwards
 from .probes.cuda_graphs import GraphTaps
 from .probes.modes import Modes
 from .probes.operators import Untold, marked, operators_of
+from .probes.reasons import refused_for
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Forward, Program, Surroundings, Trail
@@ -193,6 +195,8 @@ class Runner:
             if unsteady := _ended_as(once_more, compiled, program.unit):
                 return Held(measurement=self._unknown(unsteady), error=eager.error)
         measured = replace(measured, raised=raised)
+        if eager.error is not None and raised is None:
+            measured = replace(measured, raised_in_both=self._raised_in_both(eager, program.unit, len(calls)))
         if again is None:
             measured = _without(measured, "numerics", "the contract asks for no comparison")
         elif raised is not None:
@@ -358,6 +362,8 @@ class Runner:
                 if isinstance(program, Body):
                     compiled, make = self._noting(compiled, measuring), None
                 trail = self._fresh_pass(compiled, program, calls, state, make=make, names=eager.changed)
+                if eager.error is not None and self._raised(eager, trail, program.unit) is None:
+                    measuring.raised_in_both(eager.error)
                 measuring.close()
                 self._kept_alive(trail, eager)
                 operators, untold = self._operators(compiled, program, calls, state, measuring, trail)
@@ -549,11 +555,24 @@ class Runner:
             return None
         return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
 
+    def _raised_in_both(self, eager: Trail, unit: str, calls: int) -> RaisedInBoth:
+        assert eager.error is not None
+        return RaisedInBoth(
+            type=type(eager.error).__name__,
+            message=self._paths.text(_first_line(eager.error)),
+            at=f"{unit} {eager.error_at}",
+            left=max(calls - eager.error_at - 1, 0),
+        )
+
     def _as_raised(self, error: Exception, when: str) -> Raised:
+        backend = backend_error(error, self._paths)
+        at = f", {backend.at}" if backend is not None and backend.at else ""
+        if guard := refused_for(error):
+            at = f": {self._paths.text(guard)}"
         return Raised(
             type=type(error).__name__,
-            message=f"{self._paths.text(_first_line(error))} ({when})".lstrip(),
-            location=self._user_line(error),
+            message=f"{self._paths.text(_first_line(error))}{at} ({when})".lstrip(),
+            location=(backend.location if backend is not None else None) or self._user_line(error),
             out_of_memory=memory.is_out_of_memory(error),
         )
 

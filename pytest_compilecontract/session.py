@@ -158,6 +158,8 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
         doubted = tuple(dict.fromkeys(each for part in measurements for each in doubts(subject.limits, part)))
         outcome = verdict(measurement, violations, doubted)
     said = [f"{each.limit}: {each.measured}" for each in violations]
+    if measurement is not None and measurement.raised_in_both is not None:
+        said.insert(0, str(measurement.raised_in_both))
     open_limits = undecided(subject.limits, measurement) if measurement is not None else ()
     entry = _entry(
         subject,
@@ -250,6 +252,8 @@ def failed(subject: Subject, reason: str, measured: Entry | None) -> Entry:
     """The entry of a lane whose test failed by itself; what was measured till then is kept."""
     if measured is None:
         return _entry(subject, verdict="broken", reason=reason)
+    if measured.measurement is not None and measured.measurement.raised_in_both is not None:
+        reason = f"{reason} ({measured.measurement.raised_in_both})"
     return replace(measured, verdict="broken", reason=reason)
 
 

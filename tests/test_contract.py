@@ -286,8 +286,8 @@ def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
                 limit="compiled code runs in steady calls (default)",
                 measured="2 of 3 steady calls ran none",
                 details=(
-                    "call 2: ran no compiled graph, call 1 ran 2 compiled graphs",
-                    "call 4: ran no compiled graph, call 1 ran 2 compiled graphs",
+                    "call 1: ran no compiled graph, call 0 (the first) ran 2 compiled graphs",
+                    "call 3: ran no compiled graph, call 0 (the first) ran 2 compiled graphs",
                 ),
             ),
             id="steady calls run eager",

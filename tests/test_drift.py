@@ -1031,6 +1031,38 @@ def test_recompiles_after_a_break_that_is_gone_move_to_its_frame() -> None:
     assert metrics(lane) == {"fullgraph": "better", "graph_breaks": "better"}
 
 
+SIZE = "tensor 'x' size mismatch at index 0. expected 16, actual 20"
+BRANCH = "(x.size()[0] % 8) == 0"
+
+
+def test_another_of_the_same_guards_is_no_drift() -> None:
+    was = replace(RECOMPILE, kind="dynamic", guard=SIZE, guards=(BRANCH, SIZE))
+    now = replace(RECOMPILE, kind="guard", guard=BRANCH, guards=(BRANCH, SIZE), meaning="in plain words")
+
+    lane = compared(replace(HOLDING, recompiles=(was,)), replace(HOLDING, recompiles=(now,)))
+
+    assert (lane.verdict, lane.drifts) == ("held", ())
+
+
+@pytest.mark.parametrize(
+    ("guard", "guards"),
+    [
+        pytest.param(BRANCH, (BRANCH,), id="one-of-them-alone"),
+        pytest.param(BRANCH, (), id="none-kept"),
+        pytest.param(BRANCH, (BRANCH, "n == 2"), id="with-another"),
+    ],
+)
+def test_another_guard_is_drift(guard: str, guards: tuple[str, ...]) -> None:
+    was = replace(RECOMPILE, guard=SIZE, guards=(BRANCH, SIZE))
+
+    lane = compared(
+        replace(HOLDING, recompiles=(was,)),
+        replace(HOLDING, recompiles=(replace(RECOMPILE, guard=guard, guards=guards),)),
+    )
+
+    assert lane.verdict == "drifted"
+
+
 def test_one_recompile_more_is_drift_also_where_a_break_is_gone() -> None:
     resumed = replace(HOLDING, graph_breaks=(BREAK,), recompiles=(RECOMPILE,))
     moved = replace(RECOMPILE, guard="scale == 2", continuation=False)

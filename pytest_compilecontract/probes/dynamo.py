@@ -25,12 +25,15 @@ import operator
 import re
 import sys
 import threading
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from ..measurement import (
@@ -44,7 +47,21 @@ from ..measurement import (
     merge_breaks,
 )
 from ..wording import first_said
-from .source import Paths
+from .backend_errors import backend_error
+from .reasons import (
+    Entry,
+    Inputs,
+    Reason,
+    became_free,
+    branches,
+    guard_text,
+    inputs_of,
+    leading,
+    meaning_of,
+    names,
+    taken_by,
+)
+from .source import Paths, file_of
 from .stance import Lost, Stances
 from .taps import Taps
 from .targets import class_name, classes_in
@@ -81,6 +98,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 # The taps that count what the second channel counts as well.
 COUNTING = frozenset(("convert_frame", "_compile", "recompilation_reasons", "log_graph_break", "call_user_compiler"))
+_UNKNOWN = object()
 DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 
 
@@ -93,7 +111,7 @@ class Graph:
     """One graph handed to the backend; `kept` once the backend returned. `places` are where its operators come from."""
 
     operations: Counter[str]
-    symbolic: bool
+    inputs: Inputs = field(default_factory=Inputs)
     kept: bool = False
     pieces: int = 0
     restarted: bool = False
@@ -127,7 +145,10 @@ class Attempt:
     recompiles: bool = False
     after_reset: bool = False  # the code that this frame had is gone
     fullgraph: bool = False  # a graph break raises
+    resets: int = 0  # so many came before
     new_instance: bool = False
+    first: str = ""  # the name of its first argument, where that is a module
+    made_for: weakref.ref[Any] | None = None  # that module, or what a wrapper of Dynamo's calls
     owner: str | None = None
     wrapped: str | None = None
     reasons: list[str] = field(default_factory=list)
@@ -140,11 +161,29 @@ class Attempt:
     told: int = 0  # new bytecode of it that the bytecode hook was told of
     error: BaseException | None = None
     suppressed: bool = False
+    excused: bool = False  # eager raises where Dynamo gave it up
     caller: Attempt | None = None  # that of the frame which calls this one, and met the same graph break in it
 
     @property
     def continuation(self) -> bool:
         return self.name.startswith(RESUME)
+
+    @property
+    def inputs(self) -> Inputs:
+        """What its graphs take."""
+        kept = [graph.inputs for graph in self.graphs if graph.kept] or [graph.inputs for graph in self.graphs]
+        return reduce(or_, kept, Inputs())
+
+    def made_as(self, other: Attempt) -> bool | None:
+        """Whether it was for the same module or callable; None where it was for none."""
+        if self.made_for is None or other.made_for is None:
+            return None
+        return self.made_for is other.made_for or ((own := self.made_for()) is not None and own is other.made_for())
+
+    @property
+    def forbidden(self) -> bool:
+        """The user's setting `error_on_recompile` raised: nothing was compiled, and nothing ran eager."""
+        return type(self.error).__name__ == "RecompileError" and not self.suppressed
 
     @property
     def refused(self) -> bool:
@@ -210,7 +249,7 @@ class Ledger:
             "recompilation_reasons", convert_frame, "get_and_maybe_log_recompilation_reasons", self._on_recompilation
         )
         taps.set("log_graph_break", translator, "log_graph_break", self._on_graph_break, reads=("exc",))
-        taps.set("call_user_compiler", graphs, "call_user_compiler", self._on_backend, reads=("gm", "example_inputs"))
+        taps.set("call_user_compiler", graphs, "call_user_compiler", self._on_backend, reads=("gm",))
         if hasattr(output_graph, "is_noop_graph"):
             # From torch 2.15 on a graph with nothing in it is counted and never compiled.
             taps.set("is_noop_graph", output_graph, "is_noop_graph", self._on_noop)
@@ -233,7 +272,7 @@ class Ledger:
     # taps
 
     def _on_frame(self, original: Callable[..., Any], converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt = Attempt(code=frame.f_code, name=frame.f_code.co_name)
+        attempt = Attempt(code=frame.f_code, name=frame.f_code.co_name, resets=self.resets)
         # The converter is that of one torch.compile; kept, so that no other gets its id.
         key = (converter, attempt.code.co_filename, attempt.code.co_firstlineno, attempt.name)
         if (thread := threading.current_thread()) in self._before:
@@ -309,13 +348,18 @@ class Ledger:
         attempt.has_code = int(getattr(size, "num_cache_entries", 0)) >= 1
         attempt.recompiles = attempt.entries >= 1
         attempt.new_instance = self._is_new_instance(attempt.code, bound.get("locals") or {})
-        attempt.owner = _owner_of(attempt.code, bound.get("locals") or {})
-        attempt.wrapped = _wrapped_callable(attempt.code, bound.get("closure") or ())
+        owner = _first_module(attempt.code, bound.get("locals") or {})
+        if owner is not None:
+            attempt.first = attempt.code.co_varnames[0]
+            attempt.owner = class_name(type(owner))
+        wrapped = _wrapped_callable(attempt.code, bound.get("closure") or ())
+        if wrapped is not None:
+            attempt.wrapped = _callable_name(wrapped)
+        attempt.made_for = _weak(owner if wrapped is None else wrapped)
 
     def _is_new_instance(self, code: CodeType, frame_locals: dict[str, Any]) -> bool:
-        owner = frame_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        torch = importlib.import_module("torch")
-        if not isinstance(owner, torch.nn.Module):
+        owner = _first_module(code, frame_locals)
+        if owner is None:
             return False
         first = code not in self._seen
         seen = self._seen.setdefault(code, weakref.WeakSet())
@@ -342,7 +386,8 @@ class Ledger:
 
     def _on_backend(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
-        graph = _graph_of(arguments.get("gm"), arguments.get("example_inputs"))
+        graph = _graph_of(arguments.get("gm"))
+        taken = taken_by(_placeholders(arguments.get("gm")))
         if self.watches_classes:
             graph.classes = classes_in(arguments["gm"].graph)
         stack = self._stack()
@@ -356,6 +401,8 @@ class Ledger:
             raise
         finally:
             self._local.graph = None
+            # Not before: a backend may still pin a size down.
+            graph.inputs = inputs_of(taken)
         # One more backend call for a graph that is counted already (`specialize_on`, torch/_dynamo/output_graph.py).
         graph.kept = "specialization" not in getattr(arguments.get("gm"), "meta", {})
         if not stack:
@@ -440,6 +487,21 @@ class Ledger:
                     setattr(error, name, None)
             pending += [error.__cause__, error.__context__, getattr(error, "inner_exception", None)]
 
+    def excuse(self, error: BaseException, *, since: int) -> None:
+        """Note which of the attempts since gave a frame up just where eager raised this: it has no end to run to."""
+        lines = [(each.filename, each.lineno) for each in traceback.extract_tb(error.__traceback__)]
+        for attempt in self.attempts[since:]:
+            attempt.excused = not attempt.installed and self._ends_at(attempt, lines)
+
+    def _ends_at(self, attempt: Attempt, lines: list[tuple[str, int | None]]) -> bool:
+        """Whether Dynamo gave up at the innermost of these lines that is anybody's, and on the way to it."""
+        stack = attempt.broke.stack if attempt.broke is not None else _break_of(attempt.error).stack
+        own, theirs = (
+            [each for each in place if not self._paths.is_out_of_reach(each[0])] or place
+            for place in ([(file, line) for file, line, *_ in stack], lines)
+        )
+        return bool(own) and bool(theirs) and own[-1] in (theirs[-1], lines[-1]) and set(own) <= set(lines)
+
     # facts
 
     @property
@@ -468,7 +530,11 @@ class Ledger:
         return [each for each in self.attempts if each.broke is not None and not each.refused and not each.fullgraph]
 
     def eager_frames(self) -> tuple[EagerFrame, ...]:
-        return tuple(self._eager_frame(each) for each in self.attempts if not each.installed and not each.refused)
+        return tuple(
+            self._eager_frame(each)
+            for each in self.attempts
+            if not each.installed and not each.refused and not each.forbidden
+        )
 
     def eager_by_request(self) -> tuple[EagerFrame, ...]:
         """Frames that ran eager, or in part, since a stance or a setting said so."""
@@ -498,22 +564,62 @@ class Ledger:
         return self._paths.location(code.co_filename, code.co_firstlineno, user_function(attempt.name))
 
     def _recompile(self, attempt: Attempt) -> Recompile:
-        lead = leading_guard(attempt.reasons)
+        lead = self._lead(attempt)
         return Recompile(
             frame=self._frame(attempt),
-            kind="reset" if attempt.after_reset else _recompile_kind(attempt, lead),
-            guard=DROPPED if attempt.after_reset else self._paths.text(guard_text(lead)),
+            kind="reset" if attempt.after_reset else self._recompile_kind(attempt, lead),
+            guard=DROPPED if attempt.after_reset else self._guard(lead),
             guards=tuple(self._paths.text(guard_text(reason)) for reason in attempt.reasons),
-            location=self._guard_location(lead),
+            location=self._guard_location(attempt, lead),
+            meaning="" if attempt.after_reset or lead is None else self._paths.text(meaning_of(lead.text)),
             continuation=attempt.continuation,
             module=attempt.wrapped,
         )
 
-    def _guard_location(self, reason: str) -> Location | None:
-        traces = re.findall(r'^\s*File "(.+?)", line (\d+), in (\S+)', reason, re.MULTILINE)
+    def _lead(self, attempt: Attempt) -> Reason | None:
+        """The reason that tells why no older entry of the frame served."""
+        return leading(attempt.reasons, lambda entry: self._entry(attempt, entry), attempt.first)
+
+    def _entry(self, attempt: Attempt, id: str) -> Entry:
+        made = self._made(attempt, id)
+        return Entry() if made is None else Entry(inputs=made.inputs, same_owner=attempt.made_as(made))
+
+    def _made(self, attempt: Attempt, id: str | None) -> Attempt | None:
+        """The attempt that made an older entry of the same frame: a reset starts the ids anew."""
+        for each in self.attempts:
+            if each.id == id and each.resets == attempt.resets and each.code is attempt.code and each.installed:
+                return each
+        return None
+
+    def _guard(self, lead: Reason | None) -> str:
+        return self._paths.text(lead.guard) if lead is not None else ""
+
+    def _recompile_kind(self, attempt: Attempt, lead: Reason | None) -> RecompileKind:
+        if lead is None:
+            return "wrapper" if attempt.wrapped is not None else "instance" if attempt.new_instance else "guard"
+        if "Cache line invalidated" in lead.text:
+            return "invalidated"
+        if "BACKEND_MATCH" in lead.text:
+            return "backend"
+        made = self._made(attempt, lead.entry)
+        if attempt.wrapped is not None and (made is None or not attempt.made_as(made)):
+            return "wrapper"
+        if became_free(lead, attempt.inputs, made.inputs if made is not None else Inputs()):
+            return "dynamic"
+        if attempt.new_instance and names(attempt.first, lead.guard):
+            return "instance"
+        return "guard"
+
+    def _guard_location(self, attempt: Attempt, lead: Reason | None) -> Location | None:
+        if lead is None:
+            return None
+        traces = re.findall(r'^\s*File "(.+?)", line (\d+), in (\S+)', lead.text, re.MULTILINE)
         if traces:
             file, line, function = traces[self._innermost([each[0] for each in traces])]
             return self._paths.location(file, int(line), user_function(function))
+        for shortened, line, function, source in reversed(branches(lead.text)):
+            if found := file_of(shortened, line, source, (attempt.code.co_filename,)):
+                return self._paths.location(found, line, user_function(function), source)
         return None
 
     def _innermost(self, files: list[str]) -> int:
@@ -538,12 +644,13 @@ class Ledger:
         stack = tuple(
             self._paths.location(file, line, user_function(function), source) for file, line, function, source in frames
         )
+        backend = backend_error(attempt.error, self._paths) if attempt.error is not None else None
         return GraphBreak(
             location=stack[place] if stack else self._frame(attempt),
             kind=message.kind,
-            reason=message.reason,
+            reason=f"{message.reason}: {backend.raised}" if backend is not None else message.reason,
             explanation=message.explanation,
-            hints=(*self._earlier(attempt), *message.hints),
+            hints=(*((backend.at,) if backend and backend.at else ()), *self._earlier(attempt), *message.hints),
             registry_id=message.registry_id or registry_id(message.kind),
             whole_frame=not attempt.installed,
             stacks=(stack,) if stack else (),
@@ -559,6 +666,14 @@ class Ledger:
     def _eager_frame(self, attempt: Attempt) -> EagerFrame:
         frame = self._frame(attempt)
         error = attempt.error
+        if attempt.excused and error is not None:
+            told = self._graph_break(attempt).reason if attempt.broke is not None else _first_line(error)
+            return EagerFrame(
+                frame=frame,
+                cause="raises in eager too",
+                reason=self._paths.text(told),
+                continuation=attempt.continuation,
+            )
         if error is None:
             reason = "Dynamo traced no tensor operation in it"
             if attempt.has_code:
@@ -569,19 +684,21 @@ class Ledger:
                 reason=reason,
                 continuation=attempt.continuation,
             )
+        backend = backend_error(error, self._paths)
+        at = f" ({backend.at})" if backend is not None and backend.at else ""
         broke = self._graph_break(attempt) if attempt.broke is not None else None
         if broke is not None and not attempt.fullgraph:
             return EagerFrame(
                 frame=frame,
                 cause="graph break",
-                reason=broke.reason,
+                reason=broke.reason + at,
                 location=broke.location,
                 continuation=attempt.continuation,
             )
         return EagerFrame(
             frame=frame,
             cause="suppressed error" if attempt.suppressed else "error",
-            reason=self._paths.text(f"{type(error).__name__}: {_first_line(error)}"),
+            reason=self._paths.text(f"{type(error).__name__}: {_first_line(error)}") + at,
             continuation=attempt.continuation,
         )
 
@@ -592,14 +709,17 @@ class Ledger:
             frame=self._frame(attempt),
             limit=named.group(1) if named else "recompile_limit",
             reason=self._paths.text(_first_line(cause)) if cause else "",
-            guard=self._paths.text(guard_text(leading_guard(attempt.reasons))),
+            guard=self._guard(self._lead(attempt)),
             continuation=attempt.continuation,
         )
 
     def _failure(self, attempt: Attempt) -> CompileFailure:
         assert attempt.error is not None
         error = attempt.error
-        inner = getattr(error, "inner_exception", None) or error.__cause__ or error
+        if (backend := backend_error(error, self._paths)) is not None:
+            message = f"{backend.said} ({backend.at})" if backend.at else backend.said
+            return CompileFailure(frame=self._frame(attempt), type=backend.exception, message=message)
+        inner = error.__cause__ or error
         message = self._paths.text(_first_line(inner))
         return CompileFailure(frame=self._frame(attempt), type=type(inner).__name__, message=message)
 
@@ -686,44 +806,7 @@ def user_function(name: str) -> str:
     return name
 
 
-def leading_guard(reasons: list[str]) -> str:
-    """The reason that tells most, of one for each older entry, newest first.
-
-    Only one entry has to fail for its own reason: the others may fail first for something that the newest entry changed
-    (after a `no_grad` entry, a new dtype is reported as a changed grad mode). A tensor property of the oldest entry
-    tells most; a changed global state is only named when there is nothing else.
-    """
-    if not reasons:
-        return ""
-    properties = [reason for reason in reasons if " mismatch" in reason]
-    if properties:
-        return properties[-1]
-    values = [reason for reason in reasons if "GLOBAL_STATE" not in reason]
-    return values[0] if values else reasons[0]
-
-
-def guard_text(reason: str) -> str:
-    """A guard failure in torch's words, without the compile id before it and the stack and source after it."""
-    line = reason.split("\n", 1)[0]
-    line = re.sub(r"^\S*?\d+/\d+(?:_\d+)?: ", "", line)
-    return re.sub(r"\s+# .*$", "", line).strip()
-
-
-def _recompile_kind(attempt: Attempt, lead: str) -> RecompileKind:
-    reasons = attempt.reasons
-    symbolic = any(graph.symbolic for graph in attempt.graphs)
-    if any("Cache line invalidated" in reason for reason in reasons):
-        return "invalidated"
-    if any("BACKEND_MATCH" in reason for reason in reasons):
-        return "backend"
-    if attempt.wrapped is not None:
-        return "wrapper"
-    if attempt.new_instance and not (symbolic and "size mismatch" in lead):
-        return "instance"
-    return "dynamic" if symbolic else "guard"
-
-
-def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
+def _wrapped_callable(code: CodeType, closure: Any) -> Any:
     """What Dynamo's own wrapper frame was made for, or None where the frame is the user's.
 
     Library modules and callables share one compiled function (torch/_dynamo/external_utils.py, `wrap_inline`).
@@ -733,29 +816,47 @@ def _wrapped_callable(code: CodeType, closure: Any) -> str | None:
     for name, cell in zip(code.co_freevars, closure, strict=False):
         if name == "fn":
             target = getattr(cell, "cell_contents", None)
-            owner = getattr(target, "__self__", target)
-            return str(getattr(owner, "__qualname__", type(owner).__qualname__))
-    return "a library callable"
+            owner = getattr(target, "__self__", None)
+            # A builtin's is the module that it is in.
+            return target if owner is None or isinstance(owner, ModuleType) else owner
+    return _UNKNOWN
+
+
+def _callable_name(target: Any) -> str:
+    if target is _UNKNOWN:
+        return "a library callable"
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
+
+
+def _weak(target: Any) -> weakref.ref[Any] | None:
+    if target is None or target is _UNKNOWN:
+        return None
+    try:
+        return weakref.ref(target)
+    except TypeError:
+        return None
 
 
 def _place_of(code: CodeType) -> tuple[str, int, str]:
     return (code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def _owner_of(code: CodeType, frame_locals: dict[str, Any]) -> str | None:
-    """The class of the module whose method a frame is."""
+def _first_module(code: CodeType, frame_locals: dict[str, Any]) -> Any:
+    """A frame's first argument, where that is a module: the one whose method it is, as a rule."""
     owner = frame_locals.get(code.co_varnames[0]) if code.co_argcount else None
-    torch = importlib.import_module("torch")
-    return class_name(type(owner)) if isinstance(owner, torch.nn.Module) else None
+    return owner if isinstance(owner, importlib.import_module("torch").nn.Module) else None
 
 
-def _graph_of(module: Any, example_inputs: Any) -> Graph:
+def _graph_of(module: Any) -> Graph:
     nodes = module.graph.nodes if module is not None else ()
     return Graph(
         operations=Counter(_name_of(node.target) for node in nodes if node.op.startswith("call_")),
-        symbolic=any(_is_symbolic(value) for value in example_inputs or ()),
         places=_places_in(nodes),
     )
+
+
+def _placeholders(module: Any) -> list[Any]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"] if module is not None else []
 
 
 def _places_in(nodes: Any) -> tuple[Place, ...]:
@@ -791,13 +892,6 @@ def _module_path(node: Any) -> str:
 def _name_of(target: Any) -> str:
     """An operation's name as users write it: a method's, or a function's own without where it lives."""
     return target if isinstance(target, str) else str(getattr(target, "__name__", type(target).__name__))
-
-
-def _is_symbolic(value: Any) -> bool:
-    torch = importlib.import_module("torch")
-    if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        return True
-    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
 def _break_of(error: Any, reason: str = "") -> Break:

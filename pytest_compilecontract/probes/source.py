@@ -8,7 +8,9 @@ import importlib
 import linecache
 import os
 import re
+import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..measurement import Location
@@ -62,6 +64,20 @@ class Paths:
         text = source or linecache.getline(file, line)
         scope = "" if self.is_out_of_reach(file) else scope_of(file, line)
         return Location(file=self.name(file), line=line, function=function, source=text.strip(), scope=scope)
+
+
+def file_of(shortened: str, line: int, source: str, likely: Sequence[str] = ()) -> str | None:
+    """The file that torch means by the end of its name, by the text of the line; None where there is no such file.
+
+    Torch cuts off what a name has in common with its own folder, and one letter more (`shorten_filename` in
+    torch/utils/_traceback.py).
+    """
+    torch = str(importlib.import_module("torch").__path__[0])
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    for file in (*likely, os.path.join(torch, shortened), *loaded):
+        if file and file.endswith(shortened) and linecache.getline(file, line).strip() == source:
+            return str(file)
+    return None
 
 
 def scope_of(file: str, line: int) -> str:

@@ -30,7 +30,8 @@ class Taps(contextlib.ExitStack):
         if not callable(original):
             self.missing[name] = f"torch has no {_path(owner)}.{attribute}"
             return
-        known = inspect.signature(original).parameters
+        # Not of those that nothing is read of: Python has no signature for some of its own.
+        known = inspect.signature(original).parameters if reads else ()
         if unknown := [each for each in reads if each not in known]:
             self.missing[name] = f"{_path(owner)}.{attribute} of torch has no parameter {unknown[0]!r}"
             return

@@ -106,9 +106,10 @@ def disagreements(ledger: Ledger, trace: Trace, unique_graphs: int | None) -> tu
     """What the ledger's counts and the independent ones do not agree on, one sentence each.
 
     `unique_graphs` is the rise of `counters["stats"]["unique_graphs"]`, or None where somebody cleared the counters.
-    Known differences: the trace gives a reason for a refused recompile too, a generator is refused before any, a frame
-    refused before its first instruction (called inside a transform of torch.func) is in the trace only while torch logs
-    graph breaks, and the counter has graphs with nothing in them that no backend is given.
+    Known differences: the trace gives a reason for a recompile that the limit refuses too, and none for one that
+    `error_on_recompile` forbids, a generator is refused before any, a frame refused before its first instruction
+    (called inside a transform of torch.func) is in the trace only while torch logs graph breaks, and the counter has
+    graphs with nothing in them that no backend is given.
     """
     found: list[str] = []
 
@@ -123,7 +124,7 @@ def disagreements(ledger: Ledger, trace: Trace, unique_graphs: int | None) -> tu
         compare("graphs", kept, 'counters["stats"]["unique_graphs"]', unique_graphs - ledger.noops)
     if trace.missing:
         return (*found, trace.missing)
-    asked = sum(1 for attempt in ledger.attempts if attempt.recompiles)
+    asked = sum(1 for attempt in ledger.attempts if attempt.recompiles and not attempt.forbidden)
     compare("recompiles", asked, "torch's trace", trace.recompile_reasons)
     traced = sum(1 for attempt in ledger.broken() if attempt.id is not None and not attempt.untraced)
     compare("graph breaks", traced, "torch's trace", len(trace.broken))
