@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 import unittest
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -153,6 +153,9 @@ class Hooks:
         # As it is while pytest is set up: later on it is a test's.
         self._stderr = sys.stderr if self._settings.timeout is None else uncaptured_stderr()
         self._lost: set[str] = set()
+        # Who runs a contract more than once surrounds each run, and says so here.
+        self.runs_once: Callable[[pytest.Item, Contract], bool] = lambda _item, _contract: True
+        self._surrounds = False
         self._parent = Parent()
         config.pluginmanager.register(self._parent, "compilecontract-parent")
         if self._settings.rest is not None:
@@ -278,10 +281,15 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None or self._parent.lost or self._settings.repeat > 1:
+        if contract is None or self._parent.lost or not self.runs_once(item, contract):
             return (yield)
         with self.surrounded(contract):
             return (yield)
+
+    @staticmethod
+    def contract_of(item: pytest.Item) -> Contract | None:
+        """What the item is, if it is a contract."""
+        return item.stash.get(CONTRACT, None)
 
     @property
     def lost(self) -> bool:
@@ -291,6 +299,16 @@ class Hooks:
     @contextlib.contextmanager
     def surrounded(self, contract: Contract) -> Iterator[None]:
         """One run of a contract in the surroundings of its lane, as if it had not run before."""
+        assert not self._surrounds, "a run has one lane, and so one surroundings"
+        self._surrounds = True
+        try:
+            with self._surrounded(contract):
+                yield
+        finally:
+            self._surrounds = False
+
+    @contextlib.contextmanager
+    def _surrounded(self, contract: Contract) -> Iterator[None]:
         contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
         contract.unusable = no_torch()
         if contract.unusable is None:

@@ -147,17 +147,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[HOOKS] = hooks = Hooks(config)
         config.pluginmanager.register(hooks, "compilecontract-hooks")
+        from .running import Running, Strategy
         from .walking import Walking
 
-        config.pluginmanager.register(Walking(hooks), "compilecontract-walking")
+        strategies: list[Strategy] = [Walking(hooks)]
         if hooks.session.settings.repeat > 1:
             from .repeating import Repeating
 
-            config.pluginmanager.register(Repeating(hooks), "compilecontract-repeating")
+            strategies.append(Repeating(hooks))
         elif config.getoption("--contract-bisect"):
             from .bisecting import Bisecting
 
-            config.pluginmanager.register(Bisecting(hooks), "compilecontract-bisecting")
+            strategies.append(Bisecting(hooks))
+        config.pluginmanager.register(Running(hooks, strategies), "compilecontract-running")
         if config.getoption("--contract-observe"):
             from .observer import Observer
 
