@@ -18,7 +18,7 @@ from .lanes import Lane
 from .measurement import NO_CUDA, Measurement
 from .measuring import Measuring, without_comparison
 from .placement import placed
-from .probes.availability import device_of
+from .probes.availability import device_of, replaced_compile
 from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.source import Paths
 from .programs import Body, Forward, Program, Training
@@ -204,6 +204,8 @@ class CompileLane:
         """
         if self._lane.reference:
             return target
+        if found := replaced_compile(self._paths):
+            raise UsageError(f"torch.compile has been replaced by {found}: a lane is compiled by torch's own")
         options = {**self._lane.compile_options(), **overrides}
         inside = self._lane.in_place if in_place is None else in_place
         if not isinstance(target, torch.nn.Module) or not inside:

@@ -365,6 +365,7 @@ class Measurement:
                       compile again after one: first compiles by torch's count, recompiles to who pays for them
     eager_by_request  frames that ran eager since a stance or a setting said so
     doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
+    cut_short         what ended the test before its end: what was counted till then is not the whole of it
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
@@ -409,6 +410,7 @@ class Measurement:
     host_syncs: tuple[HostSync, ...] | None = None
     memory: Memory | None = None
     speed: Speed | None = None
+    cut_short: str = ""
     disagreements: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     unmeasured: dict[str, str] = field(default_factory=dict)
@@ -455,6 +457,8 @@ def combined(parts: tuple[Measurement, ...]) -> Measurement:
 def _joined(name: str, values: list[Any]) -> Any:
     if name == "unmeasured":
         return {key: reason for value in values for key, reason in value.items()}
+    if name == "cut_short":
+        return next(filter(None, values), "")
     if name == "backend":
         return ", ".join(dict.fromkeys(values))
     if name == "graph_breaks" and None not in values:

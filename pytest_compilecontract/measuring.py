@@ -20,6 +20,7 @@ from .probes.counters import Rises, counters
 from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
 from .probes.source import Paths
+from .probes.stance import switched_off
 from .probes.trace import Trace, disagreements
 
 
@@ -58,8 +59,7 @@ class Measuring:
     def __enter__(self) -> Measuring:
         if Measuring._active:
             raise UsageError("a measurement is going on: observe and run do not go into one another")
-        # A process in which the canary is wrong is not measured with more trust later.
-        self._doubt = canary()
+        self._doubt = switched_off() or canary()
         torch.compiler.reset()
         counters().clear()
         self.start(Rises())

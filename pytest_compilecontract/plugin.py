@@ -29,6 +29,7 @@ NEED_SWITCH = (
     "--contract-timeout",
     "--contract-speed",
     "--contract-bisect",
+    "--contract-allow-unmeasured",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
@@ -111,6 +112,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run a lane that fails in compiling or in its numbers again through capture, AOTAutograd, decompositions "
         "and Inductor, and name the first stage that fails",
+    )
+    group.addoption(
+        "--contract-allow-unmeasured",
+        action="store_const",
+        const=True,
+        default=None,
+        help="a session in which no lane could be measured is no failure (default: it fails, and says why)",
     )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)

@@ -66,7 +66,7 @@ class Walking:
         )
         kept: list[pytest.TestReport] = []
         climbed: list[str] = []
-        contract.steps, contract.runs = [], []
+        contract.steps, contract.runs, contract.cannot_climb = [], [], False
         for name in names:
             forget(item, sections, properties)
             if needed := lacking((*climbed, name), known):
@@ -80,6 +80,7 @@ class Walking:
             skipped = next((report for report in reports if report.skipped), None)
             if skipped is not None and not any(report.failed for report in reports):
                 contract.steps.append(Step(name=name, verdict="unmeasured", reason=self._hooks.why_skipped(skipped)))
+                contract.cannot_climb |= contract.unusable is not None
                 kept = kept or reports
                 continue
             kept = reports
