@@ -247,8 +247,8 @@ class Hooks:
             if other is not item:
                 where = f"in {other.path} and in {item.path}" if other.path != item.path else f"twice in {item.path}"
                 yield (
-                    f"{_test(item)}: two tests have this name ({where}): pytest names a file outside of its root folder "
-                    "by the file's name alone; give --rootdir a folder that has both, or rename one"
+                    f"{_test(item)}: two tests have this name ({where}): pytest names a file outside of its root "
+                    "folder by less than its path; give --rootdir a folder that has both, or rename one"
                 )
 
     def _collection(self, config: pytest.Config, items: list[pytest.Item]) -> Collected:
@@ -379,7 +379,7 @@ class Hooks:
             self._leave(contract, stack)
 
     def _look_at_compile(self, contract: Contract) -> None:
-        """What stands in the place of torch.compile compiles no lane; for other tests it is the project's affair."""
+        """What stands in the place of torch.compile compiles no lane; for other tests it is their project's."""
         from .probes.availability import replaced_compile
         from .probes.source import Paths
 
@@ -556,7 +556,7 @@ class Hooks:
                 finally:
                     contract.compile_lane.open = False
                 return
-            with observing(Paths(self._settings.root), "") as contract.seen:
+            with observing(Paths(self._settings.root)) as contract.seen:
                 yield
 
     def drift(self, contract: Contract) -> str:
@@ -860,9 +860,9 @@ class Hooks:
         for note in self.session.notes:
             terminalreporter.write_line(f"not as around the test: {note}", yellow=True)
         if self._settings.rank and (self._settings.report is not None or self._settings.record is not None):
-            said = ["what this process measured goes to a folder of its own"] if self._settings.report else []
-            said += ["the baselines are those of rank 0, which records them"] if self._settings.record else []
-            terminalreporter.write_line(f"RANK={self._settings.rank}: {'; '.join(said)}")
+            ranks = ["what this process measured goes to a folder of its own"] if self._settings.report else []
+            ranks += ["the baselines are those of rank 0, which records them"] if self._settings.record else []
+            terminalreporter.write_line(f"RANK={self._settings.rank}: {'; '.join(ranks)}")
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
         elif self._settings.report is not None:

@@ -46,9 +46,9 @@ def alone(measured: Measurement) -> Measurement:
 
 
 @contextlib.contextmanager
-def observing(paths: Paths, backend: str) -> Iterator[Observation]:
-    """Measure whatever is compiled inside, in any thread."""
-    measuring = Measuring(paths, backend=backend, calls=True)
+def observing(paths: Paths, lane: Lane | None = None) -> Iterator[Observation]:
+    """Measure whatever is compiled inside, in any thread; `lane` is what it is to be compiled as, if anything."""
+    measuring = Measuring(paths, lane=lane, calls=True)
     with measuring:
         yield Observation(measuring)
 
@@ -217,7 +217,7 @@ class CompileLane:
     def observe(self) -> Iterator[Observation]:
         """Measure whatever is compiled inside the block, in any thread. Starts from no compiled code."""
         self._refuse_when_over()
-        with observing(self._paths, self._lane.backend) as seen:
+        with observing(self._paths, self._lane) as seen:
             try:
                 yield seen
             finally:

@@ -75,7 +75,7 @@ class Watch(contextlib.ExitStack):
         """The measurement of a body that compiled nothing."""
         from .measuring import Measuring
 
-        measuring = Measuring(self._paths(), backend="")
+        measuring = Measuring(self._paths())
         measuring.start(Rises())
         measuring.stop()
         return _finished(measuring)
@@ -129,7 +129,7 @@ class Watch(contextlib.ExitStack):
             if not self._open or (self._measuring is None and Measuring.going_on()):
                 return False
             if self._measuring is None:
-                measuring = Measuring(self._paths(), backend="")
+                measuring = Measuring(self._paths())
                 measuring.start(self._rises or Rises())
                 self._measuring = measuring
         return True
