@@ -402,7 +402,7 @@ def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[
 
 
 def _not_known(entry: Entry) -> str:
-    """Why nobody knows how a broken lane would have ended: the test was ended, or failed by itself, before it showed."""
+    """Why nobody knows how a broken lane would have ended: its test was ended, or failed by itself, before it."""
     if entry.verdict != "broken":
         return ""
     seen = entry.measurement

@@ -675,7 +675,9 @@ class Hooks:
             entry = failed(self.subject(contract), failure_without_exception(report, contract.failed_within), entry)
         elif call.excinfo is not None:
             if isinstance(call.excinfo.value, SKIPS):
-                said = said_by(call.excinfo).removeprefix(_CANNOT_RUN.format(contract.lane.name))
+                expected = isinstance(call.excinfo.value, pytest.xfail.Exception) and not str(call.excinfo.value)
+                said = "expected to fail" if expected else said_by(call.excinfo)
+                said = said.removeprefix(_CANNOT_RUN.format(contract.lane.name))
                 entry = unmeasured(self.subject(contract), said)
             else:
                 reason = own_failure(call) + (f" (in repeat {contract.number})" if self._settings.repeat > 1 else "")
