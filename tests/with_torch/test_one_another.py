@@ -254,7 +254,7 @@ def test_ranks_write_to_folders_of_their_own(tmp_path: Path) -> None:
             tmp_path,
             "",
             "--contract-lanes=capture",
-            "--contract-record",
+            "--contract-record=all",
             f"test_{rank}.py",
             files={f"test_{rank}.py": PLAIN + test},
             RANK=rank,
