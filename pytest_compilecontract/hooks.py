@@ -157,7 +157,7 @@ class Hooks:
                 raise UsageError("--contract-bisect runs a lane once a stage: leave out --contract-repeat")
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
-        self.session = Session(settings=settings)
+        self.session = Session(settings=settings, each=config.getoption("dist", "no") == "each")
         self._held: Summary | None = None
         self._recorded: Recorded | None = None
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
@@ -173,6 +173,8 @@ class Hooks:
         # Who runs a contract more than once surrounds each run, and says so here.
         self.runs_once: Callable[[pytest.Item, Contract], bool] = lambda _item, _contract: True
         self._surrounds = False
+        # The variables of the environment as they are before the first test.
+        self._variables: dict[str, str] = {}
         # What workers run now, by its test, as they have said.
         self._begun: dict[str, dict[str, Any]] = {}
         self._parent = Parent()
@@ -255,6 +257,9 @@ class Hooks:
         contracts = [item.stash[CONTRACT].name for item in items if CONTRACT in item.stash]
         names = [*contracts, *(item.nodeid for item in items)]
         return collected_from(names, config.args, root=config.rootpath, invocation=config.invocation_params.dir)
+
+    def pytest_collection_finish(self) -> None:
+        self._variables = dict(os.environ)
 
     def pytest_deselected(self) -> None:
         self._deselected = True
@@ -424,7 +429,9 @@ class Hooks:
             from .environment import with_overrides
             from .receipt import fingerprint
 
-            environment = with_overrides(_environment(self._settings.root), self._settings.overrides)
+            # A body may be running, and have variables of its own.
+            environment = _environment(self._settings.root, self._variables or os.environ)
+            environment = with_overrides(environment, self._settings.overrides)
             self._place = fingerprint(environment), environment
         return self._place
 
@@ -478,7 +485,8 @@ class Hooks:
         from .runner import BrokenLane, DeviceLost
 
         cause: BaseException | None = None
-        contract.running = True
+        # A plugin that reruns what failed does so in the same surroundings.
+        contract.running, contract.failed_within, contract.cut_short = True, False, ""
         # A process that loses its device could not say any more where it ran.
         self.where()
         try:
@@ -1035,8 +1043,7 @@ def _unavailable(lane: Lane) -> str | None:
     return reason(lane)
 
 
-@functools.cache
-def _environment(root: Path) -> Environment:
+def _environment(root: Path, variables: Mapping[str, str]) -> Environment:
     from .environment import current_environment
 
-    return current_environment(root)
+    return current_environment(root, variables)

@@ -66,6 +66,8 @@ class Session:
     """What one pytest run has measured so far."""
 
     settings: Settings
+    # Each worker runs every test, so that a test has an entry of each.
+    each: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -111,12 +113,13 @@ class Session:
         if self.journal is not None:
             self.journal.keep(sent)
         entry = entry_from_data(sent["entry"])
-        self.entries[entry.test] = entry
+        name = f"{entry.test} of {entry.worker}" if self.each else entry.test
+        self.entries[name] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
         self.notes.update(dict.fromkeys(sent.get("notes", ())))
-        self.unusable.pop(entry.test, None)
+        self.unusable.pop(name, None)
         if why := sent.get("unusable"):
-            self.unusable[entry.test] = str(why)
+            self.unusable[name] = str(why)
         if defaults := sent.get("defaults"):
             self.defaults[defaults_key(defaults)] = dict(defaults)
 
