@@ -48,6 +48,7 @@ DEFAULTS = "defaults"
 _NOT_KEPT = frozenset(
     (
         "calls",
+        "compiles",
         "caches",
         "counters",
         *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.runner import runtestprotocol
 
-from .hooks import CONTRACT
 from .lanes import ALL, BUILT_IN, Lane
-from .repeating import as_one_test, forget, tear_down_the_rest
+from .repeating import forget, tear_down_the_rest
 from .settings import set_options
 
 if TYPE_CHECKING:
@@ -88,14 +87,12 @@ class Bisecting:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        contract = item.stash.get(CONTRACT, None)
-        if contract is None or contract.bare or contract.limits.frontier is not None or self._hooks.lost:
-            return None
-        return as_one_test(item, lambda: self._run(item, contract, nextitem))
+    def takes(self, _item: pytest.Item, contract: Contract) -> bool:
+        """Whether the contract has one lane, which says how it is compiled."""
+        return not contract.bare and contract.limits.frontier is None
 
-    def _run(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """The reports of the lane, with what the stages showed if it failed."""
         sections, properties = len(item._report_sections), len(item.user_properties)
         with self._hooks.surrounded(contract):
             reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]

@@ -387,6 +387,10 @@ def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[
             return "unverified", f"not run as users have it{when}: --contract-set {said}"
     if old.verdict == "unmeasured" and new.verdict != "unstable":
         return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
+    for entry, when in ((new, ""), (old, " before")):
+        cut_short = entry.measurement.cut_short if entry.measurement is not None else ""
+        if cut_short and "broken" not in (old.verdict, new.verdict):
+            return "unverified", f"the test ended before its end{when}, so its counts are not the whole: {cut_short}"
     if "broken" in (old.verdict, new.verdict):
         # One that took its process with it could not say where it ran.
         return None, ""
@@ -400,11 +404,23 @@ def _incomparable(old: Entry, new: Entry, environments: _Environments) -> tuple[
     return None, ""
 
 
+def _not_known(entry: Entry) -> str:
+    """Why nobody knows how a broken lane would have ended: its test was ended, or failed by itself, before it."""
+    if entry.verdict != "broken":
+        return ""
+    seen = entry.measurement
+    if seen is not None and seen.raised is not None and not seen.raised.out_of_memory:
+        return ""
+    return entry.reason or "broken, and no reason was given"
+
+
 def _verdict(old: Entry, new: Entry, pair: _Pair, drifts: Sequence[Drift]) -> tuple[Verdict, str]:
     if new.verdict == "broken":
         return "broken", new.reason if old.verdict != "broken" else f"broken before too: {new.reason}"
     if new.verdict == "unstable":
         return "unstable", new.reason
+    if why := _not_known(old):
+        return "unverified", f"not known before: {why}"
     judged = [drift for drift in drifts if drift.gates]
     if any(drift.direction == "worse" for drift in judged):
         return "drifted", ""

@@ -37,8 +37,11 @@ LONGEST = 200
 GIT_SECONDS = 10
 
 
-def current_environment(root: Path) -> Environment:
-    """Where this process measures; `root` is the project's folder. What cannot be found is None."""
+def current_environment(root: Path, variables: Mapping[str, str] | None = None) -> Environment:
+    """Where this process measures; `root` is the project's folder. What cannot be found is None.
+
+    `variables` are those of the process's environment, as they are now unless given.
+    """
     shown = _Folders(root)
     torch: Any = _found(lambda: import_module("torch"))
     commit, dirty = _found(lambda: _git(root)) or (None, None)
@@ -65,7 +68,7 @@ def current_environment(root: Path) -> Environment:
         settings=_found(lambda: dict(_settings(shown))) if torch else None,
         variables={
             name: shown(value)
-            for name, value in sorted(os.environ.items())
+            for name, value in sorted((os.environ if variables is None else variables).items())
             if name not in CACHE_FOLDERS and (name.startswith(PREFIXES) or name == "OMP_NUM_THREADS")
         },
         defaults=defaults_key(defaults) if (defaults := torch_defaults()) else None,

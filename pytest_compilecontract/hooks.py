@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shlex
 import sys
 import time
 import unittest
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from .errors import ReceiptError, UsageError
 from .frontier import NAME as FRONTIER
 from .frontier import TRAIN, Rung, Step, completed, rung
 from .history import History, Summary
+from .journal import ENDED
 from .lanes import Lane, chosen, narrowed
 from .receipt import environment_key
 from .replacing import Child, Parent, leave_worker
@@ -92,6 +94,15 @@ class Contract:
     lost: bool = False
     rung: Rung | None = None
     steps: list[Step] = field(default_factory=list)
+    # Why the test is not to be run at all, which fails it; and what is otherwise in the lane than around the test.
+    refused: str = ""
+    notes: tuple[str, ...] = ()
+    # The body is running; a part of it, which has a report of its own, failed; the test ended by itself, in its midst.
+    running: bool = False
+    failed_within: bool = False
+    # A rung of its ladder cannot run here.
+    cannot_climb: bool = False
+    cut_short: str = ""
 
     @property
     def goes_on(self) -> bool:
@@ -111,6 +122,10 @@ PROBLEMS = "compile_contract_problems"
 # On the report of a test that lost its process the CUDA device, and on xdist's that its worker ended.
 LOST = "compile_contract_lost"
 REPLACED = "compile_contract_replaced"
+# On the report with which a worker says what it is about to run.
+BEGUN = "compile_contract_begun"
+# A lane of which only its test's name is known.
+UNKNOWN_LANE = Lane(name="unknown", backend="")
 _CANNOT_RUN = "lane {} cannot run here: "
 
 
@@ -134,13 +149,15 @@ class Hooks:
                 timeout=config.getoption("--contract-timeout"),
                 timed=bool(config.getoption("--contract-speed")),
                 rest=config.getoption("--contract-rest"),
+                allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
+                variables=os.environ,
             )
             self.history = History(settings=settings)
             if config.getoption("--contract-bisect") and settings.repeat > 1:
                 raise UsageError("--contract-bisect runs a lane once a stage: leave out --contract-repeat")
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
-        self.session = Session(settings=settings)
+        self.session = Session(settings=settings, each=config.getoption("dist", "no") == "each")
         self._held: Summary | None = None
         self._recorded: Recorded | None = None
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
@@ -153,6 +170,13 @@ class Hooks:
         # As it is while pytest is set up: later on it is a test's.
         self._stderr = sys.stderr if self._settings.timeout is None else uncaptured_stderr()
         self._lost: set[str] = set()
+        # Who runs a contract more than once surrounds each run, and says so here.
+        self.runs_once: Callable[[pytest.Item, Contract], bool] = lambda _item, _contract: True
+        self._surrounds = False
+        # The variables of the environment as they are before the first test.
+        self._variables: dict[str, str] = {}
+        # What workers run now, by its test, as they have said.
+        self._begun: dict[str, dict[str, Any]] = {}
         self._parent = Parent()
         config.pluginmanager.register(self._parent, "compilecontract-parent")
         if self._settings.rest is not None:
@@ -163,8 +187,12 @@ class Hooks:
         return self.session.settings
 
     def pytest_sessionstart(self) -> None:
-        if not self._worker:
+        if self._worker or self._settings.rest is not None:
+            return
+        try:
             self.session.open_journal()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
 
     # collecting
 
@@ -200,6 +228,7 @@ class Hooks:
                 self._take(item)
             except UsageError as error:
                 problems[str(error)] = None
+        problems.update(dict.fromkeys(self._named_alike(items)))
         if not problems:
             self._collected = self._collection(config, items)
             return
@@ -210,10 +239,27 @@ class Hooks:
         config.workeroutput[PROBLEMS] = message  # type: ignore[attr-defined]
         items.clear()
 
+    def _named_alike(self, items: list[pytest.Item]) -> Iterator[str]:
+        """Tests with one name between them: what one of them shows would hide what the other does."""
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            if CONTRACT not in item.stash and not (self._settings.observe and isinstance(item, pytest.Function)):
+                continue
+            other = first.setdefault(item.nodeid, item)
+            if other is not item:
+                where = f"in {other.path} and in {item.path}" if other.path != item.path else f"twice in {item.path}"
+                yield (
+                    f"{_test(item)}: two tests have this name ({where}): pytest names a file outside of its root "
+                    "folder by less than its path; give --rootdir a folder that has both, or rename one"
+                )
+
     def _collection(self, config: pytest.Config, items: list[pytest.Item]) -> Collected:
         contracts = [item.stash[CONTRACT].name for item in items if CONTRACT in item.stash]
         names = [*contracts, *(item.nodeid for item in items)]
         return collected_from(names, config.args, root=config.rootpath, invocation=config.invocation_params.dir)
+
+    def pytest_collection_finish(self) -> None:
+        self._variables = dict(os.environ)
 
     def pytest_deselected(self) -> None:
         self._deselected = True
@@ -278,10 +324,15 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         contract = item.stash.get(CONTRACT, None)
-        if contract is None or self._parent.lost or self._settings.repeat > 1:
+        if contract is None or self._parent.lost or not self.runs_once(item, contract):
             return (yield)
         with self.surrounded(contract):
             return (yield)
+
+    @staticmethod
+    def contract_of(item: pytest.Item) -> Contract | None:
+        """What the item is, if it is a contract."""
+        return item.stash.get(CONTRACT, None)
 
     @property
     def lost(self) -> bool:
@@ -291,35 +342,75 @@ class Hooks:
     @contextlib.contextmanager
     def surrounded(self, contract: Contract) -> Iterator[None]:
         """One run of a contract in the surroundings of its lane, as if it had not run before."""
+        assert not self._surrounds, "a run has one lane, and so one surroundings"
+        self._surrounds = True
+        try:
+            with self._surrounded(contract):
+                yield
+        finally:
+            self._surrounds = False
+
+    @contextlib.contextmanager
+    def _surrounded(self, contract: Contract) -> Iterator[None]:
         contract.judged, contract.drifted, contract.seen, contract.whole = None, "", None, False
+        contract.refused, contract.notes, contract.failed_within, contract.cut_short = "", (), False, ""
         contract.unusable = no_torch()
         if contract.unusable is None:
             _take_card(self._worker)
             missing = contract.rung.missing if contract.rung is not None else ""
-            contract.unusable = None if contract.bare else missing or _unavailable(contract.lane)
-            contract.card = "" if contract.bare or contract.unusable else _card(contract.lane)
+            self._look_at_compile(contract)
+            contract.unusable = None if contract.bare or contract.refused else missing or _unavailable(contract.lane)
+            contract.card = "" if contract.bare or contract.refused or contract.unusable else _card(contract.lane)
         stack = contextlib.ExitStack()
         try:
             if contract.unusable is None:
                 # Before the lane's settings are set, which are none of the environment's.
                 self.where()
                 try:
-                    stack.enter_context(_surroundings(contract, self._settings.overrides))
+                    contract.notes += stack.enter_context(_surroundings(contract, self._settings.overrides))
                 except UsageError as error:
                     contract.unusable = str(error)
                 except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
                     contract.unusable = f"{type(error).__name__}: {error}"
             if contract.number == 1:
                 contract.started = time.perf_counter()
-            if contract.unusable is None and not self._worker and self._settings.rest is None:
-                # What a worker's death loses, its controller knows; and a child's, who started it.
-                self.session.begin(self.subject(contract))
+            if contract.unusable is None and self._settings.rest is None:
+                self._begin(contract)
             try:
                 yield
             finally:
                 self.session.end(contract.item.nodeid)
         finally:
             self._leave(contract, stack)
+
+    def _look_at_compile(self, contract: Contract) -> None:
+        """What stands in the place of torch.compile compiles no lane; for other tests it is their project's."""
+        from .probes.availability import replaced_compile
+        from .probes.source import Paths
+
+        if contract.lane.reference or not (found := replaced_compile(Paths(self._settings.root))):
+            return
+        if contract.bare:
+            contract.notes = (f"torch.compile has been replaced by {found}",)
+        else:
+            contract.refused = f"torch.compile has been replaced by {found}: a lane is compiled by torch's own"
+
+    def _begin(self, contract: Contract) -> None:
+        """Note which lane runs from now on. A worker tells its controller, which hears no more of it if it dies."""
+        if not self._worker:
+            self.session.begin(self.subject(contract))
+            return
+        from .receipt import entry_to_data, environment_to_data
+
+        item = contract.item
+        # pytest passes over a setup that passed: nobody but the controller's own hook takes notice of this one.
+        report = pytest.TestReport(
+            nodeid=item.nodeid, location=item.location, keywords={}, outcome="passed", longrepr=None, when="setup"
+        )
+        _, environment = self.where()
+        begun = failed(self.subject(contract), ENDED, None)
+        vars(report)[BEGUN] = {"entry": entry_to_data(begun), "environment": environment_to_data(environment)}
+        item.ihook.pytest_runtest_logreport(report=report)
 
     def _leave(self, contract: Contract, stack: contextlib.ExitStack) -> None:
         if not contract.lost:
@@ -338,7 +429,9 @@ class Hooks:
             from .environment import with_overrides
             from .receipt import fingerprint
 
-            environment = with_overrides(_environment(self._settings.root), self._settings.overrides)
+            # A body may be running, and have variables of its own.
+            environment = _environment(self._settings.root, self._variables or os.environ)
+            environment = with_overrides(environment, self._settings.overrides)
             self._place = fingerprint(environment), environment
         return self._place
 
@@ -351,6 +444,8 @@ class Hooks:
             return (yield)
         if contract.unusable is not None:
             pytest.skip(_CANNOT_RUN.format(contract.lane.name) + contract.unusable)
+        if contract.refused:
+            pytest.fail(contract.refused, pytrace=False)
         if not contract.bare:
             from .lane import CompileLane
 
@@ -390,6 +485,8 @@ class Hooks:
         from .runner import BrokenLane, DeviceLost
 
         cause: BaseException | None = None
+        # A plugin that reruns what failed does so in the same surroundings.
+        contract.running, contract.failed_within, contract.cut_short = True, False, ""
         # A process that loses its device could not say any more where it ran.
         self.where()
         try:
@@ -410,10 +507,14 @@ class Hooks:
             raise
         except BaseException as error:  # SystemExit too: pytest makes a failure of it, and goes on
             contract.lost = bool(lost(error))
+            contract.cut_short = _said_at_the_end(error)
             self._judge_what_there_is(contract)
             raise
+        finally:
+            contract.running = False
         if (outcome := unittest_outcome(item)) is not None:
             if not isinstance(outcome, pytest.skip.Exception):
+                contract.cut_short = _said_at_the_end(outcome)
                 self._judge_what_there_is(contract)
             elif self._failed_before_skipping(contract, outcome):
                 _forget_skips(item)
@@ -464,7 +565,7 @@ class Hooks:
                 finally:
                     contract.compile_lane.open = False
                 return
-            with observing(Paths(self._settings.root), "") as contract.seen:
+            with observing(Paths(self._settings.root)) as contract.seen:
                 yield
 
     def drift(self, contract: Contract) -> str:
@@ -489,6 +590,7 @@ class Hooks:
             environment=self.where()[0],
             worker=self._worker,
             card=contract.card,
+            notes=contract.notes,
         )
 
     def _judge(self, contract: Contract) -> Judged | None:
@@ -497,9 +599,12 @@ class Hooks:
 
         if contract.inherited and contract.number == 1 and _nothing_compiled(contract):
             return None
+        measured = _measured(contract)
+        if contract.cut_short:
+            measured = tuple(replace(each, cut_short=contract.cut_short) for each in measured)
         return judged(
             self.subject(contract),
-            measurements=_measured(contract),
+            measurements=measured,
             seconds=time.perf_counter() - contract.started,
             torch_version=torch.__version__,
         )
@@ -509,6 +614,7 @@ class Hooks:
         if contract.number > 1:
             contract.judged = over_repeats(contract.runs, f"repeat {contract.number} was skipped: {skipped}")
         else:
+            contract.cut_short = _said_at_the_end(skipped)
             self._judge_what_there_is(contract)
         if contract.judged is not None and contract.judged.failed:
             return True
@@ -531,24 +637,39 @@ class Hooks:
         contract = item.stash.get(CONTRACT, None)
         if contract is None or (call.when != "call" and report.outcome == "passed"):
             return report
-        if (entry := self._entry(contract, call)) is not None:
-            self.attach(report, entry)
+        if contract.running:
+            # A subtest of a test that is still running.
+            contract.failed_within |= report.failed
+            return report
+        if (entry := self._entry(contract, call, report)) is not None:
+            self.attach(report, entry, contract)
         if contract.lost:
             vars(report)[LOST] = True
         return report
 
-    def attach(self, report: pytest.TestReport, entry: Entry) -> None:
-        """Send an entry with a report: pytest and pytest-xdist carry its own attributes from worker to controller."""
+    def attach(
+        self, report: pytest.TestReport, entry: Entry, contract: Contract | None = None, *, unusable: bool = False
+    ) -> None:
+        """Send an entry with a report: pytest and pytest-xdist carry its own attributes from worker to controller.
+
+        `unusable`: it was to be measured here, and cannot be.
+        """
         from .receipt import entry_to_data, environment_to_data
 
         _, environment = self.where()
-        kept = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        kept: dict[str, Any] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        if contract is not None and contract.notes and entry.verdict != "unmeasured":
+            kept["notes"] = list(contract.notes)
+        if entry.verdict == "unmeasured" and (unusable or (contract is not None and contract.unusable is not None)):
+            kept["unusable"] = entry.reason
         # A table of some size, so once for each process.
         vars(report)["compile_contract"] = kept if self._told_defaults else {**kept, "defaults": _torch_defaults()}
 
-    def _entry(self, contract: Contract, call: pytest.CallInfo[None]) -> Entry | None:
+    def _entry(self, contract: Contract, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
         if contract.inherited and contract.judged is None:
             return None
+        if call.when == "teardown" and call.excinfo is not None and isinstance(call.excinfo.value, SKIPS):
+            return None  # what the test has shown stays
         if contract.limits.frontier is not None:
             return self._entry_of_rung(contract, call)
         if not contract.bare and contract.lane not in self._settings.lanes:
@@ -556,9 +677,16 @@ class Hooks:
             return None
         entry = contract.judged.entry if contract.judged is not None else None
         failed_by_us = contract.drifted or (contract.judged is not None and contract.judged.failed)
-        if call.excinfo is not None and not failed_by_us:
-            if isinstance(call.excinfo.value, pytest.skip.Exception):
-                said = said_by(call.excinfo).removeprefix(_CANNOT_RUN.format(contract.lane.name))
+        if failed_by_us:
+            return entry
+        if call.excinfo is None and (report.failed or contract.failed_within):
+            # What pytest or a plugin makes of a test that went through: XPASS(strict), a subtest that failed.
+            entry = failed(self.subject(contract), failure_without_exception(report, contract.failed_within), entry)
+        elif call.excinfo is not None:
+            if isinstance(call.excinfo.value, SKIPS):
+                expected = isinstance(call.excinfo.value, pytest.xfail.Exception) and not str(call.excinfo.value)
+                said = "expected to fail" if expected else said_by(call.excinfo)
+                said = said.removeprefix(_CANNOT_RUN.format(contract.lane.name))
                 entry = unmeasured(self.subject(contract), said)
             else:
                 reason = own_failure(call) + (f" (in repeat {contract.number})" if self._settings.repeat > 1 else "")
@@ -608,7 +736,7 @@ class Hooks:
         report = next((each for each in reports if each.when == "call"), reports[-1])
         if not contract.runs:
             reason = "; ".join(f"{step.name}: {step.reason}" for step in walked.steps)
-            self.attach(report, replace(unmeasured(climber, reason), frontier=walked))
+            self.attach(report, replace(unmeasured(climber, reason), frontier=walked), unusable=contract.cannot_climb)
             return
         contract.judged, contract.rung = over_walk(climber, contract.runs, walked), None
         contract.lane = climber.lane
@@ -620,9 +748,18 @@ class Hooks:
             said.append(contract.drifted)
         if said:
             report.outcome, report.longrepr = "failed", "\n".join(said)
-        self.attach(report, contract.judged.entry)
+        self.attach(report, contract.judged.entry, contract, unusable=contract.cannot_climb)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        if self._begun.pop(nodeid, None) is not None:
+            self.session.end(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if begun := getattr(report, BEGUN, None):
+            if not self._worker:
+                self._begun[report.nodeid] = begun
+                self.session.begun(begun)
+            return
         kept = getattr(report, "compile_contract", None)
         if getattr(report, LOST, False):
             self._lost.add(report.nodeid)
@@ -635,16 +772,23 @@ class Hooks:
             self._lose(report)
 
     def _lose(self, report: pytest.TestReport) -> None:
+        reason = next(iter(str(report.longrepr).splitlines()), "")
+        if (begun := self._begun.get(report.nodeid)) is not None:
+            self.session.lose_begun(begun, reason)
+            return
+        # It died before it could say what it was about to run.
         name = report.nodeid.rpartition("::")[2]
         parameters = name.partition("[")[2].removesuffix("]")
-        for lane in (*self._settings.lanes, Lane(name=FRONTIER)):
-            if parameters == lane.name or parameters.startswith(f"{lane.name}-"):
-                contract = contract_name(report.nodeid, name, lane.name)
-                self.session.lose(contract, lane, report.nodeid, next(iter(str(report.longrepr).splitlines()), ""))
-                return
-        if self._settings.observe:
+        lanes = (*self._settings.lanes, Lane(name=FRONTIER))
+        fitting = [each for each in lanes if parameters == each.name or parameters.startswith(f"{each.name}-")]
+        if len(fitting) == 1:
+            contract = contract_name(report.nodeid, name, fitting[0].name)
+            self.session.lose(contract, fitting[0], report.nodeid, reason)
+        elif fitting:
+            names = _names(tuple(fitting))
+            self.session.lose(report.nodeid, UNKNOWN_LANE, report.nodeid, f"{reason} (in one of the lanes {names})")
+        elif self._settings.observe:
             # Nobody knows whether it compiled anything.
-            reason = next(iter(str(report.longrepr).splitlines()), "")
             self.session.lose(report.nodeid, BODY, report.nodeid, reason, OBSERVED)
 
     @pytest.hookimpl(optionalhook=True)
@@ -670,6 +814,10 @@ class Hooks:
             self._hold_to_history()
         except ReceiptError as error:
             self._problem = str(error)
+        if unmeasured_all := "" if self._settings.allow_unmeasured else self.session.nothing_measured():
+            self._problem = "\n".join(
+                filter(None, (self._problem, f"{unmeasured_all} (--contract-allow-unmeasured if that is right)"))
+            )
         if self._problem and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -677,11 +825,12 @@ class Hooks:
         entries, environments = self.session.entries.values(), self.session.environments
         # Before recording, which would make this run its own baseline.
         self._held = self.history.summary(entries, environments, self.session.defaults)
-        self._recorded = self.history.record(entries, environments, self.session.defaults)
+        if not self._settings.rank:
+            self._recorded = self.history.record(entries, environments, self.session.defaults)
         self._gone = self._find_gone()
         problems = list(self.history.rotten(self._held))
         compared = any(each.lane.compared for each in self._held.held)
-        if self._settings.asked_for_baselines and self._recorded is None and not compared:
+        if self._settings.asked_for_baselines and self._settings.record is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
         self._problem = "\n".join(problems)
 
@@ -700,7 +849,8 @@ class Hooks:
     @property
     def _trims(self) -> bool:
         """Whether this run recorded everything: no part of the tests, no part of the lanes."""
-        return self._settings.record == "all" and not self._deselected and not self._settings.asked_for_lanes
+        whole = self._settings.record == "all" and not self._settings.rank
+        return whole and not self._deselected and not self._settings.asked_for_lanes
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows = self.history.marked(self.session.rows(), self._held)
@@ -718,6 +868,12 @@ class Hooks:
             climbed = any(entry.frontier is not None for entry in self.session.entries.values())
             once = ", each ladder climbed once" if climbed else ""
             terminalreporter.write_line(f"each lane was measured {self._settings.repeat} times{once}")
+        for note in self.session.notes:
+            terminalreporter.write_line(f"not as around the test: {note}", yellow=True)
+        if self._settings.rank and (self._settings.report is not None or self._settings.record is not None):
+            ranks = ["what this process measured goes to a folder of its own"] if self._settings.report else []
+            ranks += ["the baselines are those of rank 0, which records them"] if self._settings.record else []
+            terminalreporter.write_line(f"RANK={self._settings.rank}: {'; '.join(ranks)}")
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
         elif self._settings.report is not None:
@@ -769,6 +925,22 @@ def _failure(contract: Contract) -> str:
     )
 
 
+SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
+SUBTEST_FAILED = "the test failed in call: a subtest failed"
+
+
+def failure_without_exception(report: pytest.TestReport, subtest: bool) -> str:
+    """What a test that raised nothing failed by, in one line."""
+    said = next((line.strip() for line in str(report.longrepr or "").splitlines() if line.strip()), "")
+    return SUBTEST_FAILED if subtest else f"the test failed in {report.when}: {said or 'pytest says no more'}"
+
+
+def _said_at_the_end(error: BaseException) -> str:
+    """What ended a test before its end, in one line."""
+    said = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def own_failure(call: pytest.CallInfo[None]) -> str:
     """What a test that failed by itself failed by, in one line."""
     assert call.excinfo is not None
@@ -799,7 +971,9 @@ def _measured(contract: Contract) -> tuple[Measurement, ...]:
 
 
 def _nothing_compiled(contract: Contract) -> bool:
-    return not any(each.backend_calls or each.eager_frames or each.raised for each in _measured(contract))
+    return not any(
+        each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in _measured(contract)
+    )
 
 
 def _names(lanes: tuple[Lane, ...]) -> str:
@@ -816,10 +990,18 @@ def _said_in_one_line() -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-def _surroundings(contract: Contract, defaults: Mapping[str, object]) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _surroundings(contract: Contract, defaults: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     from .isolation import isolated
+    from .probes.canary import canary
+    from .probes.trace import quiet
 
-    return isolated(None if contract.bare else contract.lane, defaults)
+    with isolated(None if contract.bare else contract.lane, defaults) as replaced:
+        if not contract.lane.reference:
+            # Before the test can be in its way: what it finds later, it remembers from here.
+            with quiet():
+                canary()
+        yield replaced
 
 
 @functools.cache
@@ -856,15 +1038,13 @@ def _card(lane: Lane) -> str:
     return card(device_of(lane))
 
 
-@functools.cache
 def _unavailable(lane: Lane) -> str | None:
     from .probes.availability import unavailable as reason
 
     return reason(lane)
 
 
-@functools.cache
-def _environment(root: Path) -> Environment:
+def _environment(root: Path, variables: Mapping[str, str]) -> Environment:
     from .environment import current_environment
 
-    return current_environment(root)
+    return current_environment(root, variables)

@@ -15,7 +15,7 @@ from .lanes import Lane
 from .probes import randomness
 from .probes.caches import own_caches
 from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
-from .probes.stance import forget_examples
+from .probes.stance import ambient, forget_examples, stance_kept
 
 SEED = 0
 CONFIGS = (
@@ -38,31 +38,64 @@ EXACT: dict[str, dict[str, object]] = {
 }
 
 
+# Why each is otherwise than around the test, where a project has set it.
+WHY_EXACT = "what an earlier test or process compiled would change the counts"
+
+
 @contextlib.contextmanager
-def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[None]:
+def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[tuple[str, ...]]:
     """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
 
     `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
+    Given are sentences on what of the project's own is otherwise inside than around the test. A lane says by itself how
+    it is compiled and run; a test that compiles by itself has the stance, the grad mode and the default dtype that its
+    project has set.
 
     Saved and put back: random generators, grad and inference mode, default dtype and device, determinism, matmul
     precision, autocast, anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch
     setting. Modes and hooks that the body leaves on are taken off. Dynamo's compiled code is dropped before and after.
     """
+    replaced = _replaced(lane, defaults or {})
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state())
         stack.enter_context(_settings(lane, defaults or {}))
         if lane is None or lane.cache == "lane":
             stack.enter_context(own_caches())
-        # Left again, it puts back the stance from before, whatever the test has set.
-        stack.enter_context(torch.compiler.set_stance("default"))
+        # Left again, each puts back the stance from before, whatever the test has set.
+        stack.enter_context(stance_kept() if lane is None else torch.compiler.set_stance("default"))
         _reset()
         stack.callback(_reset)
-        if lane is not None and lane.dtype is not None:
-            torch.set_default_dtype(getattr(torch, lane.dtype))
+        if lane is not None:
+            torch.set_grad_enabled(True)
+            torch.set_default_dtype(_dtype_of(lane))
         if lane is not None and lane.matmul_precision not in (None, torch.get_float32_matmul_precision()):
             torch.set_float32_matmul_precision(lane.matmul_precision)
         randomness.seed(SEED)
-        yield
+        yield replaced
+
+
+def _dtype_of(lane: Lane) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
+    return dtype
+
+
+def _replaced(lane: Lane | None, defaults: Mapping[str, object]) -> tuple[str, ...]:
+    """What the project has set, for all of its tests or in a fixture, and what a measurement has in its place."""
+    found: list[str] = []
+    if lane is not None and not lane.reference and (stance := ambient()):
+        found.append(f"around the test the stance is {stance}, in the lane it is 'default'")
+    if lane is not None and not torch.is_grad_enabled():
+        found.append("around the test gradients are off, in the lane they are on")
+    if lane is not None and torch.get_default_dtype() != (dtype := _dtype_of(lane)):
+        found.append(f"around the test the default dtype is {torch.get_default_dtype()}, in the lane it is {dtype}")
+    for name, values in EXACT.items():
+        module = _loaded(name)
+        entries = getattr(module, "_config", {})
+        for key, value in values.items():
+            now = getattr(module, key, value)
+            if key in entries and now not in (value, entries[key].default) and f"{name}.{key}" not in defaults:
+                found.append(f"{name}.{key} is {now!r} around the test and {value!r} in it: {WHY_EXACT}")
+    return tuple(found)
 
 
 def _reset() -> None:
@@ -161,8 +194,6 @@ def _process_state() -> Iterator[None]:
     counters = importlib.import_module("torch._dynamo.utils").counters
     saved = {group: dict(values) for group, values in counters.items()}
     card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-    torch.set_grad_enabled(True)
-    torch.set_default_dtype(torch.float32)
     counters.clear()
     try:
         yield

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from .errors import ReceiptError
 from .receipt import (
@@ -31,6 +31,30 @@ ENDED = "the process ended while this lane ran"
 KILLED = "the process ended, and left a journal"
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process that lives is writing this journal. A process that ends, however it does, lets go of it."""
+    try:
+        with path.open("rb") as file:
+            return not _locked(file, shared=True)
+    except OSError:
+        return False
+
+
+def _locked(file: IO[Any], *, shared: bool = False) -> bool:
+    """Lock a file for as long as it is open; no is said only where another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, which has no such lock: there two sessions of one folder are not told apart
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
 class Journal:
     """A journal that is being written. Nothing here fails a test: a line that cannot be written is lost."""
 
@@ -41,6 +65,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", encoding="utf-8")
+            _locked(self._file)
         except OSError as error:
             self.problem = f"{path}: cannot be written ({error.strerror or error})"
         self._write({"plugin": plugin, "created": created})

@@ -19,7 +19,7 @@ from .lanes import Lane
 from .measurement import NO_CUDA, Measurement
 from .measuring import Measuring, without_comparison
 from .placement import placed
-from .probes.availability import device_of
+from .probes.availability import device_of, replaced_compile
 from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.modes import Modes
 from .probes.source import Paths
@@ -49,9 +49,9 @@ def alone(measured: Measurement) -> Measurement:
 
 
 @contextlib.contextmanager
-def observing(paths: Paths, backend: str) -> Iterator[Observation]:
-    """Measure whatever is compiled inside, in any thread."""
-    measuring = Measuring(paths, backend=backend, calls=True)
+def observing(paths: Paths, lane: Lane | None = None) -> Iterator[Observation]:
+    """Measure whatever is compiled inside, in any thread; `lane` is what it is to be compiled as, if anything."""
+    measuring = Measuring(paths, lane=lane, calls=True)
     with measuring:
         yield Observation(measuring)
 
@@ -226,6 +226,8 @@ class CompileLane:
         """
         if self._lane.reference:
             return target
+        if found := replaced_compile(self._paths):
+            raise UsageError(f"torch.compile has been replaced by {found}: a lane is compiled by torch's own")
         options = {**self._lane.compile_options(), **overrides}
         inside = self._lane.in_place if in_place is None else in_place
         if not isinstance(target, torch.nn.Module) or not inside:
@@ -237,7 +239,7 @@ class CompileLane:
     def observe(self) -> Iterator[Observation]:
         """Measure whatever is compiled inside the block, in any thread. Starts from no compiled code."""
         self._refuse_when_over()
-        with observing(self._paths, self._lane.backend) as seen:
+        with observing(self._paths, self._lane) as seen:
             try:
                 yield seen
             finally:

@@ -167,6 +167,26 @@ class CompileFailure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """What one torch.compile had made: the backend that Dynamo handed its graphs to, and what torch.compile was given.
+
+    `options` are as Python writes them. `location` is the line that called torch.compile; where that is not known, the
+    first frame that was compiled. `by_torch`: one of torch's own functions did, such as torch.cond called eager.
+    `contrary` says in what it is not as the lane says: then its graphs are not held in the lane's name.
+    """
+
+    backend: str
+    mode: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+    graphs: int = 0
+    location: Location | None = None
+    by_torch: bool = False
+    contrary: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """One call, or one training step, of the compiled target.
 
@@ -434,6 +454,7 @@ class Measurement:
 
     A metric that is None was not measured, and `unmeasured` says why, by the metric's name. Seconds are wall time.
 
+    backend           the backends that graphs were handed to; the lane's, where there was no graph
     graphs            Dynamo graphs whose backend returned
     backend_calls     times a backend was handed a graph (DDP hands it one graph in pieces)
     ops_captured      call nodes in `graphs`; `operations` are they by name
@@ -449,6 +470,8 @@ class Measurement:
     eager_by_request  frames that ran eager since a stance or a setting said so
     doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
     processes         how other processes were started: what they compile is not in this measurement
+    compiles          what each torch.compile was given, whose graphs were handed to a backend
+    cut_short         what ended the test before its end: what was counted till then is not the whole of it
     disagreements     where the second way of counting found another number; then the lane is unverified
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
@@ -497,6 +520,8 @@ class Measurement:
     memory: Memory | None = None
     speed: Speed | None = None
     processes: tuple[str, ...] = ()
+    compiles: tuple[Compiled, ...] | None = None
+    cut_short: str = ""
     disagreements: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     unmeasured: dict[str, str] = field(default_factory=dict)
@@ -570,8 +595,10 @@ def combined(parts: tuple[Measurement, ...]) -> Measurement:
 def _joined(name: str, values: list[Any]) -> Any:
     if name == "unmeasured":
         return {key: reason for value in values for key, reason in value.items()}
+    if name == "cut_short":
+        return next(filter(None, values), "")
     if name == "backend":
-        return ", ".join(dict.fromkeys(values))
+        return ", ".join(dict.fromkeys(name for value in values for name in value.split(", ")))
     if name == "graph_breaks" and None not in values:
         return merge_breaks([each for value in values for each in value])
     if name in _OF_WORST:

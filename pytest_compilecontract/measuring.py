@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .errors import UsageError
+from .lanes import Lane
 from .measurement import Call, Measurement, Phase
 from .probes.caches import cache_state
 from .probes.canary import canary
@@ -21,7 +22,9 @@ from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
 from .probes.processes import Processes
 from .probes.source import Paths
+from .probes.stance import switched_off
 from .probes.trace import Trace, disagreements
+from .wording import counted
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,9 +47,10 @@ class Measuring:
     Who cannot enter it, being called in the middle of things, calls `start` and `stop`, and answers for the rest.
     """
 
-    def __init__(self, paths: Paths, *, backend: str, calls: bool = False) -> None:
+    def __init__(self, paths: Paths, *, lane: Lane | None = None, calls: bool = False) -> None:
         self._paths = paths
-        self._backend = backend
+        self._lane = lane
+        self._backend = lane.backend if lane is not None else ""
         self._trace = Trace()
         self.ledger = Ledger(paths, calls=calls)
         self._processes = Processes()
@@ -61,8 +65,7 @@ class Measuring:
     def __enter__(self) -> Measuring:
         if Measuring._active:
             raise UsageError("a measurement is going on: observe and run do not go into one another")
-        # A process in which the canary is wrong is not measured with more trust later.
-        self._doubt = canary()
+        self._doubt = switched_off() or canary()
         torch.compiler.reset()
         counters().clear()
         self.start(Rises())
@@ -171,8 +174,9 @@ class Measuring:
             group: {self._paths.text(key): rise for key, rise in values.items()}
             for group, values in self._rises.all().items()
         }
+        ran = dict.fromkeys(each.backend for each in facts["compiles"] or () if not each.by_torch)
         return Measurement(
-            backend=self._backend,
+            backend=", ".join(ran) or self._backend,
             calls=calls,
             backward_graphs=None if self.backwards is None else len(self.backwards),
             caches=cache_state(rises),
@@ -194,6 +198,7 @@ class Measuring:
             "graphs": lambda: len(kept),
             "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
             "ops_captured": lambda: sum(graph.operations.total() for graph in kept),
+            "compiles": lambda: ledger.compiles(self._lane),
             "operations": lambda: dict(sorted(sum((graph.operations for graph in kept), Counter()).items())),
             "first_compiles": lambda: len(first),
             "continuations": lambda: sum(1 for attempt in first if attempt.continuation),
@@ -215,7 +220,13 @@ class Measuring:
             f"thread {name!r} was running before this measurement and compiled {count} frames in it"
             for name, count in self.ledger.strangers.items()
         ]
-        if self._backend and (forced := self.ledger.stances.forced):
+        forced = self.ledger.stances.forced
+        for each in self.ledger.compiles(self._lane):
+            if each.contrary and each.backend != forced:
+                graphs = counted(each.graphs, "graph")
+                where = f" (compiled at {each.location})" if each.location is not None else ""
+                found.append(f"{graphs} not compiled as the lane says: {each.contrary}{where}")
+        if self._backend and forced:
             found.append(f"the stance forced backend {forced!r}, the lane's is {self._backend!r}")
         return tuple(found)
 

@@ -13,7 +13,17 @@ import pytest
 
 from .contract import OBSERVED
 from .errors import ReceiptError
-from .hooks import BODY, CONTRACT, Contract, Hooks, no_torch, own_failure, said_by, unittest_outcome
+from .hooks import (
+    BODY,
+    CONTRACT,
+    Contract,
+    Hooks,
+    failure_without_exception,
+    no_torch,
+    own_failure,
+    said_by,
+    unittest_outcome,
+)
 from .session import failed, judged, unmeasured
 
 if TYPE_CHECKING:
@@ -86,7 +96,7 @@ class Observer:
         if CONTRACT not in item.stash and (call.when == "call" or report.outcome != "passed"):
             entry = self._entry(item, watched, call, report)
             if entry is not None:
-                self._hooks.attach(report, entry)
+                self._hooks.attach(report, entry, unusable=call.excinfo is None and bool(self._why_not()))
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -133,7 +143,9 @@ class Observer:
         measured = contract.judged.entry if contract is not None and contract.judged is not None else None
         raised = call.excinfo if contract is None or not contract.drifted else None
         subtests = watched is not None and watched.failed
-        if raised is None and not subtests:
+        # What pytest makes of a test that went through and was expected not to; drift is no failure of the test's own.
+        expected = raised is None and report.failed and not (contract is not None and contract.drifted)
+        if raised is None and not subtests and not expected:
             if measured is None and self._is_held(item) and (why := self._why_not()):
                 return unmeasured(self._hooks.subject(_contract(item)), why)
             return measured
@@ -143,7 +155,7 @@ class Observer:
             return unmeasured(self._hooks.subject(_contract(item)), said) if self._is_held(item) else None
         if measured is None and not self._is_held(item):
             return None
-        reason = own_failure(call) if raised is not None else f"the test failed in {call.when}: a subtest failed"
+        reason = own_failure(call) if raised is not None else failure_without_exception(report, subtests)
         return failed(self._hooks.subject(_contract(item)), reason, measured)
 
     def _is_held(self, item: pytest.Item) -> bool:

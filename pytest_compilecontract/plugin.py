@@ -29,6 +29,7 @@ NEED_SWITCH = (
     "--contract-timeout",
     "--contract-speed",
     "--contract-bisect",
+    "--contract-allow-unmeasured",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
@@ -112,6 +113,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run a lane that fails in compiling or in its numbers again through capture, AOTAutograd, decompositions "
         "and Inductor, and name the first stage that fails",
     )
+    group.addoption(
+        "--contract-allow-unmeasured",
+        action="store_const",
+        const=True,
+        default=None,
+        help="a session in which no lane could be measured is no failure (default: it fails, and says why)",
+    )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
@@ -147,17 +155,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.stash[HOOKS] = hooks = Hooks(config)
         config.pluginmanager.register(hooks, "compilecontract-hooks")
+        from .running import Running, Strategy
         from .walking import Walking
 
-        config.pluginmanager.register(Walking(hooks), "compilecontract-walking")
+        strategies: list[Strategy] = [Walking(hooks)]
         if hooks.session.settings.repeat > 1:
             from .repeating import Repeating
 
-            config.pluginmanager.register(Repeating(hooks), "compilecontract-repeating")
+            strategies.append(Repeating(hooks))
         elif config.getoption("--contract-bisect"):
             from .bisecting import Bisecting
 
-            config.pluginmanager.register(Bisecting(hooks), "compilecontract-bisecting")
+            strategies.append(Bisecting(hooks))
+        config.pluginmanager.register(Running(hooks, strategies), "compilecontract-running")
         if config.getoption("--contract-observe"):
             from .observer import Observer
 

@@ -13,8 +13,6 @@ import pytest
 # As the plugins that rerun tests do: pytest has no other way to run one again, and provides for it there.
 from _pytest.runner import runtestprotocol
 
-from .hooks import CONTRACT
-
 if TYPE_CHECKING:
     from .hooks import Contract, Hooks
 
@@ -26,14 +24,11 @@ class Repeating:
         self._hooks = hooks
         self._repeats = hooks.session.settings.repeat
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        contract = item.stash.get(CONTRACT, None)
-        if contract is None or contract.limits.frontier is not None or self._hooks.lost:
-            return None
-        return as_one_test(item, lambda: self._run(item, contract, nextitem))
+    def takes(self, _item: pytest.Item, contract: Contract) -> bool:
+        """Whether the contract is measured in one lane: a ladder is climbed once."""
+        return contract.limits.frontier is None
 
-    def _run(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """The reports of the last repeat, which is judged over all; fixtures of the function are set up for each."""
         reports: list[pytest.TestReport] = []
         sections, properties = len(item._report_sections), len(item.user_properties)

@@ -343,7 +343,7 @@ class Runner:
         on_cuda = self._device.type == "cuda"
         graphs = GraphTaps(self._paths) if on_cuda and self._lane.asks_for_cuda_graphs else None
         pools = memory.pool_ids() if on_cuda else frozenset()
-        self._measuring = measuring = Measuring(self._paths, backend=self._lane.backend)
+        self._measuring = measuring = Measuring(self._paths, lane=self._lane)
         measuring.ledger.watches_classes = self._limits.capture_targets is not None
         by_call: list[GraphStep] = []
 

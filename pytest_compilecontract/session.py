@@ -9,9 +9,9 @@ from typing import Any
 from . import __version__
 from .contract import OBSERVED_LIMITS, Limits, Verdict, Violation, doubts, judge, undecided, verdict
 from .drift import unsteady
-from .errors import ReceiptError
+from .errors import ReceiptError, UsageError
 from .frontier import Frontier
-from .journal import ENDED, NAME, Journal
+from .journal import ENDED, NAME, Journal, is_held
 from .lanes import Lane
 from .measurement import Measurement, combined
 from .policy import BANDED
@@ -44,6 +44,8 @@ class Subject:
     environment: str
     worker: str
     card: str = ""
+    # What of the project's own is otherwise in the lane than around the test.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,22 +66,42 @@ class Session:
     """What one pytest run has measured so far."""
 
     settings: Settings
+    # Each worker runs every test, so that a test has an entry of each.
+    each: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     journal: Journal | None = None
     # Why the session did not come to its end; empty where it did.
     cut_off: str = ""
+    # By test, why what was to be measured cannot be measured here; and what lanes had otherwise than their project.
+    unusable: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
 
     def open_journal(self) -> None:
-        """Note from now on, where the session was asked for a receipt, what it would lose if it were killed."""
-        if self.settings.report is not None:
-            self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=timestamp())
+        """Note from now on, where the session was asked for a receipt, what it would lose if it were killed.
+
+        Raises:
+            UsageError: another session that goes on writes to the same folder.
+        """
+        if self.settings.report is None:
+            return
+        if is_held(self.settings.report / NAME):
+            raise UsageError(
+                f"{self.settings.report}: another session is writing there, and its receipt would be lost "
+                "(--contract-report takes a folder for each session)"
+            )
+        self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=timestamp())
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
         if self.journal is not None:
             self.journal.begin(failed(subject, ENDED, None))
+
+    def begun(self, sent: Mapping[str, Any]) -> None:
+        """Note that a lane runs from now on in a worker, which has said so."""
+        if self.journal is not None:
+            self.journal.begin(entry_from_data(sent["entry"]))
 
     def end(self, test: str) -> None:
         """Note that a test is over, whether anything was measured or not."""
@@ -91,8 +113,13 @@ class Session:
         if self.journal is not None:
             self.journal.keep(sent)
         entry = entry_from_data(sent["entry"])
-        self.entries[entry.test] = entry
+        name = f"{entry.test} of {entry.worker}" if self.each else entry.test
+        self.entries[name] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
+        self.notes.update(dict.fromkeys(sent.get("notes", ())))
+        self.unusable.pop(name, None)
+        if why := sent.get("unusable"):
+            self.unusable[name] = str(why)
         if defaults := sent.get("defaults"):
             self.defaults[defaults_key(defaults)] = dict(defaults)
 
@@ -103,6 +130,22 @@ class Session:
             contract=contract, lane=lane, test=test, limits=limits or Limits(), environment=UNKNOWN, worker=""
         )
         self.entries[test] = failed(subject, reason, None)
+
+    def lose_begun(self, sent: Mapping[str, Any], reason: str) -> None:
+        """Keep that the lane which a worker had begun took the worker with it."""
+        entry = entry_from_data(sent["entry"])
+        self.environments.setdefault(entry.environment, environment_from_data(sent["environment"]))
+        self.entries[entry.test] = replace(entry, reason=reason)
+
+    def nothing_measured(self) -> str:
+        """Which lanes were to be measured and cannot be, and why, where no lane was; empty where one was."""
+        if not self.unusable or any(each.verdict not in ("unmeasured", "reference") for each in self.entries.values()):
+            return ""
+        lanes: dict[str, dict[str, None]] = {}
+        for test, why in self.unusable.items():
+            lanes.setdefault(why, {})[self.entries[test].lane] = None
+        told = "; ".join(f"{', '.join(names)} ({why})" for why, names in lanes.items())
+        return f"no lane could be measured, so no contract is held: {told}"
 
     def torch_versions(self) -> str:
         """The torch that was measured; several where workers differ."""
@@ -164,7 +207,7 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
     entry = _entry(
         subject,
         verdict=outcome,
-        reason="; ".join([*said, *doubted, *open_limits]),
+        reason="; ".join([*said, *doubted, *open_limits, *subject.notes]),
         violations=violations,
         measurement=measurement,
         seconds=seconds,

@@ -30,6 +30,8 @@ class Settings:
     defaults. `observe`: tests that are no contracts are measured too. `timeout` is how many seconds the body of a test
     may run in a lane, None for ever. `timed`: every lane on a CUDA device is timed, not only those with a limit on
     their speed. `rest` is the file that says what a replacement of a process that lost its device is to run.
+    `allow_unmeasured`: a session of which no lane could be measured is no failure. `rank` is that of this process among
+    several that run the same session: all but the first write to folders of their own, and record nothing.
     """
 
     root: Path
@@ -47,6 +49,8 @@ class Settings:
     timeout: float | None = None
     timed: bool = False
     rest: Path | None = None
+    allow_unmeasured: bool = False
+    rank: int = 0
 
 
 def settings_from(
@@ -65,6 +69,8 @@ def settings_from(
     timeout: float | None = None,
     timed: bool = False,
     rest: str | None = None,
+    allow_unmeasured: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -75,6 +81,7 @@ def settings_from(
             mean anything.
     """
     known = {**BUILT_IN, **project_lanes(root)}
+    rank = _rank(variables or {})
     if report == "":
         raise UsageError("--contract-report names no folder")
     if baselines == "":
@@ -92,7 +99,7 @@ def settings_from(
         root=root,
         lanes=chosen(names or DEFAULT_LANES, known),
         known=known,
-        report=invocation / report if report else None,
+        report=_of_rank(invocation / report, rank) if report else None,
         baselines=invocation / baselines if baselines else root / FOLDER,
         asked_for_baselines=baselines is not None,
         asked_for_lanes=asked is not None,
@@ -104,7 +111,21 @@ def settings_from(
         timeout=timeout,
         timed=timed,
         rest=Path(rest) if rest else None,
+        allow_unmeasured=allow_unmeasured,
+        rank=rank,
     )
+
+
+def _rank(variables: Mapping[str, str]) -> int:
+    """Which of several processes of one job this is, as torchrun says it; 0 where it is the only one."""
+    rank, size = variables.get("RANK", ""), variables.get("WORLD_SIZE", "")
+    if not all(each.isascii() and each.isdecimal() for each in (rank, size)) or int(size) < 2:
+        return 0
+    return int(rank)
+
+
+def _of_rank(report: Path, rank: int) -> Path:
+    return report / f"rank{rank}" if rank else report
 
 
 def _overrides(texts: Sequence[str]) -> dict[str, object]:

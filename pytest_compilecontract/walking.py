@@ -12,8 +12,7 @@ from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, evaluate_xfail_marks
 
 from .frontier import Step, lacking, rung
-from .hooks import CONTRACT
-from .repeating import as_one_test, forget, tear_down_the_rest
+from .repeating import forget, tear_down_the_rest
 
 if TYPE_CHECKING:
     from .hooks import Contract, Hooks
@@ -25,16 +24,17 @@ class Walking:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        contract = item.stash.get(CONTRACT, None)
-        names = contract.limits.frontier if contract is not None else None
-        if contract is None or names is None or self._hooks.lost:
-            return None
-        expected = evaluate_xfail_marks(item) if not item.config.option.runxfail else None
-        if expected is not None and not expected.run:
-            return None
-        return as_one_test(item, lambda: self._expected(item, contract, names, nextitem, expected))
+    def takes(self, item: pytest.Item, contract: Contract) -> bool:
+        """Whether the contract has a ladder, and nothing says that it is not to be run."""
+        if contract.limits.frontier is None:
+            return False
+        expected = _expected(item)
+        return expected is None or expected.run
+
+    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """The reports of a walk."""
+        assert contract.limits.frontier is not None
+        return self._expected(item, contract, contract.limits.frontier, nextitem, _expected(item))
 
     def _expected(
         self,
@@ -66,7 +66,7 @@ class Walking:
         )
         kept: list[pytest.TestReport] = []
         climbed: list[str] = []
-        contract.steps, contract.runs = [], []
+        contract.steps, contract.runs, contract.cannot_climb = [], [], False
         for name in names:
             forget(item, sections, properties)
             if needed := lacking((*climbed, name), known):
@@ -80,6 +80,7 @@ class Walking:
             skipped = next((report for report in reports if report.skipped), None)
             if skipped is not None and not any(report.failed for report in reports):
                 contract.steps.append(Step(name=name, verdict="unmeasured", reason=self._hooks.why_skipped(skipped)))
+                contract.cannot_climb |= contract.unusable is not None
                 kept = kept or reports
                 continue
             kept = reports
@@ -101,6 +102,11 @@ class Walking:
             climbed.append(name)
         self._hooks.finish_walk(contract, kept)
         return [*kept, *tear_down_the_rest(item, nextitem)]
+
+
+def _expected(item: pytest.Item) -> Xfail | None:
+    """The mark by which the test is expected to fail."""
+    return evaluate_xfail_marks(item) if not item.config.option.runxfail else None
 
 
 def _expect(expected: Xfail, reports: list[pytest.TestReport]) -> None:

@@ -75,7 +75,7 @@ class Watch(contextlib.ExitStack):
         """The measurement of a body that compiled nothing."""
         from .measuring import Measuring
 
-        measuring = Measuring(self._paths(), backend="")
+        measuring = Measuring(self._paths())
         measuring.start(Rises())
         measuring.stop()
         return _finished(measuring)
@@ -129,7 +129,7 @@ class Watch(contextlib.ExitStack):
             if not self._open or (self._measuring is None and Measuring.going_on()):
                 return False
             if self._measuring is None:
-                measuring = Measuring(self._paths(), backend="")
+                measuring = Measuring(self._paths())
                 measuring.start(self._rises or Rises())
                 self._measuring = measuring
         return True
@@ -203,7 +203,9 @@ def _finished(measuring: Measuring) -> Measurement:
     from .lane import alone
 
     measurement = alone(measuring.measurement())
-    doubt = _canary()
+    from .probes.stance import switched_off
+
+    doubt = switched_off() or _canary()
     return replace(measurement, disagreements=(doubt, *measurement.disagreements)) if doubt else measurement
 
 

@@ -664,6 +664,35 @@ def test_a_lane_that_raised_before_and_holds_now_is_improved() -> None:
     assert compare(before(entry), after(an_entry())).lanes[0].verdict == "improved"
 
 
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        pytest.param(None, "no end after 3 s (--contract-timeout)", id="it hung"),
+        pytest.param(None, "worker 'gw0' crashed", id="it was killed"),
+        pytest.param(HOLDING, "the test failed in call: AssertionError: 3 is not 2", id="it failed by itself"),
+        pytest.param(Measurement(raised=replace(RAISED, out_of_memory=True)), "out of memory", id="out of memory"),
+    ],
+)
+def test_a_lane_that_did_not_come_to_its_end_before_is_not_known_and_not_improved(
+    seen: Measurement | None, reason: str
+) -> None:
+    lane = compare(before(an_entry(seen, verdict="broken", reason=reason)), after(an_entry())).lanes[0]
+
+    assert (lane.verdict, lane.reason) == ("unverified", f"not known before: {reason}")
+
+
+@pytest.mark.parametrize("side", ["before", "now"])
+def test_a_run_that_was_cut_short_is_compared_with_nothing(side: str) -> None:
+    part = an_entry(replace(WORSENED["recompiles"], cut_short="AssertionError: 3"), verdict="violated")
+    pair = (part, an_entry()) if side == "before" else (an_entry(), part)
+
+    lane = compare(before(pair[0]), after(pair[1])).lanes[0]
+
+    when = " before" if side == "before" else ""
+    assert (lane.verdict, lane.drifts) == ("unverified", ())
+    assert lane.reason == f"the test ended before its end{when}, so its counts are not the whole: AssertionError: 3"
+
+
 def test_a_lane_that_raised_before_and_exceeds_its_limits_now_is_not_known() -> None:
     entry = an_entry(Measurement(raised=RAISED), verdict="broken")
 

@@ -72,6 +72,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "repeating",
         "replacing",
         "requirements",
+        "running",
         "sample",
         "session",
         "settings",
@@ -83,7 +84,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "bisecting", "events", "hooks", "observer", "plugin", "repeating", "replacing", "walking")
+KNOW_PYTEST = (
+    "__init__",
+    "bisecting",
+    "events",
+    "hooks",
+    "observer",
+    "plugin",
+    "repeating",
+    "replacing",
+    "running",
+    "walking",
+)
 KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},

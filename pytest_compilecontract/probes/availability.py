@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 import os
 import shutil
+from types import CodeType, FunctionType
+from typing import Any
 
 import torch
 
 from ..isolation import missing_setting
 from ..lanes import Lane
+from .source import Paths
 
 
 def device_of(lane: Lane) -> torch.device:
@@ -64,7 +66,6 @@ def _no_device(lane: Lane) -> str | None:
     return None
 
 
-@functools.cache
 def _no_inductor(device: str) -> str | None:
     if device == "cpu":
         named = os.environ.get("CXX")
@@ -81,3 +82,25 @@ def _installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
         return False
+
+
+def replaced_compile(paths: Paths) -> str:
+    """What stands in the place of torch.compile, and where it is; empty where it is torch's own.
+
+    A wrapper has torch's name and not torch's code.
+    """
+    found: Any = torch.compile
+    code = getattr(found, "__code__", None)
+    if isinstance(found, FunctionType) and code is not None and _is_torchs(code):
+        return ""
+    kind = type(found)
+    if isinstance(code, CodeType):
+        name = f"{found.__globals__.get('__name__', '?')}.{code.co_qualname}"
+    else:
+        name = f"a {kind.__module__}.{kind.__qualname__}"
+        code = getattr(vars(kind).get("__call__"), "__code__", None)
+    return f"{name} ({paths.name(code.co_filename)}:{code.co_firstlineno})" if isinstance(code, CodeType) else name
+
+
+def _is_torchs(code: CodeType) -> bool:
+    return code.co_name == "compile" and os.path.realpath(code.co_filename) == os.path.realpath(str(torch.__file__))

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from ..isolation import EXACT
 from .dynamo import Ledger
 from .source import Paths
-from .stance import switched_off
+from .stance import switched_off_for_good
 from .trace import Trace
 
 EXPECTED = {"graphs": 4, "graph breaks": 2, "break sites": 1, "recompiles": 2, "graphs executed": 6}
 
 
-@functools.cache
+# What changes what Dynamo makes of a function; Inductor has no part in it.
+SETTINGS = ("torch._dynamo.config", "torch._functorch.config", "torch.fx.experimental._config", "torch.compiler.config")
+
+
+class Silent(Exception):  # noqa: N818 - no fault of a program: the canary does not sing
+    """The canary is not counted as it must be."""
+
+
 def canary() -> str | None:
     """Why no count of this process can be trusted, or None when the counts are as they must be.
 
+    That it sings is remembered, that it does not is not: what was in the way of it may be one test's own.
+    """
+    try:
+        sings()
+    except Silent as why:
+        return str(why)
+    return None
+
+
+@functools.cache
+def sings() -> None:
+    """Have a function compiled whose counts are known, with torch's own settings, whatever a test has set.
+
     A function with a break, called with the sizes 3, 4 and 5: the frame and its continuation compile, then each once
     more with a dynamic size.
+
+    Raises:
+        Silent: it is not counted as it must be.
     """
     import torch
     import torch._dynamo
@@ -28,21 +56,12 @@ def canary() -> str | None:
         torch._dynamo.graph_break()
         return x.cos()
 
-    if reason := switched_off():
-        return reason
+    if reason := switched_off_for_good():
+        raise Silent(reason)
     torch.compiler.reset()
-    # Settings that a project may have changed, and that would change these counts by right.
-    settings = {
-        "assume_static_by_default": True,
-        "automatic_dynamic_shapes": True,
-        "nested_graph_breaks": False,
-        "recompile_limit": 8,
-        "error_on_recompile": False,
-    }
-    known = {name: value for name, value in settings.items() if hasattr(torch._dynamo.config, name)}
     try:
         with (
-            torch._dynamo.config.patch(known),
+            _torchs_settings(),
             torch.compiler.set_stance("default"),
             Ledger(Paths(Path())) as ledger,
             Trace(),
@@ -51,7 +70,7 @@ def canary() -> str | None:
             for size in (3, 4, 5):
                 compiled(torch.ones(size))
         if ledger.missing:
-            return None  # each metric that cannot be measured says so itself
+            return  # each metric that cannot be measured says so itself
         breaks = ledger.graph_breaks()
         found = {
             "graphs": sum(1 for graph in ledger.graphs if graph.kept),
@@ -60,9 +79,36 @@ def canary() -> str | None:
             "recompiles": len(ledger.recompiles()),
             "graphs executed": ledger.executed,
         }
-    except Exception as error:  # noqa: BLE001 - whatever torch raises here, the counts are not known
-        return f"the canary raised {type(error).__name__}: {error}".splitlines()[0]
+    except Exception as error:  # whatever torch raises here, the counts are not known
+        raise Silent(f"the canary raised {type(error).__name__}: {error}".splitlines()[0]) from error
     finally:
         torch.compiler.reset()
     wrong = [f"{name} {found[name]} instead of {value}" for name, value in EXPECTED.items() if found[name] != value]
-    return f"the canary counted {', '.join(wrong)}" if wrong else None
+    if wrong:
+        raise Silent(f"the canary counted {', '.join(wrong)}")
+
+
+@contextlib.contextmanager
+def _torchs_settings() -> Iterator[None]:
+    """Every setting as torch has it, whatever a project, a lane or a test has made of it."""
+    with contextlib.ExitStack() as stack:
+        for name in SETTINGS:
+            module = _module_of_settings(name)
+            if module is None:
+                continue
+            now, exact = module.get_config_copy(), EXACT.get(name, {})
+            own = {key: each.default for key, each in module._config.items() if each.alias is None}
+            wanted = {"disable": False} | exact if name == "torch._dynamo.config" else exact
+            wanted = {**own, **{key: value for key, value in wanted.items() if key in own}}
+            changed = {key: value for key, value in wanted.items() if key in now and now[key] != value}
+            if changed:
+                stack.enter_context(module.patch(changed))
+        yield
+
+
+def _module_of_settings(name: str) -> Any:
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return None
+    return module if all(hasattr(module, each) for each in ("patch", "get_config_copy", "_config")) else None

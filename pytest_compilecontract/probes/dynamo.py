@@ -36,7 +36,9 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from ..lanes import Lane
 from ..measurement import (
+    Compiled,
     CompileFailure,
     EagerFrame,
     GraphBreak,
@@ -48,6 +50,7 @@ from ..measurement import (
 )
 from ..wording import first_said
 from .backend_errors import backend_error
+from .backends import Compiles, Handed, handed_by
 from .reasons import (
     Entry,
     Inputs,
@@ -82,6 +85,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "backend_calls": ("call_user_compiler",),
     "ops_captured": ("call_user_compiler",),
     "operations": ("call_user_compiler",),
+    "compiles": ("call_user_compiler",),
     "graphs_executed": ("convert_frame", "call_user_compiler"),
     "first_compiles": ("convert_frame", "_compile"),
     "continuations": ("convert_frame", "_compile"),
@@ -117,6 +121,7 @@ class Graph:
     restarted: bool = False
     classes: frozenset[str] = frozenset()
     places: tuple[Place, ...] = ()
+    handed: Handed | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -223,6 +228,7 @@ class Ledger:
         self.noops = 0
         self.strangers: Counter[str] = Counter()
         self.stances = Stances(self._executed_here, always=calls)
+        self._compiles = Compiles(paths)
         self._before: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         # By the compiled callable and the frame's place: at which reset code was installed last.
         self._installed: dict[tuple[Any, ...], int] = {}
@@ -261,6 +267,7 @@ class Ledger:
         part = "reset_code_caches" if hasattr(package, "reset_code_caches") else "reset"
         taps.set("reset", package, part, self._on_reset)
         self.stances.set(taps)
+        self._compiles.set(taps)
         hook = convert_frame.register_bytecode_hook(self._on_bytecode)
         taps.callback(hook.remove)
         self.missing = taps.missing
@@ -390,6 +397,7 @@ class Ledger:
         taken = taken_by(_placeholders(arguments.get("gm")))
         if self.watches_classes:
             graph.classes = classes_in(arguments["gm"].graph)
+        graph.handed = handed_by(arguments.get("self"))
         stack = self._stack()
         # An attempt that `_compile` did not open is not kept: on a torch without that tap its graphs are loose.
         (stack[-1].graphs if stack and stack[-1].entered else self.loose_graphs).append(graph)
@@ -507,6 +515,22 @@ class Ledger:
     @property
     def graphs(self) -> list[Graph]:
         return [graph for attempt in self.attempts for graph in attempt.graphs] + self.loose_graphs
+
+    def compiles(self, lane: Lane | None) -> tuple[Compiled, ...]:
+        """What each torch.compile was given whose graphs were handed to a backend, in the order of their first ones."""
+        found: dict[tuple[int, bool], tuple[Attempt | None, list[Graph]]] = {}
+        pairs = [(attempt, graph) for attempt in self.attempts for graph in attempt.graphs]
+        for attempt, graph in (*pairs, *((None, graph) for graph in self.loose_graphs)):
+            if graph.handed is not None:
+                key = (id(graph.handed.backend), attempt is not None and attempt.fullgraph)
+                found.setdefault(key, (attempt, []))[1].append(graph)
+        told: list[Compiled] = []
+        for (_, fullgraph), (attempt, graphs) in found.items():
+            assert graphs[0].handed is not None
+            frame = self._frame(attempt) if attempt is not None else None
+            handed = next((each.handed for each in graphs if each.handed and each.handed.instead), graphs[0].handed)
+            told.append(self._compiles.told(handed, lane, fullgraph=fullgraph, graphs=len(graphs), frame=frame))
+        return tuple(told)
 
     def classes(self) -> frozenset[str]:
         """The modules' classes that graphs hold operations of; known where `watches_classes` was set."""

@@ -26,10 +26,15 @@ from .taps import Taps
 COMPILES = ("default", "fail_on_recompile")
 
 
+def switched_off_for_good() -> str:
+    """What turns torch.compile off in this process from its start to its end; empty where nothing does."""
+    return "TORCHDYNAMO_DISABLE=1 turns torch.compile off" if os.environ.get("TORCHDYNAMO_DISABLE") == "1" else ""
+
+
 def switched_off() -> str:
-    """What turns torch.compile off in this process as a whole; empty where nothing does."""
-    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        return "TORCHDYNAMO_DISABLE=1 turns torch.compile off"
+    """What turns torch.compile off as a whole here and now; empty where nothing does."""
+    if reason := switched_off_for_good():
+        return reason
     if getattr(importlib.import_module("torch._dynamo.config"), "disable", False):
         return "TORCH_COMPILE_DISABLE=1, or torch._dynamo.config.disable, turns torch.compile off"
     return ""
@@ -44,6 +49,28 @@ def forget_examples() -> None:
     module: Any = importlib.import_module("torch._dynamo.eval_frame")
     if hasattr(module, "_EXAMPLE_INPUTS"):
         module._EXAMPLE_INPUTS = None
+
+
+def ambient() -> str:
+    """The stance that is set now, as `torch.compiler.set_stance` was asked for it; empty for torch's default."""
+    stance = getattr(importlib.import_module("torch._dynamo.eval_frame"), "_stance", None)
+    name, backend = getattr(stance, "stance", "default"), getattr(stance, "backend", None)
+    if backend is None:
+        return "" if name == "default" else repr(name)
+    shown = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    return f"{name!r} with force_backend={shown!r}"
+
+
+@contextlib.contextmanager
+def stance_kept() -> Iterator[None]:
+    """Put back the stance that is set now, whatever is set inside."""
+    module: Any = importlib.import_module("torch._dynamo.eval_frame")
+    before, put_back = getattr(module, "_stance", None), getattr(module, "_set_stance", None)
+    try:
+        yield
+    finally:
+        if before is not None and callable(put_back):
+            put_back(before)
 
 
 @contextlib.contextmanager

@@ -658,7 +658,7 @@ def test_observe_sees_every_thread() -> None:
 
 
 def test_a_bare_test_is_observed_with_its_own_torch_compile() -> None:
-    with isolated(None), observing(Paths(ROOT), "") as seen:
+    with isolated(None), observing(Paths(ROOT)) as seen:
         thread = threading.Thread(target=lambda: torch.compile(scaled, backend="eager")(X))
         thread.start()
         thread.join()

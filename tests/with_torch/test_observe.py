@@ -104,7 +104,7 @@ BODIES = [sizes, a_break, a_limit, fullgraph_fails, in_a_thread, counters_cleare
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__.replace("_", "-"))
 def test_a_body_that_is_watched_shows_what_a_marked_one_shows(watch: Watch, body: Callable[[], None]) -> None:
     a_break()  # what was compiled before is not to count
-    with observing(Paths(ROOT), "") as marked:
+    with observing(Paths(ROOT)) as marked:
         body()
 
     found = seen_in(watch, body)

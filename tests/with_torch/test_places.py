@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pytest_compilecontract.isolation import isolated
+from pytest_compilecontract.lanes import Lane
 from pytest_compilecontract.measurement import GraphBreak, Measurement
 from pytest_compilecontract.measuring import Measuring
 from pytest_compilecontract.probes.dynamo import Attempt, Ledger
@@ -23,7 +24,7 @@ PATHS = Paths(Path(__file__).parent)
 
 def measured(body: Callable[[], object]) -> Measurement:
     with isolated(None):
-        measuring = Measuring(PATHS, backend="eager")
+        measuring = Measuring(PATHS, lane=Lane(name="capture", backend="eager"))
         with measuring:
             body()
         return measuring.measurement()

@@ -9,13 +9,14 @@ import torch
 from scenarios import SCENARIOS, Scenario
 
 from pytest_compilecontract.isolation import isolated
+from pytest_compilecontract.lanes import Lane
 from pytest_compilecontract.measuring import Measuring
 from pytest_compilecontract.probes.source import Paths
 
 
 def measured(scenario: Scenario) -> Measuring:
     with isolated(None), torch._dynamo.config.patch(scenario.config):
-        measuring = Measuring(Paths(Path(__file__).parent), backend="eager")
+        measuring = Measuring(Paths(Path(__file__).parent), lane=Lane(name="capture", backend="eager"))
         with measuring:
             scenario.run()
         return measuring

@@ -21,7 +21,7 @@ from pytest_compilecontract.lane import CompileLane
 from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.probes import canary as canary_module
 from pytest_compilecontract.probes import dynamo, trace
-from pytest_compilecontract.probes.canary import canary
+from pytest_compilecontract.probes.canary import canary, sings
 from pytest_compilecontract.probes.dynamo import Ledger
 from pytest_compilecontract.probes.taps import Taps
 
@@ -35,9 +35,9 @@ Patch = pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
     """The canary is asked once a process: before and after each of these tests it is not known."""
-    canary.cache_clear()
+    sings.cache_clear()
     yield
-    canary.cache_clear()
+    sings.cache_clear()
 
 
 def inherits(patch: Patch, module: Any, name: str) -> None:
@@ -71,7 +71,7 @@ def without_call_user_compiler(patch: Patch) -> None:
     inherits(patch, OUTPUT_GRAPH, "OutputGraph")
 
 
-GRAPHS = {"graphs", "backend_calls", "ops_captured", "operations", "graphs_executed"}
+GRAPHS = {"graphs", "backend_calls", "compiles", "ops_captured", "operations", "graphs_executed"}
 BREAKS = {"graph_breaks", "break_events"}
 FRAMES = {
     "first_compiles",
@@ -183,7 +183,7 @@ def test_a_tap_that_is_gone(
     monkeypatch: Patch, remove: Callable[[Patch], None], metrics: set[str], reason: str
 ) -> None:
     whole = measured(hold(running(breaks), lane="capture"))
-    canary.cache_clear()
+    sings.cache_clear()
     remove(monkeypatch)
     before = tapped()
 
