@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
 import sys
 import time
 import unittest
@@ -19,6 +18,7 @@ import pytest
 from .baseline import refusal
 from .contract import OBSERVED, Limits, limits_from
 from .errors import ReceiptError, UsageError
+from .escaping import plain, printed, tests_of, typed
 from .frontier import NAME as FRONTIER
 from .frontier import TRAIN, Rung, Step, completed, rung
 from .history import History, Summary
@@ -163,8 +163,8 @@ class Hooks:
         return self.session.settings
 
     def pytest_sessionstart(self) -> None:
-        if not self._worker:
-            self.session.open_journal()
+        if self._settings.rest is None:
+            self.session.open_journal(self._worker)
 
     # collecting
 
@@ -311,8 +311,8 @@ class Hooks:
                     contract.unusable = f"{type(error).__name__}: {error}"
             if contract.number == 1:
                 contract.started = time.perf_counter()
-            if contract.unusable is None and not self._worker and self._settings.rest is None:
-                # What a worker's death loses, its controller knows; and a child's, who started it.
+            if contract.unusable is None and self._settings.rest is None:
+                # What a child's death loses, knows who started it.
                 self.session.begin(self.subject(contract))
             try:
                 yield
@@ -678,7 +678,7 @@ class Hooks:
         self._held = self.history.summary(entries, environments, self.session.defaults)
         self._recorded = self.history.record(entries, environments, self.session.defaults)
         self._gone = self._find_gone()
-        problems = list(self.history.rotten(self._held))
+        problems = [plain(line) for line in self.history.rotten(self._held)]
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._recorded is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
@@ -706,10 +706,10 @@ class Hooks:
         verbosity = terminalreporter.verbosity
         terminalreporter.write_sep("=", headline(rows, self.session.torch_versions()))
         for text, markup in summary_lines(rows, verbosity):
-            terminalreporter.write_line(text, **markup)
+            terminalreporter.write_line(printed(text), **markup)
         told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
         for text, markup in (*self._history_lines(), *told):
-            terminalreporter.write_line(text, **markup)
+            terminalreporter.write_line(printed(text), **markup)
         if overrides := self._settings.overrides:
             said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
             terminalreporter.write_line(f"not as users have it, so held to no baseline: {said}", yellow=True)
@@ -763,7 +763,7 @@ def _failure(contract: Contract) -> str:
         entry.lane,
         entry.violations,
         contract.judged.doubts,
-        f"pytest --compile-contracts{lane}{repeat}{given} {shlex.quote(entry.test)}",
+        f"pytest --compile-contracts{lane}{repeat}{given} {typed(tests_of(entry.test))}",
         unsteady=contract.judged.unsteady,
     )
 

@@ -11,7 +11,7 @@ from .contract import OBSERVED_LIMITS, Limits, Verdict, Violation, doubts, judge
 from .drift import unsteady
 from .errors import ReceiptError
 from .frontier import Frontier
-from .journal import ENDED, NAME, Journal
+from .journal import ENDED, Journal, name_of
 from .lanes import Lane
 from .measurement import Measurement, combined
 from .policy import BANDED
@@ -71,10 +71,10 @@ class Session:
     # Why the session did not come to its end; empty where it did.
     cut_off: str = ""
 
-    def open_journal(self) -> None:
+    def open_journal(self, worker: str = "") -> None:
         """Note from now on, where the session was asked for a receipt, what it would lose if it were killed."""
         if self.settings.report is not None:
-            self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=timestamp())
+            self.journal = Journal(self.settings.report / name_of(worker), plugin=__version__, created=timestamp())
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
