@@ -64,8 +64,15 @@ def markdown_paragraph(text: str) -> str:
 
 
 def printed_json(text: str) -> str:
-    """A JSON document that says the same, without what a workflow takes for a command."""
-    return _ANYWHERE.sub(r"#\\u0023", text)
+    """A JSON document that says the same, without what a workflow takes for a command, or a terminal obeys."""
+    # Indentation alone is a control outside of texts, and inside of them JSON itself escapes those of ASCII.
+    safe = "".join(each if each == "\n" or each.isprintable() else _escaped(each) for each in text)
+    return _ANYWHERE.sub(r"#\\u0023", safe)
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", errors="surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
 
 
 def printed_xml(text: str) -> str:

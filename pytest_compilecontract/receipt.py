@@ -181,14 +181,13 @@ class Bounds:
         if self.finite and not math.isfinite(value):
             return f"expected a number, got {value}"
         if value < self.least:
-            return f"expected at least {self.least:g}, got {one_line(f'{value:g}', 40)}"
+            return f"expected at least {self.least:g}, got {one_line(str(value), 40)}"
         return f"expected at most {self.most:g}, got {one_line(str(value), 40)}" if value > self.most else ""
 
 
 _COUNT = Bounds(most=LARGEST_COUNT)
 _SIZE = Bounds(most=LARGEST_SIZE)
 _SECONDS = Bounds(finite=True)
-_ERROR = Bounds()
 _NAME = Bounds(names=True)
 # What names something that is looked for, made a folder of, or run; and what holds such names as its keys.
 _NAMES = ("contract", "lane", "test", "environment", "environments", "contracts", "contracts.*")
@@ -196,6 +195,7 @@ _NAMES = ("contract", "lane", "test", "environment", "environments", "contracts"
 _FREE = ("counters", "caches", "spread")
 
 
+@cache
 def bounds_of(owner: str, name: str, type_: Any) -> Bounds | None:
     """What makes sense in this field of a dataclass, or in what it holds; None where everything does."""
     if name.partition(".")[0] in _FREE:
@@ -207,7 +207,7 @@ def bounds_of(owner: str, name: str, type_: Any) -> Bounds | None:
     if type_ is int:
         return _SIZE if name.endswith("bytes") or owner == "Violation" else _COUNT
     if type_ is float:
-        return _SECONDS if name.endswith("seconds") or owner == "Timing" else _ERROR
+        return _SECONDS if name.endswith("seconds") or owner == "Timing" else None
     return None
 
 
@@ -348,10 +348,8 @@ def _written(type_: Any, owner: str = "", name: str = "") -> Any:
         key = _within(str, bounds_of(owner, name, str))
         return dict[key, _written(parts[1], owner, f"{name}.*")]  # type: ignore[misc, valid-type]
     bounds = bounds_of(owner, name, type_) if owner else None
-    if type_ is float:
-        # NaN is in no bounds, nor out of them: JSON has none.
-        return _within(float, bounds) if bounds and bounds.finite else _within(float, bounds) | Literal[NON_FINITE]
-    return _within(type_, bounds)
+    # What has bounds is a number: infinity and NaN, which are written as texts, are none.
+    return float | Literal[NON_FINITE] if type_ is float and bounds is None else _within(type_, bounds)
 
 
 def _within(type_: Any, bounds: Bounds | None) -> Any:
@@ -691,8 +689,8 @@ def _fitted(value: Any, type_: Any, at: str, owner: str, name: str) -> Any:
 
     msgspec checks the types but lets unknown keys pass: refused here. `name` is that of the field of `owner`.
     """
-    if isinstance(type_, type) and is_dataclass(type_) and isinstance(value, dict):
-        known = _hints(type_)
+    known, origin, parts = _shape(type_)
+    if known is not None and isinstance(value, dict):
         for key in value:
             if key not in known:
                 raise ReceiptError(f"unknown key {key!r} (known keys: {', '.join(sorted(known))})", at=at or None)
@@ -700,7 +698,6 @@ def _fitted(value: Any, type_: Any, at: str, owner: str, name: str) -> Any:
             key: _fitted(item, known[key], f"{at}.{key}" if at else key, type_.__name__, key)
             for key, item in value.items()
         }
-    origin, parts = get_origin(type_), get_args(type_)
     if origin is UnionType:
         # Of a number or a text, which it is decides.
         meant = next((part for part in parts if type(value) is part), parts[0])
@@ -709,15 +706,15 @@ def _fitted(value: Any, type_: Any, at: str, owner: str, name: str) -> Any:
         return [_fitted(item, parts[0], f"{at}[{index}]", owner, name) for index, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
         bounds = bounds_of(owner, name, str)
-        for key in value:
-            if bounds is not None and (fault := bounds.fault(key)):
-                raise ReceiptError(fault, at=at)
+        if bounds is not None and (fault := next(filter(None, map(bounds.fault, value)), "")):
+            raise ReceiptError(fault, at=at)
         return {key: _fitted(item, parts[1], f"{at}[{key!r}]", owner, f"{name}.*") for key, item in value.items()}
-    bounds = bounds_of(owner, name, type_)
-    if bounds is not None and isinstance(value, _KINDS.get(type_, ())) and (fault := bounds.fault(value)):
-        raise ReceiptError(fault, at=at)
-    if type_ is float and value in NON_FINITE:
-        return float(value)
+    if isinstance(value, _KINDS.get(type_, ())):
+        bounds = bounds_of(owner, name, type_)
+        if bounds is not None and (fault := bounds.fault(value)):
+            raise ReceiptError(fault, at=at)
+        if type_ is float and value in NON_FINITE:
+            return float(value)
     return value
 
 
@@ -726,8 +723,10 @@ _KINDS: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, fl
 
 
 @cache
-def _hints(type_: type[Any]) -> dict[str, Any]:
-    return get_type_hints(type_)
+def _shape(type_: Any) -> tuple[dict[str, Any] | None, Any, tuple[Any, ...]]:
+    """The fields of a dataclass and their types, or what a generic type is of, and its parts."""
+    known = get_type_hints(type_) if isinstance(type_, type) and is_dataclass(type_) else None
+    return known, get_origin(type_), get_args(type_)
 
 
 def _translated(message: str) -> ReceiptError:
@@ -752,14 +751,19 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
     for index, entry in sorted(zip(places, receipt.entries, strict=True), key=lambda pair: pair[0]):
         if entry.environment not in receipt.environments:
             raise ReceiptError(f"{entry.environment!r} is not in environments", at=f"entries[{index}].environment")
+        if entry.verdict == "held" and not written[index].get("measurement"):
+            raise ReceiptError("'held' without a measurement", at=f"entries[{index}].verdict")
         for at, fault in entry_faults(entry):
             raise ReceiptError(fault, at=f"entries[{index}].{at}")
 
 
 def _is_consistent(receipt: Receipt) -> bool:
-    """Whether `_refuse_inconsistent` has nothing to refuse."""
+    """Whether `_refuse_inconsistent` has nothing to refuse. No is also said where only the document could tell."""
+    nothing = Measurement()
     return _is_time(receipt.created) and all(
-        entry.environment in receipt.environments and next(entry_faults(entry), None) is None
+        entry.environment in receipt.environments
+        and not (entry.verdict == "held" and entry.measurement == nothing)
+        and next(entry_faults(entry), None) is None
         for entry in receipt.entries
     )
 
@@ -768,7 +772,7 @@ def entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
     """What no entry can be whose every value is right by itself, each with its place in the entry."""
     if entry.verdict == "held" and entry.violations:
         yield "verdict", "'held' with violations"
-    if entry.verdict == "held" and entry.measurement in (None, _NOTHING):
+    if entry.verdict == "held" and entry.measurement is None:
         yield "verdict", "'held' without a measurement"
     yield from lane_faults(entry.verdict, entry.measurement, entry.repeats, entry.spread)
 
@@ -818,9 +822,6 @@ def _miscounted(seen: Measurement) -> Iterator[tuple[str, str]]:
         if not timing.low <= timing.median <= timing.high:
             found = f"{timing.low}, {timing.median} and {timing.high}"
             yield f"speed.{side}", f"expected low, median and high in order, got {found}"
-
-
-_NOTHING = Measurement()
 
 
 def timestamp() -> str:
