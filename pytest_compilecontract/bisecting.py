@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.runner import runtestprotocol
 
-from .escaping import tests_of, typed
+from .escaping import as_tests, typed
 from .hooks import CONTRACT
 from .lanes import ALL, BUILT_IN, Lane
 from .repeating import as_one_test, forget, tear_down_the_rest
@@ -230,11 +230,11 @@ def command(nodeid: str, name: str, lane: str, shown: str, options: str) -> str:
     """
     if not shown or shown == lane:
         bisect = f"pytest --compile-contracts --contract-lanes={lane} --contract-bisect{options}"
-        return f"{bisect} {typed(tests_of(nodeid))}"
+        return f"{bisect} {typed(as_tests(nodeid))}"
     # The lane is the first of the parameters, and its name may be in the file's too.
     function, _, parameters = name.partition("[")
     test = f"{nodeid.removesuffix(name)}{function}[{shown}{parameters.removeprefix(lane)}"
-    return f"pytest --compile-contracts --contract-lanes={shown}{options} {typed(tests_of(test))}"
+    return f"pytest --compile-contracts --contract-lanes={shown}{options} {typed(as_tests(test))}"
 
 
 def _differ(one: Outcome, other: Outcome) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pytest_compilecontract.children import GRACE_SECONDS, ended_by_sigterm, watched
 from pytest_compilecontract.errors import ReceiptError, UsageError
-from pytest_compilecontract.escaping import one_line, plain, printed, tests_of, typed
+from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
 from pytest_compilecontract.lanes import BUILT_IN
 from pytest_compilecontract.proposal import Proposal, proposed
 from pytest_compilecontract.receipt import Entry, Receipt, read_receipt, write_bytes
@@ -125,7 +125,7 @@ def _init(chosen: argparse.Namespace) -> int:
     # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
     print(f"\nwrote {chosen.out}, hold it with:")
     lanes = f"--contract-lanes={','.join(found.lanes)}"
-    print(typed(["python", "-m", "pytest", "--compile-contracts", lanes, *tests_of(str(chosen.out))]))
+    print(typed(["python", "-m", "pytest", "--compile-contracts", lanes, *as_tests(str(chosen.out))]))
     return code
 
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pytest_compilecontract.contract import OBSERVED_LIMITS
 from pytest_compilecontract.contract import Verdict as OwnVerdict
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.escaping import tests_of, typed
+from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.identity import (
     WRAPPER,
     Key,
@@ -223,7 +223,7 @@ def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
 
 def rerun_command(entry: Entry) -> str:
     """The command that runs this one lane of the contract."""
-    return typed(["pytest", *options_of(entry), *tests_of(entry.test)])
+    return typed(["pytest", *options_of(entry), *as_tests(entry.test)])
 
 
 def options_of(entry: Entry) -> tuple[str, ...]:

@@ -7,7 +7,7 @@
 | a message, a cell of XML or HTML: what is not printable is seen | `one_line` |
 | GitHub's Markdown | `markdown` |
 | JSON or XML, printed where a workflow may read it | `printed_json`, `printed_xml` |
-| the arguments of pytest | `tests_of` |
+| the arguments of pytest | `as_tests` |
 | a command that people are to copy | `typed` |
 """
 
@@ -89,7 +89,7 @@ def leads_out(name: str) -> bool:
     return path.startswith("/") or ".." in path.split("/") or re.match("[A-Za-z]:", path) is not None or "\0" in name
 
 
-def tests_of(*names: str) -> list[str]:
+def as_tests(*names: str) -> list[str]:
     """Names of tests or files, as the last arguments of pytest: none of them is an option, or a file of options.
 
     What pytest-xdist hands on to its workers has lost the "--", and a name with "@" in front is read before it.

@@ -18,12 +18,12 @@ import pytest
 from .baseline import refusal
 from .contract import OBSERVED, Limits, limits_from
 from .errors import ReceiptError, UsageError
-from .escaping import plain, printed, tests_of, typed
+from .escaping import as_tests, plain, printed, typed
 from .frontier import NAME as FRONTIER
 from .frontier import TRAIN, Rung, Step, completed, rung
 from .history import History, Summary
 from .lanes import Lane, chosen, narrowed
-from .receipt import environment_key
+from .receipt import environment_key, name_fault
 from .replacing import Child, Parent, leave_worker
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
@@ -198,6 +198,8 @@ class Hooks:
         for item in items:
             try:
                 self._take(item)
+                if CONTRACT in item.stash or self._settings.observe:
+                    _refuse_name(item)
             except UsageError as error:
                 problems[str(error)] = None
         if not problems:
@@ -742,6 +744,12 @@ def _test(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+def _refuse_name(item: pytest.Item) -> None:
+    """Refuse a test that no receipt could name."""
+    if fault := name_fault(item.nodeid):
+        raise UsageError(f"{plain(_test(item))}: {fault} (another name for the file would do)")
+
+
 def contract_name(nodeid: str, name: str, lane: str) -> str:
     """pytest's node id without the lane, the first in the brackets: `test_x[inductor-64]` becomes `test_x[64]`."""
     test, _, parameters = name.partition("[")
@@ -763,7 +771,7 @@ def _failure(contract: Contract) -> str:
         entry.lane,
         entry.violations,
         contract.judged.doubts,
-        f"pytest --compile-contracts{lane}{repeat}{given} {typed(tests_of(entry.test))}",
+        f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}",
         unsteady=contract.judged.unsteady,
     )
 

@@ -181,8 +181,8 @@ class Bounds:
         if self.finite and not math.isfinite(value):
             return f"expected a number, got {value}"
         if value < self.least:
-            return f"expected at least {self.least:g}, got {one_line(str(value), 40)}"
-        return f"expected at most {self.most:g}, got {one_line(str(value), 40)}" if value > self.most else ""
+            return f"expected at least {self.least}, got {one_line(str(value), 40)}"
+        return f"expected at most {self.most}, got {one_line(str(value), 40)}" if value > self.most else ""
 
 
 _COUNT = Bounds(most=LARGEST_COUNT)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .drift import LaneComparison, changed_defaults, compare, options_of
 from .errors import ReceiptError, UsageError
-from .escaping import leads_out, one_line, plain, tests_of, typed
+from .escaping import as_tests, leads_out, one_line, plain, typed
 from .policy import METRICS, Policy
 from .receipt import RECEIPT, Entry, Environment, Receipt, read_receipt
 
@@ -226,7 +226,7 @@ def trial_in(python: str, told: Callable[[str], None]) -> Trial:
 def command_of(entry: Entry, settings: Settings, *options: str) -> list[str]:
     """What runs the one lane with these settings in place of torch's defaults, after the interpreter."""
     given = [f"--contract-set={name}={value}" for name, value in settings.items()]
-    return ["-m", "pytest", *options_of(entry), *given, *options, *tests_of(entry.test)]
+    return ["-m", "pytest", *options_of(entry), *given, *options, *as_tests(entry.test)]
 
 
 def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measured:
