@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
@@ -26,15 +27,16 @@ from pytest_compilecontract.receipt import (
     Entry,
     Environment,
     Receipt,
+    clear_strays,
     decoded,
     defaults_key,
     document_from_json,
     environment_key,
     fingerprint,
+    lane_faults,
     read_bytes,
     remove_file,
     schema_of,
-    spread_faults,
     value_from_data,
     value_to_data,
     write_bytes,
@@ -151,7 +153,10 @@ class Baselines:
         if module.is_relative_to(self._beside):
             module = module.relative_to(self._beside)
         # A contract's name may come from a file: it never leads out of the folder.
-        parts = [part for part in module.parts if part not in ("..", "/")] or ["contracts"]
+        parts = [part for part in module.parts if part not in ("..", "/", "//")] or ["contracts"]
+        if os.name == "nt":
+            # A part with a drive would begin anew.
+            parts = [part.replace(":", "_") for part in parts]
         return self.folder.joinpath(key, *parts).with_suffix(".json")
 
     def older(self, key: str) -> tuple[str, ...]:
@@ -225,6 +230,8 @@ class Baselines:
         Raises:
             ReceiptError: a file cannot be read or written.
         """
+        for folder in (self.folder, *(each for each in self.folder.rglob("*") if each.is_dir())):
+            clear_strays(folder)
         written: dict[Path, Baseline] = {}
         lanes: list[tuple[str, str]] = []
         refused: list[tuple[str, str, str]] = []
@@ -241,6 +248,8 @@ class Baselines:
                 continue
             written[path] = _with(baseline, entry, environment, accepted if why else "")
             lanes.append((entry.contract, entry.lane))
+        for path in written:
+            self._refuse_outside(path)
         for path, baseline in written.items():
             for environment in baseline.environments.values():
                 self._defaults.keep(environment, defaults or {})
@@ -248,6 +257,15 @@ class Baselines:
             self._read[path] = baseline
         self._older.clear()
         return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused))
+
+    def _refuse_outside(self, path: Path) -> None:
+        """A link in the folder may lead anywhere, and what it leads to would be replaced."""
+        try:
+            inside = path.resolve().is_relative_to(self.folder.resolve())
+        except (OSError, RuntimeError, ValueError):
+            return  # writing it says more
+        if not inside:
+            raise ReceiptError("leads out of the folder of the baselines, so it was not written", at=str(path))
 
     def _files(self, key: str) -> Iterator[tuple[Path, Baseline]]:
         for file in sorted((self.folder / key).rglob("*.json")):
@@ -521,7 +539,7 @@ def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
         if lane.environment not in baseline.environments:
             yield f"contracts[{contract!r}][{name!r}].environment", f"{lane.environment!r} is not in environments"
     for contract, name, lane in lanes:
-        for at, fault in spread_faults(lane.repeats, lane.spread):
+        for at, fault in lane_faults(lane.verdict, lane.measurement, lane.repeats, lane.spread):
             yield f"contracts[{contract!r}][{name!r}].{at}", fault
 
 

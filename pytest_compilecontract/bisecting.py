@@ -6,7 +6,6 @@ fails is named, if it fails twice, and as the lane did. The lane's own verdict a
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.runner import runtestprotocol
 
+from .escaping import as_tests, typed
 from .lanes import ALL, BUILT_IN, Lane
 from .repeating import forget, tear_down_the_rest
 from .settings import set_options
@@ -227,11 +227,11 @@ def command(nodeid: str, name: str, lane: str, shown: str, options: str) -> str:
     """
     if not shown or shown == lane:
         bisect = f"pytest --compile-contracts --contract-lanes={lane} --contract-bisect{options}"
-        return f"{bisect} {shlex.quote(nodeid)}"
+        return f"{bisect} {typed(as_tests(nodeid))}"
     # The lane is the first of the parameters, and its name may be in the file's too.
     function, _, parameters = name.partition("[")
     test = f"{nodeid.removesuffix(name)}{function}[{shown}{parameters.removeprefix(lane)}"
-    return f"pytest --compile-contracts --contract-lanes={shown}{options} {shlex.quote(test)}"
+    return f"pytest --compile-contracts --contract-lanes={shown}{options} {typed(as_tests(test))}"
 
 
 def _differ(one: Outcome, other: Outcome) -> bool:

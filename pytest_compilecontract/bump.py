@@ -9,7 +9,6 @@ import contextlib
 import datetime
 import html
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,8 @@ from .children import ended_by_sigterm
 from .drift import compare
 from .environments import Probe, Uv, differing, preferences, probe, uv_program, variables_of
 from .errors import InstallError, ReceiptError, UsageError
+from .escaping import markdown as in_markdown
+from .escaping import markdown_paragraph, printed, typed
 from .gate import Answer, answer
 from .matrix import Matrix, matrix
 from .policy import DEFAULT_POLICY, Policy, read_policy
@@ -514,7 +515,7 @@ def _concluded(
     notes = list(_notes(old, new))
     answered = answer_lines(comparison, found, policy)
     for line in (*notes, *terminal_lines(table, everything=chosen.verbose), "", *answered):
-        print(line)
+        print(printed(line))
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, answered)
     return found
@@ -536,17 +537,17 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
 
 def _shown(file: Path) -> str:
     with contextlib.suppress(ValueError):
-        return shlex.quote(str(file.relative_to(Path.cwd())))
-    return shlex.quote(str(file))
+        return typed([str(file.relative_to(Path.cwd()))])
+    return typed([str(file)])
 
 
 def _add_summary(file: Path, table: Matrix, notes: Sequence[str], answered: Sequence[str]) -> None:
-    shown = html.escape("\n".join(answered))
+    shown = html.escape("\n".join(map(printed, answered)))
     parts = [
-        f"### {html.escape(answered[-1])}\n",
+        f"### {in_markdown(answered[-1])}\n",
         markdown(table),
         f"<details><summary>Every lane that is not as it was</summary>\n\n<pre>{shown}</pre>\n\n</details>\n",
-        *(f"{html.escape(note)}\n" for note in notes if note and not note.startswith("receipts")),
+        *(f"{markdown_paragraph(note)}\n" for note in notes if note and not note.startswith("receipts")),
     ]
     try:
         with file.open("a", encoding="utf-8") as out:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import sys
 import tempfile
 import uuid
@@ -20,10 +19,11 @@ from pathlib import Path
 
 from pytest_compilecontract.children import GRACE_SECONDS, ended_by_sigterm, watched
 from pytest_compilecontract.errors import ReceiptError, UsageError
+from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
 from pytest_compilecontract.lanes import BUILT_IN
 from pytest_compilecontract.proposal import Proposal, proposed
-from pytest_compilecontract.receipt import Entry, Receipt, one_line, read_receipt, write_bytes
-from pytest_compilecontract.report.terminal import plain, row_of, summary_lines
+from pytest_compilecontract.receipt import Entry, Receipt, read_receipt, write_bytes
+from pytest_compilecontract.report.terminal import row_of, summary_lines
 from pytest_compilecontract.sample import parted
 from pytest_compilecontract.wording import counted
 
@@ -98,10 +98,8 @@ def _check(chosen: argparse.Namespace) -> int:
         print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
         print(found.decorator())
         print("\nto write it as a test:")
-        train = " --train" if chosen.train else ""
-        print(
-            f"compilecontract init {shlex.quote(chosen.sample)}{train} --out {shlex.quote(_suggested(chosen.sample))}"
-        )
+        train = ["--train"] if chosen.train else []
+        print(typed(["compilecontract", "init", chosen.sample, *train, "--out", _suggested(chosen.sample)]))
     return _print_refused(found)
 
 
@@ -126,8 +124,8 @@ def _init(chosen: argparse.Namespace) -> int:
     code = _print_refused(found)
     # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
     print(f"\nwrote {chosen.out}, hold it with:")
-    lanes = shlex.quote(f"--contract-lanes={','.join(found.lanes)}")
-    print(f"python -m pytest --compile-contracts {lanes} {shlex.quote(str(chosen.out))}")
+    lanes = f"--contract-lanes={','.join(found.lanes)}"
+    print(typed(["python", "-m", "pytest", "--compile-contracts", lanes, *as_tests(str(chosen.out))]))
     return code
 
 
@@ -211,7 +209,7 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
     rows = [replace(row_of(entry), contract=sample) for entry in _in_order(receipt)]
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
-        print(text)
+        print(printed(text))
 
 
 def _print_refused(found: Proposal) -> int:
@@ -219,7 +217,7 @@ def _print_refused(found: Proposal) -> int:
         return YES
     print("\nno contract would hold in:")
     for lane, reason in found.refused.items():
-        print(f"  {plain(lane)}: {one_line(reason, LONGEST_REASON)}")
+        print(printed(f"  {plain(lane)}: {one_line(reason, LONGEST_REASON)}"))
     return NO
 
 

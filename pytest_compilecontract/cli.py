@@ -4,20 +4,18 @@ Exit codes: 0 yes, 1 no (a lane drifted or broke; a file does not match the sche
 cannot be read, 3 not known.
 """
 
-# ruff: noqa: T201 - what this module prints is what it is for
-
 from __future__ import annotations
 
 import argparse
 import datetime
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pytest_compilecontract import journal as journals
 from pytest_compilecontract.baseline import from_document as baseline_from_document
@@ -27,6 +25,7 @@ from pytest_compilecontract.checking import add_commands
 from pytest_compilecontract.drift import Comparison, compare
 from pytest_compilecontract.environment import plugin_version
 from pytest_compilecontract.errors import ContractError, ReceiptError, UsageError
+from pytest_compilecontract.escaping import one_line, printed, printed_json
 from pytest_compilecontract.gate import Answer, answer
 from pytest_compilecontract.matrix import Matrix, matrix
 from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
@@ -34,11 +33,9 @@ from pytest_compilecontract.receipt import (
     RECEIPT,
     Receipt,
     document_from_json,
-    one_line,
     read_bytes,
     read_receipt,
     receipt_from_document,
-    remove_file,
     write_bytes,
     write_receipt,
 )
@@ -195,17 +192,17 @@ def _validate_file(path: Path) -> int:
     except ReceiptError as error:
         return _refused(error)
     for line in errors[:MOST_ERRORS]:
-        print(f"{one_line(str(path))}: {line}")
+        _say(f"{one_line(str(path))}: {line}")
     if len(errors) > MOST_ERRORS:
-        print(f"{one_line(str(path))}: more than {MOST_ERRORS} errors, the others are not shown")
+        _say(f"{one_line(str(path))}: more than {MOST_ERRORS} errors, the others are not shown")
     if errors:
         return NO
     try:
         size = _READERS[kind](found, str(path))
     except ReceiptError as error:
-        print(error)
+        _say(str(error))
         return NO
-    print(f"{one_line(str(path))}: matches the schema (format {found['format']}, {size})")
+    _say(f"{one_line(str(path))}: matches the schema (format {found['format']}, {size})")
     return YES
 
 
@@ -299,19 +296,17 @@ def _recover(chosen: argparse.Namespace) -> int:
     journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
     found = journals.recovered(journal)
     write_receipt(file, found.receipt)
-    remove_file(journal)
-    print(f"{one_line(str(file))}: written ({counted(len(found.receipt.entries), 'entry', 'entries')})")
+    journals.remove(journal)
+    _say(f"{one_line(str(file))}: written ({counted(len(found.receipt.entries), 'entry', 'entries')})")
     for test in found.running:
-        print(f"{journals.ENDED}: {one_line(test)}")
+        _say(f"{journals.ENDED}: {one_line(test)}")
     for line in found.torn:
-        print(f"left out: {one_line(line)}")
+        _say(f"left out: {one_line(line)}")
     return YES
 
 
 def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> None:
-    print(headline(rows, torch_version))
-    for text, _ in summary_lines(rows, verbosity):
-        print(text)
+    _say(headline(rows, torch_version), *(text for text, _ in summary_lines(rows, verbosity)))
 
 
 def _compare(chosen: argparse.Namespace) -> int:
@@ -322,7 +317,7 @@ def _compare(chosen: argparse.Namespace) -> int:
         refuse_other_torch(chosen.python or sys.executable, sides.new)
     quiet = [title(sides.comparison), totals(sides.comparison)]
     lines = quiet if chosen.verbosity < 0 else comparison_lines(sides.comparison, everything=chosen.verbosity > 0)
-    print("\n".join([*lines, *rotten_lines(sides.found)]), flush=True)
+    _say(*lines, *rotten_lines(sides.found))
     if chosen.try_settings:
         _try_settings(chosen, sides)
     return _code(sides.found)
@@ -330,22 +325,22 @@ def _compare(chosen: argparse.Namespace) -> int:
 
 def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
     """Print, lane by lane, which of torch's changed defaults explains the drift; progress goes to stderr."""
-    run = trial_in(chosen.python or sys.executable, lambda text: print(one_line(text), file=sys.stderr, flush=True))
+    run = trial_in(chosen.python or sys.executable, lambda text: _say(one_line(text), stream=sys.stderr))
     shown = ""
     for each in explained(sides.old, sides.new, sides.policy, run):
         lane = f"{each.lane.contract} [{each.lane.lane}]"
         if lane != shown:
-            print(f"\n{one_line(lane)}")
+            _say("", one_line(lane))
             shown = lane
-        print(explained_line(each), flush=True)
+        _say(explained_line(each))
     if not shown:
-        print("nothing drifted, so no setting was tried")
+        _say("nothing drifted, so no setting was tried")
 
 
 def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
     lines = answer_lines(sides.comparison, sides.found, sides.policy)
-    print("\n".join(lines[-1:] if chosen.verbosity < 0 else lines))
+    _say(*(lines[-1:] if chosen.verbosity < 0 else lines))
     return _code(sides.found)
 
 
@@ -361,11 +356,11 @@ def _matrix(chosen: argparse.Namespace) -> int:
     # Each is written before the next is made: of a large matrix they need not all be there at once.
     for kind, path in wanted:
         write_bytes(path, _rendered(kind, found, answered, policy, chosen.verbose))
-        print(f"wrote {one_line(str(path), 1000)}", file=sys.stderr)
+        _say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
     if chosen.output is None:
         sys.stdout.write(_rendered(chosen.format, found, answered, policy, chosen.verbose).decode())
     for line in said:
-        print(one_line(line, 1000), file=sys.stderr)
+        _say(one_line(line, 1000), stream=sys.stderr)
     return _code(answered) if answered else NOT_KNOWN
 
 
@@ -397,16 +392,21 @@ def _place(path: Path) -> Path:
 
 def _rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy, everything: bool) -> bytes:
     if kind == "markdown":
-        return markdown(found).encode()
+        return _lined(markdown(found).splitlines())
     if kind == "json":
         outcome = answered.outcome if answered else "not known"
-        return document.to_json(found, outcome=outcome, plugin=plugin_version() or "")
+        made = document.to_json(found, outcome=outcome, plugin=plugin_version() or "")
+        return printed_json(made.decode()).encode()
     if kind == "junit":
         return junit(found, policy).encode()
     if kind == "html":
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         return page(found, answered, plugin=plugin_version() or "", created=now).encode()
-    return ("\n".join(terminal_lines(found, everything=everything)) + "\n").encode(errors="backslashreplace")
+    return _lined(terminal_lines(found, everything=everything))
+
+
+def _lined(lines: Iterable[str]) -> bytes:
+    return "".join(f"{printed(line)}\n" for line in lines).encode(errors="backslashreplace")
 
 
 def _bump(chosen: argparse.Namespace) -> int:
@@ -455,6 +455,11 @@ def _code(found: Answer) -> int:
     return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found.outcome]
 
 
+def _say(*lines: str, stream: TextIO | None = None) -> None:
+    """Print lines, the only way that anything but a document is printed here: no workflow obeys one of them."""
+    print("\n".join(map(printed, lines)), file=stream, flush=True)
+
+
 def _refused(error: ContractError) -> int:
-    print(f"compilecontract: {one_line(str(error), 1000)}", file=sys.stderr)
+    _say(f"compilecontract: {one_line(str(error), 1000)}", stream=sys.stderr)
     return UNREADABLE

@@ -7,7 +7,6 @@ never held: a metric that only one side measured makes its lane unverified.
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,6 +15,7 @@ from typing import Literal, TypeVar
 from pytest_compilecontract.contract import OBSERVED_LIMITS
 from pytest_compilecontract.contract import Verdict as OwnVerdict
 from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.identity import (
     WRAPPER,
     Key,
@@ -226,7 +226,7 @@ def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
 
 def rerun_command(entry: Entry) -> str:
     """The command that runs this one lane of the contract."""
-    return shlex.join(["pytest", *options_of(entry), entry.test])
+    return typed(["pytest", *options_of(entry), *as_tests(entry.test)])
 
 
 def options_of(entry: Entry) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_compilecontract.receipt import Environment, defaults_key, one_line
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.receipt import Environment, defaults_key
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from . import __version__
 from .children import death, watched
 from .errors import InstallError, UsageError
+from .escaping import one_line
 from .progress import Progress
-from .receipt import one_line
 from .requirements import Wanted, normal
 
 PLUGIN = "pytest-compilecontract"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shlex
 import sys
 import time
 import unittest
@@ -20,12 +19,13 @@ import pytest
 from .baseline import refusal
 from .contract import OBSERVED, Limits, limits_from
 from .errors import ReceiptError, UsageError
+from .escaping import as_tests, plain, printed, typed
 from .frontier import NAME as FRONTIER
 from .frontier import TRAIN, Rung, Step, completed, rung
 from .history import History, Summary
 from .journal import ENDED
 from .lanes import Lane, chosen, narrowed
-from .receipt import environment_key
+from .receipt import environment_key, name_fault
 from .replacing import Child, Parent, leave_worker
 from .report.history import baseline_lines, drift_text, record_lines
 from .report.terminal import Line, failure_text, headline, summary_lines
@@ -187,10 +187,10 @@ class Hooks:
         return self.session.settings
 
     def pytest_sessionstart(self) -> None:
-        if self._worker or self._settings.rest is not None:
+        if self._settings.rest is not None:
             return
         try:
-            self.session.open_journal()
+            self.session.open_journal(self._worker)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -226,6 +226,8 @@ class Hooks:
         for item in items:
             try:
                 self._take(item)
+                if CONTRACT in item.stash or self._settings.observe:
+                    _refuse_name(item)
             except UsageError as error:
                 problems[str(error)] = None
         problems.update(dict.fromkeys(self._named_alike(items)))
@@ -375,6 +377,7 @@ class Hooks:
             if contract.number == 1:
                 contract.started = time.perf_counter()
             if contract.unusable is None and self._settings.rest is None:
+                # What a child's death loses, knows who started it.
                 self._begin(contract)
             try:
                 yield
@@ -397,8 +400,8 @@ class Hooks:
 
     def _begin(self, contract: Contract) -> None:
         """Note which lane runs from now on. A worker tells its controller, which hears no more of it if it dies."""
+        self.session.begin(self.subject(contract))
         if not self._worker:
-            self.session.begin(self.subject(contract))
             return
         from .receipt import entry_to_data, environment_to_data
 
@@ -828,7 +831,7 @@ class Hooks:
         if not self._settings.rank:
             self._recorded = self.history.record(entries, environments, self.session.defaults)
         self._gone = self._find_gone()
-        problems = list(self.history.rotten(self._held))
+        problems = [plain(line) for line in self.history.rotten(self._held)]
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._settings.record is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
@@ -857,10 +860,10 @@ class Hooks:
         verbosity = terminalreporter.verbosity
         terminalreporter.write_sep("=", headline(rows, self.session.torch_versions()))
         for text, markup in summary_lines(rows, verbosity):
-            terminalreporter.write_line(text, **markup)
+            terminalreporter.write_line(printed(text), **markup)
         told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
         for text, markup in (*self._history_lines(), *told):
-            terminalreporter.write_line(text, **markup)
+            terminalreporter.write_line(printed(text), **markup)
         if overrides := self._settings.overrides:
             said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
             terminalreporter.write_line(f"not as users have it, so held to no baseline: {said}", yellow=True)
@@ -899,6 +902,12 @@ def _test(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+def _refuse_name(item: pytest.Item) -> None:
+    """Refuse a test that no receipt could name."""
+    if fault := name_fault(item.nodeid):
+        raise UsageError(f"{plain(_test(item))}: {fault} (another name for the file would do)")
+
+
 def contract_name(nodeid: str, name: str, lane: str) -> str:
     """pytest's node id without the lane, the first in the brackets: `test_x[inductor-64]` becomes `test_x[64]`."""
     test, _, parameters = name.partition("[")
@@ -920,7 +929,7 @@ def _failure(contract: Contract) -> str:
         entry.lane,
         entry.violations,
         contract.judged.doubts,
-        f"pytest --compile-contracts{lane}{repeat}{given} {shlex.quote(entry.test)}",
+        f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}",
         unsteady=contract.judged.unsteady,
     )
 

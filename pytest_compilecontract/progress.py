@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from shutil import get_terminal_size
 from typing import TextIO
 
-from .report.terminal import plain
+from .escaping import plain, printed
 
 # What a terminal is told is worth a look so often.
 EVERY_SECONDS = 0.2
@@ -26,7 +26,7 @@ class Progress:
     def stage(self, text: str) -> None:
         """A line that stays."""
         self.clear()
-        self.stream.write(f"{self.prefix}: {plain(text)}\n")
+        self.stream.write(f"{printed(f'{self.prefix}: {plain(text)}')}\n")
         self.stream.flush()
 
     def now(self, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import inspect
@@ -10,16 +11,18 @@ import math
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pytest_compilecontract.contract import Verdict, Violation
+from pytest_compilecontract.contract import LARGEST_COUNT, Verdict, Violation
 from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.frontier import Frontier
 from pytest_compilecontract.measurement import Measurement
 
@@ -32,6 +35,11 @@ FORMAT = 1
 RECEIPT = "receipt.json"
 DEEPEST = 64
 LARGEST_BYTES = 256 * 1024 * 1024
+# How old a file has to be, where there are no locks, till its writer must be gone.
+STRAY_SECONDS = 3600
+_STRAY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+# Of bytes, and of what a limit on them has measured.
+LARGEST_SIZE = 2**63 - 1
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # JSON has no such numbers. They are written as these strings, where a number is expected and nowhere else.
 NON_FINITE = ("nan", "inf", "-inf")
@@ -153,10 +161,71 @@ class Receipt:
         object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What makes sense in a field, whatever was measured: a number's least and most, or that a text names something."""
+
+    least: float = 0
+    most: float = math.inf
+    finite: bool = False
+    names: bool = False
+
+    def fault(self, value: object) -> str:
+        """What is wrong with a value of the field's type; empty where nothing is. NaN is no number that is out."""
+        if isinstance(value, str):
+            return (name_fault(value) if self.names else "") or (
+                f"expected a number, got {value!r}" if self.finite and value in NON_FINITE else ""
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return ""
+        if self.finite and not math.isfinite(value):
+            return f"expected a number, got {value}"
+        if value < self.least:
+            return f"expected at least {self.least}, got {one_line(str(value), 40)}"
+        return f"expected at most {self.most}, got {one_line(str(value), 40)}" if value > self.most else ""
+
+
+_COUNT = Bounds(most=LARGEST_COUNT)
+_SIZE = Bounds(most=LARGEST_SIZE)
+_SECONDS = Bounds(finite=True)
+_NAME = Bounds(names=True)
+# What names something that is looked for, made a folder of, or run; and what holds such names as its keys.
+_NAMES = ("contract", "lane", "test", "environment", "environments", "contracts", "contracts.*")
+# Torch's own counters say what torch likes.
+_FREE = ("counters", "caches", "spread")
+
+
+@cache
+def bounds_of(owner: str, name: str, type_: Any) -> Bounds | None:
+    """What makes sense in this field of a dataclass, or in what it holds; None where everything does."""
+    if name.partition(".")[0] in _FREE:
+        return None
+    if type_ is str:
+        return _NAME if name in _NAMES else None
+    if type_ in (int, float) and owner in ("Drift", "MatrixChange"):
+        return None  # of any metric, by its own bounds in the receipt
+    if type_ is int:
+        return _SIZE if name.endswith("bytes") or owner == "Violation" else _COUNT
+    if type_ is float:
+        return _SECONDS if name.endswith("seconds") or owner == "Timing" else None
+    return None
+
+
+def name_fault(name: str) -> str:
+    """Why a text names nothing that could be looked for, or would be taken for an option; empty where it does not."""
+    if not name.strip():
+        return f"expected a name, got {name!r}"
+    option = name.startswith("-")
+    return f"expected a name that does not begin with '-', got {one_line(repr(name), 80)}" if option else ""
+
+
 def cut_off(environments: Mapping[str, Environment], why: str) -> Setup:
     """What a receipt says of a run that began to measure and did not come to its end."""
     known = sorted({f"torch {each.torch}" for each in environments.values() if each.torch})
     return Setup(asked=", ".join(known) or "the run", not_finished=why)
+
+
+_ORDER = ("contract", "lane", "environment", "test", "worker")
 
 
 def _order(entry: Entry) -> tuple[str, ...]:
@@ -253,7 +322,7 @@ def _decoders(type_: Any) -> tuple[Any, Any]:
 
 
 @cache
-def _written(type_: Any) -> Any:
+def _written(type_: Any, owner: str = "", name: str = "") -> Any:
     """The type of what is written for a value of `type_`: a dataclass is a Struct that refuses keys it does not have.
 
     A key that may be left out is unset then, so that what was there can be written out again.
@@ -263,20 +332,36 @@ def _written(type_: Any) -> Any:
     if isinstance(type_, type) and is_dataclass(type_):
         hints: Any = get_type_hints(type_)
         named = [
-            (each.name, _written(hints[each.name]))
+            (each.name, of_field)
             if each.default is MISSING and each.default_factory is MISSING
-            else (each.name, _written(hints[each.name]) | msgspec.UnsetType, msgspec.UNSET)
+            else (each.name, of_field | msgspec.UnsetType, msgspec.UNSET)
             for each in fields(type_)
+            for of_field in [_written(hints[each.name], type_.__name__, each.name)]
         ]
         return msgspec.defstruct(type_.__name__, named, kw_only=True, forbid_unknown_fields=True, gc=False)
     origin, parts = get_origin(type_), get_args(type_)
     if origin in (UnionType, Union):
-        return Union[tuple(map(_written, parts))]  # noqa: UP007 - made of a list
+        return Union[tuple(_written(part, owner, name) for part in parts)]  # noqa: UP007 - made of a list
     if origin is tuple:
-        return list[_written(parts[0])]  # type: ignore[misc]
+        return list[_written(parts[0], owner, name)]  # type: ignore[misc]
     if origin is dict:
-        return dict[str, _written(parts[1])]  # type: ignore[misc]
-    return float | Literal[NON_FINITE] if type_ is float else type_
+        key = _within(str, bounds_of(owner, name, str))
+        return dict[key, _written(parts[1], owner, f"{name}.*")]  # type: ignore[misc, valid-type]
+    bounds = bounds_of(owner, name, type_) if owner else None
+    # What has bounds is a number: infinity and NaN, which are written as texts, are none.
+    return float | Literal[NON_FINITE] if type_ is float and bounds is None else _within(type_, bounds)
+
+
+def _within(type_: Any, bounds: Bounds | None) -> Any:
+    """The type with its bounds, for msgspec to check."""
+    import msgspec
+
+    if bounds is None:
+        return type_
+    if bounds.names:
+        return Annotated[type_, msgspec.Meta(pattern=r"\A(?!-)(?=[\s\S]*\S)")]
+    most = bounds.most if bounds.most < math.inf else None
+    return Annotated[type_, msgspec.Meta(ge=bounds.least, le=most)]
 
 
 def value_from_data(data: object, type_: type[T], *, name: str) -> T:
@@ -411,18 +496,70 @@ def write_bytes(path: Path, data: bytes) -> None:
         if path.exists() and not path.is_file() and not path.is_dir():
             # A device or a pipe would be gone, with a file in its place.
             raise ValueError("not a regular file")
-        beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_bytes(data)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        clear_strays(path.parent)
+        while not _written_beside(path, data):
+            pass
     except (OSError, ValueError) as error:
         raise _named(ReceiptError(f"cannot be written ({_cause(error)})"), str(path)) from error
     except RuntimeError as error:
         # So Python 3.11 and 3.12 say that a link leads to itself.
         raise ReceiptError(f"{path}: cannot be written (a loop of links)") from error
+
+
+def _written_beside(path: Path, data: bytes) -> bool:
+    """Write a new file and put it in the place of `path`; whether nobody had taken it for a stray before."""
+    beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with beside.open("xb") as file:
+            # While it is written its lock is held, by which others know that its writer lives. Who clears strays may
+            # have been quicker.
+            locked = _lock(file.fileno())
+            if locked is False or not os.fstat(file.fileno()).st_nlink:
+                return False
+            file.write(data)
+            file.flush()
+            if locked:
+                os.replace(beside, path)
+                return True
+        os.replace(beside, path)  # Windows, which has no such lock, moves no file that is open
+        return True
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def clear_strays(folder: Path) -> None:
+    """Remove what a process that was killed while it wrote has left in the folder: nobody holds its lock any more.
+
+    Nothing here fails what is going on: a stray that cannot be removed stays.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for each in [each for each in found if _STRAY.fullmatch(each.name)]:
+            with contextlib.suppress(OSError):
+                if each.is_file(follow_symlinks=False):
+                    _clear_stray(Path(each.path), time.time() - each.stat().st_mtime)
+
+
+def _clear_stray(path: Path, age: float) -> None:
+    with path.open("r+b") as file:
+        locked = _lock(file.fileno())
+        if locked:
+            path.unlink()
+    if locked is None and age > STRAY_SECONDS:
+        path.unlink()
+
+
+def _lock(file: int) -> bool | None:
+    """Take the lock of an open file: True if it was free, False if another process has it, None if there are none."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
 
 
 def remove_file(path: Path) -> None:
@@ -435,12 +572,6 @@ def remove_file(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise _named(ReceiptError(f"cannot be removed ({_cause(error)})"), str(path)) from error
-
-
-def one_line(text: str, longest: int = 300) -> str:
-    """`text` as one line that a terminal can show: what is not printable is escaped, what is too long is cut."""
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def _cause(error: OSError | ValueError) -> str:
@@ -546,36 +677,56 @@ def _kind(value: object) -> str:
 def _built(data: object, type_: type[Any]) -> Any:
     import msgspec
 
-    fitted = _fitted(data, type_, "")
+    fitted = _fitted(data, type_, "", type_.__name__, "")
     try:
         return msgspec.convert(fitted, type_)
     except msgspec.ValidationError as error:
         raise _translated(str(error)) from None
 
 
-def _fitted(value: Any, type_: Any, at: str) -> Any:
-    """`value` with NaN and infinities restored. msgspec checks the types but lets unknown keys pass: refused here."""
-    if isinstance(type_, type) and is_dataclass(type_) and isinstance(value, dict):
-        known = _hints(type_)
+def _fitted(value: Any, type_: Any, at: str, owner: str, name: str) -> Any:
+    """`value` with NaN and infinities restored, and each number and name known to make sense.
+
+    msgspec checks the types but lets unknown keys pass: refused here. `name` is that of the field of `owner`.
+    """
+    known, origin, parts = _shape(type_)
+    if known is not None and isinstance(value, dict):
         for key in value:
             if key not in known:
                 raise ReceiptError(f"unknown key {key!r} (known keys: {', '.join(sorted(known))})", at=at or None)
-        return {key: _fitted(item, known[key], f"{at}.{key}" if at else key) for key, item in value.items()}
-    origin, parts = get_origin(type_), get_args(type_)
+        return {
+            key: _fitted(item, known[key], f"{at}.{key}" if at else key, type_.__name__, key)
+            for key, item in value.items()
+        }
     if origin is UnionType:
-        return _fitted(value, next(part for part in parts if part is not type(None)), at)
+        # Of a number or a text, which it is decides.
+        meant = next((part for part in parts if type(value) is part), parts[0])
+        return _fitted(value, meant, at, owner, name)
     if origin is tuple and isinstance(value, list):
-        return [_fitted(item, parts[0], f"{at}[{index}]") for index, item in enumerate(value)]
+        return [_fitted(item, parts[0], f"{at}[{index}]", owner, name) for index, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
-        return {key: _fitted(item, parts[1], f"{at}[{key!r}]") for key, item in value.items()}
-    if type_ is float and value in NON_FINITE:
-        return float(value)
+        bounds = bounds_of(owner, name, str)
+        if bounds is not None and (fault := next(filter(None, map(bounds.fault, value)), "")):
+            raise ReceiptError(fault, at=at)
+        return {key: _fitted(item, parts[1], f"{at}[{key!r}]", owner, f"{name}.*") for key, item in value.items()}
+    if isinstance(value, _KINDS.get(type_, ())):
+        bounds = bounds_of(owner, name, type_)
+        if bounds is not None and (fault := bounds.fault(value)):
+            raise ReceiptError(fault, at=at)
+        if type_ is float and value in NON_FINITE:
+            return float(value)
     return value
 
 
+# What a field of each type may be before it is known to be right.
+_KINDS: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float, str)}
+
+
 @cache
-def _hints(type_: type[Any]) -> dict[str, Any]:
-    return get_type_hints(type_)
+def _shape(type_: Any) -> tuple[dict[str, Any] | None, Any, tuple[Any, ...]]:
+    """The fields of a dataclass and their types, or what a generic type is of, and its parts."""
+    known = get_type_hints(type_) if isinstance(type_, type) and is_dataclass(type_) else None
+    return known, get_origin(type_), get_args(type_)
 
 
 def _translated(message: str) -> ReceiptError:
@@ -595,14 +746,48 @@ def _refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
     if not _is_time(receipt.created):
         raise ReceiptError(f"expected a time as 2026-01-31T12:00:00Z, got {receipt.created!r}", at="created")
     # By the document's own numbering: the receipt's entries have been sorted.
-    for index, entry in enumerate(document.get("entries", ())):
-        if entry["environment"] not in receipt.environments:
-            raise ReceiptError(f"{entry['environment']!r} is not in environments", at=f"entries[{index}].environment")
-        if entry["verdict"] == "held" and (reason := _contradiction(entry)):
-            raise ReceiptError(f"'held' {reason}", at=f"entries[{index}].verdict")
-        bands = {name: (float(low), float(high)) for name, (low, high) in entry.get("spread", {}).items()}
-        for at, fault in spread_faults(entry.get("repeats", 1), bands):
+    written = document.get("entries", ())
+    places = sorted(range(len(written)), key=lambda at: tuple(written[at].get(name, "") for name in _ORDER))
+    for index, entry in sorted(zip(places, receipt.entries, strict=True), key=lambda pair: pair[0]):
+        if entry.environment not in receipt.environments:
+            raise ReceiptError(f"{entry.environment!r} is not in environments", at=f"entries[{index}].environment")
+        if entry.verdict == "held" and not written[index].get("measurement"):
+            raise ReceiptError("'held' without a measurement", at=f"entries[{index}].verdict")
+        for at, fault in entry_faults(entry):
             raise ReceiptError(fault, at=f"entries[{index}].{at}")
+
+
+def _is_consistent(receipt: Receipt) -> bool:
+    """Whether `_refuse_inconsistent` has nothing to refuse. No is also said where only the document could tell."""
+    nothing = Measurement()
+    return _is_time(receipt.created) and all(
+        entry.environment in receipt.environments
+        and not (entry.verdict == "held" and entry.measurement == nothing)
+        and next(entry_faults(entry), None) is None
+        for entry in receipt.entries
+    )
+
+
+def entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
+    """What no entry can be whose every value is right by itself, each with its place in the entry."""
+    if entry.verdict == "held" and entry.violations:
+        yield "verdict", "'held' with violations"
+    if entry.verdict == "held" and entry.measurement is None:
+        yield "verdict", "'held' without a measurement"
+    yield from lane_faults(entry.verdict, entry.measurement, entry.repeats, entry.spread)
+
+
+def lane_faults(
+    verdict: Verdict, measurement: Measurement | None, repeats: int, spread: Mapping[str, tuple[float, float]]
+) -> Iterator[tuple[str, str]]:
+    """What shows that a lane cannot have been so, in a receipt or a baseline, each with its place in it."""
+    yield from spread_faults(repeats, spread)
+    if measurement is None:
+        return
+    if verdict == "held" and measurement.raised is not None:
+        yield "verdict", "'held' where an exception was raised"
+    for at, fault in _miscounted(measurement):
+        yield f"measurement.{at}", fault
 
 
 def spread_faults(repeats: int, spread: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, str]]:
@@ -615,25 +800,28 @@ def spread_faults(repeats: int, spread: Mapping[str, tuple[float, float]]) -> It
     if spread and repeats < 2:
         yield "spread", "a spread without repeats"
     for name, (low, high) in spread.items():
-        if not low <= high:
+        if not 0 <= low <= high:
             yield f"spread.{name}", f"expected the lowest and the highest value, got {low} and {high}"
 
 
-def _is_consistent(receipt: Receipt) -> bool:
-    """Whether `_refuse_inconsistent` has nothing to refuse. No is also said where only the document could tell."""
-    nothing = Measurement()
-    return _is_time(receipt.created) and all(
-        entry.environment in receipt.environments
-        and (entry.verdict != "held" or not (entry.violations or entry.measurement in (None, nothing)))
-        and next(spread_faults(entry.repeats, entry.spread), None) is None
-        for entry in receipt.entries
-    )
-
-
-def _contradiction(held: dict[str, Any]) -> str:
-    if held.get("violations"):
-        return "with violations"
-    return "" if held.get("measurement") else "without a measurement"
+def _miscounted(seen: Measurement) -> Iterator[tuple[str, str]]:
+    """A part that is more than the whole."""
+    executed = sum(call.graphs_executed or 0 for call in seen.calls or ())
+    for at, whole, what, part in (
+        ("continuations", seen.first_compiles, "first_compiles", seen.continuations),
+        ("calls", seen.graphs_executed, "graphs_executed", executed),
+    ):
+        if whole is not None and part is not None and part > whole:
+            yield at, f"{part}, more than {what}, {whole}"
+    for side in ("compiled", "eager") if seen.kernels is not None else ():
+        kernels = getattr(seen.kernels, side)
+        if kernels.triton + kernels.library > kernels.total:
+            yield f"kernels.{side}", f"{kernels.triton + kernels.library}, more than total, {kernels.total}"
+    for side in ("compiled", "eager") if seen.speed is not None else ():
+        timing = getattr(seen.speed, side)
+        if not timing.low <= timing.median <= timing.high:
+            found = f"{timing.low}, {timing.median} and {timing.high}"
+            yield f"speed.{side}", f"expected low, median and high in order, got {found}"
 
 
 def timestamp() -> str:

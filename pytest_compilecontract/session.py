@@ -11,7 +11,7 @@ from .contract import OBSERVED_LIMITS, Limits, Verdict, Violation, doubts, judge
 from .drift import unsteady
 from .errors import ReceiptError, UsageError
 from .frontier import Frontier
-from .journal import ENDED, NAME, Journal, is_held
+from .journal import ENDED, NAME, Journal, is_held, name_of
 from .lanes import Lane
 from .measurement import Measurement, combined
 from .policy import BANDED
@@ -78,7 +78,7 @@ class Session:
     unusable: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
-    def open_journal(self) -> None:
+    def open_journal(self, worker: str = "") -> None:
         """Note from now on, where the session was asked for a receipt, what it would lose if it were killed.
 
         Raises:
@@ -86,12 +86,12 @@ class Session:
         """
         if self.settings.report is None:
             return
-        if is_held(self.settings.report / NAME):
+        if not worker and is_held(self.settings.report / NAME):
             raise UsageError(
                 f"{self.settings.report}: another session is writing there, and its receipt would be lost "
                 "(--contract-report takes a folder for each session)"
             )
-        self.journal = Journal(self.settings.report / NAME, plugin=__version__, created=timestamp())
+        self.journal = Journal(self.settings.report / name_of(worker), plugin=__version__, created=timestamp())
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""

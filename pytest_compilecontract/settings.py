@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from .baseline import FOLDER, Mode
 from .environment import DEFAULTS_MODULES
 from .errors import UsageError
+from .escaping import typed
 from .lanes import BUILT_IN, Lane, chosen, lanes_from_table
 
 DEFAULT_LANES = ("capture", "aot", "inductor")
@@ -147,7 +147,7 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
 
 def set_options(texts: Sequence[str]) -> str:
     """The options `--contract-set` as they were given, for a command that is to be typed: each after a space."""
-    return "".join(f" {shlex.quote(f'--contract-set={text}')}" for text in texts)
+    return "".join(f" {typed([f'--contract-set={text}'])}" for text in texts)
 
 
 def project_lanes(root: Path) -> dict[str, Lane]:

@@ -13,12 +13,12 @@ from .children import death, watched
 from .course import EVENTS_OPTION, Course, event_from
 from .environments import variables_of
 from .errors import ReceiptError, UsageError
+from .escaping import one_line
 from .progress import Progress, duration
 from .receipt import (
     Environment,
     Receipt,
     Setup,
-    one_line,
     read_receipt,
     timestamp,
     write_receipt,

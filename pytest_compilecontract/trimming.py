@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .baseline import Baselines
+from .escaping import plain
 from .report.comparison import cut
 from .report.history import MOST, RECORD
-from .report.terminal import Line, plain
+from .report.terminal import Line
 from .wording import counted
 
 

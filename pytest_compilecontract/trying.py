@@ -7,7 +7,6 @@ the drift needs are left. Without torch here.
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from .drift import LaneComparison, changed_defaults, compare, options_of
 from .errors import ReceiptError, UsageError
+from .escaping import as_tests, leads_out, one_line, plain, typed
 from .policy import METRICS, Policy
-from .receipt import RECEIPT, Entry, Environment, Receipt, one_line, read_receipt
-from .report.terminal import plain
+from .receipt import RECEIPT, Entry, Environment, Receipt, read_receipt
 
 Settings = Mapping[str, str]
 # What a trial gives: the lane as it was measured with these settings, and where.
@@ -224,14 +223,17 @@ def trial_in(python: str, told: Callable[[str], None]) -> Trial:
     return run
 
 
-def command_of(entry: Entry, settings: Settings) -> list[str]:
+def command_of(entry: Entry, settings: Settings, *options: str) -> list[str]:
     """What runs the one lane with these settings in place of torch's defaults, after the interpreter."""
     given = [f"--contract-set={name}={value}" for name, value in settings.items()]
-    return ["-m", "pytest", *options_of(entry), *given, entry.test]
+    return ["-m", "pytest", *options_of(entry), *given, *options, *as_tests(entry.test)]
 
 
 def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measured:
-    command = [python, *command_of(entry, settings), f"--contract-report={folder}", "-q"]
+    if leads_out(entry.test):
+        # The receipt may be anybody's, and what is run is code.
+        return Measured(problem=f"its test is not in this folder ({one_line(entry.test)}), so it was not run")
+    command = [python, *command_of(entry, settings, f"--contract-report={folder}", "-q")]
     ran = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "COLUMNS": "200"}
     )
@@ -239,7 +241,8 @@ def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measure
     try:
         receipt = read_receipt(folder / RECEIPT)
     except ReceiptError:
-        return Measured(problem=f"the trial left no receipt ({one_line(said)}): {shlex.join(command[:-2])}")
+        shown = typed([python, *command_of(entry, settings)])
+        return Measured(problem=f"the trial left no receipt ({one_line(said)}): {shown}")
     for found in receipt.entries:
         if (found.contract, found.lane) == (entry.contract, entry.lane):
             return Measured(entry=found, environment=receipt.environments[found.environment])

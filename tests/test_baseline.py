@@ -53,7 +53,7 @@ from pytest_compilecontract.report.history import drift_text
 
 MIDDLE = replace(OLD, torch="2.13.0")
 FILE = "contracts/baselines/torch2.11-cpu/tests/test_block.json"
-ALONE = f"--contract-lanes=aot '{CONTRACT}[aot]'"
+ALONE = f"--contract-lanes=aot -- '{CONTRACT}[aot]'"
 
 
 @pytest.fixture

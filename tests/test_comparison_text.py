@@ -50,7 +50,7 @@ def test_what_changed_comes_first_with_its_fact_cause_and_command() -> None:
         "        called from train.py:9 in step",
         "  recompiles 0 -> 1",
         "    + model.py:40 in forward after its graph break: tensor 'x' size mismatch at index 0. expected 3, actual 4",
-        "  rerun: pytest --compile-contracts --contract-lanes=aot 'tests/test_block.py::test_block[aot]'",
+        "  rerun: pytest --compile-contracts --contract-lanes=aot -- 'tests/test_block.py::test_block[aot]'",
         "",
         "unmeasured tests/test_block.py::test_block [dynamic]",
         "  no reason was given",
@@ -127,7 +127,7 @@ def test_a_band_is_told_on_both_sides() -> None:
         "  seconds of a steady call 0.001 -> 0.001",
         "    + 0.0021 to 0.00234 over 3 repeats",
         "    - 0.00101 to 0.0012 over 3 repeats",
-        "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 "
+        "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- "
         "'tests/test_block.py::test_block[aot]'",
     ]
 
@@ -141,7 +141,7 @@ def test_repeats_that_disagree_are_told_with_both_values_and_the_command() -> No
     assert lines[3:] == [
         "unstable tests/test_block.py::test_block [aot]",
         f"  {said}",
-        "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 "
+        "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- "
         "'tests/test_block.py::test_block[aot]'",
         "",
         "lanes: 1 unstable",
@@ -159,7 +159,7 @@ def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:
         "drifted tests/test_block.py::test_block [aot]",
         "  capture lost",
         "    + graphs executed: 3 -> 0",
-        "  rerun: pytest --compile-contracts --contract-lanes=aot 'tests/test_block.py::test_block[aot]'",
+        "  rerun: pytest --compile-contracts --contract-lanes=aot -- 'tests/test_block.py::test_block[aot]'",
         "",
         "not known:",
         "  tests/test_block.py::test_block [capture] and 1 more: missing: not in the newer run",

@@ -194,7 +194,7 @@ def test_a_drift_names_the_fact_the_cause_and_the_command() -> None:
             ),
         ),
         attribution=Attribution(torch=("torch 2.11.0 -> 2.15.0", "triton 3.6.0 -> 3.9.0")),
-        rerun=f"pytest --compile-contracts --contract-lanes=aot '{CONTRACT}[aot]'",
+        rerun=f"pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'",
     )
 
 
@@ -504,7 +504,7 @@ def test_a_change_beyond_the_bands_is_told_with_both() -> None:
     assert (drift.metric, drift.direction, drift.gates) == ("steady_seconds", "worse", True)
     assert drift.came == (Fact(where="1.3 to 1.5 over 3 repeats"),)
     assert drift.went == (Fact(where="1 to 1.2 over 3 repeats"),)
-    assert drift.rerun == f"pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 '{CONTRACT}[aot]'"
+    assert drift.rerun == f"pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- '{CONTRACT}[aot]'"
 
 
 def test_the_policy_s_width_comes_on_top_of_the_bands() -> None:
@@ -901,7 +901,7 @@ def test_a_run_with_settings_of_its_own_is_never_a_normal_one(sides: str, verdic
 def test_the_command_of_a_test_that_compiles_by_itself_names_no_lane() -> None:
     entry = an_entry(lane="body", lane_settings={"backend": ""}, test="tests/test_a.py::test_b[a b]")
 
-    assert rerun_command(entry) == "pytest --compile-contracts 'tests/test_a.py::test_b[a b]'"
+    assert rerun_command(entry) == "pytest --compile-contracts -- 'tests/test_a.py::test_b[a b]'"
 
 
 def test_the_command_of_a_test_that_is_only_observed_observes_it() -> None:

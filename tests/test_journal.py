@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from receipts import an_entry
 
 from pytest_compilecontract.cli import main
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.journal import NAME, Journal, recovered
+from pytest_compilecontract.journal import ENDED, NAME, Journal, name_of, recovered
 from pytest_compilecontract.receipt import Entry, Environment, entry_to_data, environment_to_data, read_receipt
 
 HERE = Environment(torch="2.13.0+cpu")
+CREATED = "2026-01-31T12:00:00Z"
 
 
 def a_journal(folder: Path) -> Journal:
@@ -150,3 +153,103 @@ def test_a_recovered_run_is_one_that_was_cut_off(tmp_path: Path) -> None:
 
     assert receipt.setup is not None
     assert receipt.setup.failure == "the run: the tests did not run to their end: the process ended, and left a journal"
+
+
+def test_a_worker_s_journal_says_what_it_ran_and_what_had_not_arrived(tmp_path: Path) -> None:
+    controller, worker = a_journal(tmp_path), Journal(tmp_path / name_of("gw0"), plugin="0.1.0", created=CREATED)
+    for test in ("test_a", "test_b"):
+        worker.begin(named(test, verdict="broken", reason=ENDED))
+        worker.keep(sent(named(test)))
+        worker.end(test)
+    worker.begin(named("test_c", verdict="broken", reason=ENDED))
+    controller.keep(sent(named("test_a")))
+
+    found = recovered(tmp_path / NAME)
+
+    assert [(each.test, each.verdict) for each in found.receipt.entries] == [
+        ("test_a", "held"),
+        ("test_b", "held"),
+        ("test_c", "broken"),
+    ]
+    assert (found.running, found.torn) == (("test_c",), ())
+
+
+def test_the_journals_of_workers_go_with_the_session_s(tmp_path: Path) -> None:
+    for name in ("journal.gw0.jsonl", "journal.gw12.jsonl", "journal.mine.jsonl", "journal.gwx.jsonl"):
+        (tmp_path / name).write_text("{}\n", encoding="utf-8")
+
+    first = a_journal(tmp_path)
+    at_first = sorted(path.name for path in tmp_path.iterdir())
+    Journal(tmp_path / name_of("gw1"), plugin="0.1.0", created=CREATED).close(done=False)
+    first.close(done=True)
+
+    assert at_first == ["journal.gwx.jsonl", "journal.jsonl", "journal.mine.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.gwx.jsonl", "journal.mine.jsonl"]
+
+
+def test_a_worker_that_wrote_nothing_is_no_matter(tmp_path: Path) -> None:
+    killed(tmp_path)
+    (tmp_path / "journal.gw0.jsonl").write_bytes(b"")
+    (tmp_path / "journal.gw1.jsonl").write_bytes(b"\xff\xfe")
+
+    found = recovered(tmp_path / NAME)
+
+    assert len(found.receipt.entries) == 2
+    assert found.torn == (f"{tmp_path / 'journal.gw1.jsonl'}: line 1 is no JSON",)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param('{"entry": {"test": "\\ud800"}}', "line 2: unknown", id="half-an-entry"),
+        pytest.param('{"begun": {"test": 1}}', "line 2: ", id="of-another-type"),
+        pytest.param('{"begun": [{}]}', "line 2: ", id="no-entry"),
+        pytest.param('{"entry": null}', "line 2: ", id="null"),
+        pytest.param("[" * 5000, "line 2 is no JSON", id="nested"),
+        pytest.param('{"ended": ' + "[" * 400 + "]" * 400 + "}", "line 2 is no JSON", id="nested-less"),
+        pytest.param("1" * 5000, "line 2 is no JSON", id="number"),
+        pytest.param("NaN", "line 2 is no object", id="nan"),
+    ],
+)
+def test_a_line_that_says_nothing_is_left_out(tmp_path: Path, line: str, said: str) -> None:
+    killed(tmp_path)
+    file = tmp_path / NAME
+    head, *rest = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([head, line, *rest]) + "\n", encoding="utf-8")
+
+    found = recovered(file)
+
+    assert len(found.receipt.entries) == 2
+    assert len(found.torn) <= 1
+    assert all(each.startswith(f"{file}: line 2") for each in found.torn)
+
+
+def test_a_lone_surrogate_is_written_as_it_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path)
+    file = tmp_path / NAME
+    text = file.read_text(encoding="utf-8").replace('"test_c"', '"test_c\\ud800"').replace('"0.1.0"', '"\\udfff"')
+    file.write_text(text, encoding="utf-8")
+
+    code = main(["recover", str(tmp_path)])
+
+    assert code == 0
+    assert capsys.readouterr().out.endswith("the process ended while this lane ran: test_c\\ud800\n")
+    assert read_receipt(tmp_path / "receipt.json").plugin == "\\udfff"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 10_000), cut=st.integers(0, 40), put=st.binary(max_size=6) | st.just(b"\\ud800"))
+def test_any_bytes_give_a_receipt_or_one_error(tmp_path: Path, at: int, cut: int, put: bytes) -> None:
+    killed(tmp_path)
+    file = tmp_path / NAME
+    data = file.read_bytes()
+    at %= len(data)
+    file.write_bytes(data[:at] + put + data[at + cut :])
+
+    said = "recovered"
+    try:
+        recovered(file)
+    except ReceiptError as error:
+        said = str(error)
+
+    assert said.isprintable()

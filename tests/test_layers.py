@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parent.parent / PACKAGE
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": (
         "errors",
+        "escaping",
         "wording",
         "calls",
         "measurement",

@@ -216,7 +216,7 @@ def test_a_failure_ends_with_the_command_that_reruns_it() -> None:
 
     assert failure is not None
     assert (failure.text or "").splitlines()[-1] == (
-        f"rerun: pytest --compile-contracts --contract-lanes=aot '{CONTRACT}[aot]'"
+        f"rerun: pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'"
     )
 
 
@@ -297,7 +297,7 @@ def test_the_document_says_what_changed_and_what_is_open() -> None:
         True,
     )
     assert change["came"][0]["reason"] == RECOMPILE.guard
-    assert cell["rerun"] == f"pytest --compile-contracts --contract-lanes=aot '{CONTRACT}[aot]'"
+    assert cell["rerun"] == f"pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'"
     assert row["open_risk"] == ["torch 2.15.0, A processor: drifted: recompiles 0→1: x size at index 0"]
     assert data["columns"][1]["environments"]["here"]["torch"] == "2.15.0"
 
@@ -353,7 +353,7 @@ def test_the_page_s_data_is_what_was_found() -> None:
     assert [data["columns"][1]["verdicts"], texts[row[0]], texts[row[1]]] == [{"drifted": 1}, CONTRACT, "aot"]
     assert [each[0] for each in row[2]] == ["held", "drifted"]
     assert texts[cell[1]] == "recompiles 0→1: x size at index 0"
-    assert texts[cell[8]] == f"pytest --compile-contracts --contract-lanes=aot '{CONTRACT}[aot]'"
+    assert texts[cell[8]] == f"pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'"
     lines = {
         data["metrics"][line[0]][1]: texts[line[1]]
         for line in map(data["lines"].__getitem__, data["measured"][cell[4]])

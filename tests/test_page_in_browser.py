@@ -271,7 +271,7 @@ def test_a_cell_opens_by_mouse_with_both_measurements_and_the_facts_that_differ(
         ["2", "+", "model.py:41 in forward"],
     )
     assert row.find_element("css selector", "th").text == "≠ graph breaks\nworse, judged"
-    assert "pytest --compile-contracts --contract-lanes=aot 'tests/test_a.py::test_two[aot]'" in browser.detail
+    assert "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_two[aot]'" in browser.detail
 
 
 def test_only_what_differs_can_be_asked_for(browser: Page, url: str) -> None:

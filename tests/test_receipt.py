@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import pytest_compilecontract
-from pytest_compilecontract.contract import Violation
+from pytest_compilecontract.contract import LARGEST_COUNT, Violation
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.measurement import (
     Call,
@@ -110,14 +110,18 @@ def refusal(data: bytes) -> str:
 # Writing and reading back
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-COUNTS = st.none() | st.integers(0, 2**53)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
+    lambda name: name.strip() and not name.startswith("-")
+)
+COUNTS = st.none() | st.integers(0, LARGEST_COUNT)
+SECONDS = st.floats(0, allow_nan=False, allow_infinity=False)
 FLOATS = st.floats(allow_nan=False)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=6,
 )
-LOCATIONS = st.builds(Location, file=WORDS, line=st.integers(0), function=WORDS, source=WORDS)
+LOCATIONS = st.builds(Location, file=WORDS, line=st.integers(0, LARGEST_COUNT), function=WORDS, source=WORDS)
 MEASUREMENTS = st.builds(
     Measurement,
     graphs=COUNTS,
@@ -137,15 +141,15 @@ MEASUREMENTS = st.builds(
     eager_frames=st.none()
     | st.lists(st.builds(EagerFrame, frame=LOCATIONS, cause=st.just("error"), reason=WORDS), max_size=1).map(tuple),
     numerics=st.none() | st.builds(Numerics, method=WORDS, worst_error=st.none() | FLOATS),
-    cold_seconds=st.none() | FLOATS,
+    cold_seconds=st.none() | SECONDS,
     counters=st.none() | st.dictionaries(WORDS, st.dictionaries(WORDS, st.integers(), max_size=2), max_size=2),
     unmeasured=st.dictionaries(WORDS, WORDS, max_size=2),
 )
 ENTRIES = st.builds(
     Entry,
-    contract=WORDS,
-    lane=WORDS,
-    test=WORDS,
+    contract=NAMES,
+    lane=NAMES,
+    test=NAMES,
     verdict=st.sampled_from(["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]),
     environment=st.just("cpu"),
     reason=WORDS,
@@ -153,15 +157,20 @@ ENTRIES = st.builds(
     lane_settings=st.dictionaries(WORDS, JSON, max_size=3),
     violations=st.lists(
         st.builds(
-            Violation, limit=WORDS, measured=st.integers(0) | WORDS, details=st.lists(WORDS, max_size=2).map(tuple)
+            Violation,
+            limit=WORDS,
+            measured=st.integers(0, 2**63 - 1) | WORDS,
+            details=st.lists(WORDS, max_size=2).map(tuple),
         ),
         max_size=2,
     ).map(tuple),
     measurement=st.none() | MEASUREMENTS,
     repeats=st.integers(2, 9),
-    spread=st.dictionaries(WORDS, st.tuples(FLOATS, FLOATS).filter(lambda ends: ends[0] <= ends[1]), max_size=2),
+    spread=st.dictionaries(
+        WORDS, st.tuples(*[st.floats(0, allow_nan=False)] * 2).filter(lambda ends: ends[0] <= ends[1]), max_size=2
+    ),
     worker=WORDS,
-    seconds=FLOATS,
+    seconds=SECONDS,
 ).filter(lambda entry: entry.verdict != "held" or (entry.measurement is not None and not entry.violations))
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

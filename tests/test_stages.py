@@ -207,22 +207,22 @@ def test_a_built_in_lane_stands_for_one_that_sets_no_more(lane: Lane, same: bool
     [
         pytest.param(
             ("t.py::test_x[inductor]", "test_x[inductor]", "inductor", "aot", ""),
-            "--contract-lanes=aot 't.py::test_x[aot]'",
+            "--contract-lanes=aot -- 't.py::test_x[aot]'",
             id="a built-in lane",
         ),
         pytest.param(
             ("a[inductor]/it's.py::test_x[inductor-b c]", "test_x[inductor-b c]", "inductor", "aot", ""),
-            "--contract-lanes=aot " + shlex.quote("a[inductor]/it's.py::test_x[aot-b c]"),
+            "--contract-lanes=aot -- " + shlex.quote("a[inductor]/it's.py::test_x[aot-b c]"),
             id="the lane's name in the file's, and quotes",
         ),
         pytest.param(
             ("t.py::test_x[half]", "test_x[half]", "half", "", " --contract-set=a.b=4"),
-            "--contract-lanes=half --contract-bisect --contract-set=a.b=4 't.py::test_x[half]'",
+            "--contract-lanes=half --contract-bisect --contract-set=a.b=4 -- 't.py::test_x[half]'",
             id="a lane of one's own",
         ),
         pytest.param(
             ("t.py::test_x[aot]", "test_x[aot]", "aot", "aot", ""),
-            "--contract-lanes=aot --contract-bisect 't.py::test_x[aot]'",
+            "--contract-lanes=aot --contract-bisect -- 't.py::test_x[aot]'",
             id="the lane itself",
         ),
     ],

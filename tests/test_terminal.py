@@ -16,7 +16,7 @@ from pytest_compilecontract.report.terminal import Row, counts_of, failure_text,
 
 COUNTS: dict[str, int | None] = {"graphs": 2, "graph_breaks": 1, "recompiles": 0, "eager_frames": 0, "ops_captured": 34}
 BLOCK = "tests/test_block.py::test_block"
-RERUN = "pytest --compile-contracts 'tests/test_block.py::test_block[inductor]'"
+RERUN = "pytest --compile-contracts -- 'tests/test_block.py::test_block[inductor]'"
 
 
 def rows_of(contract: str, verdicts: dict[str, Verdict], reason: str = "") -> list[Row]:

@@ -213,6 +213,7 @@ def test_a_trial_runs_the_one_lane_with_the_settings() -> None:
         "--contract-lanes=aot",
         "--contract-repeat=3",
         f"--contract-set={DYNAMO}.a=[1, 'x']",
+        "--",
         f"{CONTRACT}[aot]",
     ]
 
@@ -220,7 +221,7 @@ def test_a_trial_runs_the_one_lane_with_the_settings() -> None:
 def test_a_trial_of_a_test_that_compiles_by_itself_names_no_lane() -> None:
     entry = an_entry(lane="body", lane_settings={"backend": ""}, test="t.py::t")
 
-    assert command_of(entry, {}) == ["-m", "pytest", "--compile-contracts", "t.py::t"]
+    assert command_of(entry, {}) == ["-m", "pytest", "--compile-contracts", "--", "t.py::t"]
 
 
 def an_interpreter(folder: Path, prints: str, code: int = 0) -> str:

@@ -15,9 +15,9 @@ from pytest_compilecontract.drift import (
     Value,
     Verdict,
 )
+from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.gate import Answer, why_open
 from pytest_compilecontract.policy import DEFAULT_POLICY, METRICS, Policy
-from pytest_compilecontract.report.terminal import plain
 from pytest_compilecontract.wording import counted, first_line
 
 WIDTH = 160

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from pytest_compilecontract.baseline import Found, Recorded
 from pytest_compilecontract.drift import LaneComparison, Verdict
+from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.report.comparison import cut, drift_headline, lane_lines
-from pytest_compilecontract.report.terminal import FAILURE_LINES, Line, plain
+from pytest_compilecontract.report.terminal import FAILURE_LINES, Line
 from pytest_compilecontract.wording import counted
 
 MOST = 20
@@ -39,7 +40,7 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
     room = FAILURE_LINES - 1 - len(tail)
     if len(body) > room:
         body = [*body[: room - 1], f"  ... and {len(body) - room + 1} lines more (compilecontract compare shows all)"]
-    return "\n".join([head, *body, *tail])
+    return "\n".join(map(printed, [head, *body, *tail]))
 
 
 def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str) -> list[Line]:

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from pytest_compilecontract.escaping import one_line, printed_xml
 from pytest_compilecontract.gate import why_open
 from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.policy import DEFAULT_POLICY, Policy
-from pytest_compilecontract.receipt import one_line
 from pytest_compilecontract.report.comparison import lane_lines
 from pytest_compilecontract.report.matrix import cell_text
 from pytest_compilecontract.report.terminal import counts_of
@@ -43,7 +43,8 @@ def junit(found: Matrix, policy: Policy = DEFAULT_POLICY) -> str:
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     root.extend(suites)
     ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+    text = ElementTree.tostring(root, encoding="unicode")
+    return printed_xml(f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
 
 
 def _suite(column: Column, cells: list[tuple[MatrixRow, Cell]], policy: Policy) -> ElementTree.Element:
@@ -112,7 +113,8 @@ def _lines(cell: Cell) -> Iterator[str]:
         if len(lines) > MOST_LINES:
             yield f"... and {len(lines) - MOST_LINES} lines more"
         if cell.lane.rerun:
-            yield f"rerun: {_text(cell.lane.rerun)}"
+            # To be copied, so whole.
+            yield f"rerun: {one_line(cell.lane.rerun, len(cell.lane.rerun))}"
     elif cell.fact:
         yield _text(cell.fact)
 

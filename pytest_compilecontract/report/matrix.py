@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_compilecontract.escaping import markdown as _md
+from pytest_compilecontract.escaping import markdown_paragraph, plain
 from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow, checked
-from pytest_compilecontract.report.terminal import plain
 from pytest_compilecontract.wording import counted, middle
 
 # GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
@@ -22,7 +22,6 @@ STOPPED_WIDTH = 1000
 CELL_WIDTH = 42
 _MARGIN = "  "
 _SETUP = ("installed", "imported")
-_ESCAPED = re.compile(r"[\\`*_\[\]|~#@<>&]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +68,7 @@ def markdown(found: Matrix) -> str:
         parts = [*head, *kept]
     if said := [*_folded(found, shown, shown[: len(kept)], False), *stopped_lines(found.columns)]:
         # A blank line between, or Markdown makes one paragraph of them.
-        parts += [line for each in said for line in ("", _md(each))]
+        parts += [line for each in said for line in ("", markdown_paragraph(each))]
     if len(kept) < len(rows):
         parts += ["", f"The table was cut at {len(kept)} of {len(rows)} rows to fit a comment; the receipts have all."]
     details = [
@@ -200,12 +199,6 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
-
-
-def _md(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no link, no mention of anybody."""
-    entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
-    return _ESCAPED.sub(lambda found: entities.get(found[0], "\\" + found[0]), plain(text))
 
 
 def _are(count: int) -> str:

@@ -18,14 +18,14 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_compilecontract.drift import Attribution, Drift, Fact, LaneComparison, Value, facts_of
+from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
 from pytest_compilecontract.gate import Answer
 from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.policy import METRICS
-from pytest_compilecontract.receipt import Entry, Environment, one_line
+from pytest_compilecontract.receipt import Entry, Environment
 from pytest_compilecontract.report.comparison import drift_headline, rotten_lines, verdict_line
 from pytest_compilecontract.report.matrix import lists_of, stopped_lines
-from pytest_compilecontract.report.terminal import plain
 
 # Jinja2 is imported where it is used: only this needs it.
 
@@ -58,7 +58,7 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> 
         lstrip_blocks=True,
     )
     style, script = _template("matrix.css"), _template("matrix.js")
-    return templates.get_template("matrix.html").render(
+    made: str = templates.get_template("matrix.html").render(
         style=_own(style),
         script=_own(script),
         style_hash=_digest(style),
@@ -75,6 +75,8 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> 
         plugin=plugin,
         created=created,
     )
+    # The data has none left, and in a script an entity would be none.
+    return printed_xml(made)
 
 
 def _own(text: str) -> Any:
@@ -98,7 +100,7 @@ def _json(data: object) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+    return printed_json(text)
 
 
 def _question(found: Matrix, answer: Answer | None) -> str:
@@ -214,8 +216,7 @@ class _Data:
             [_rounded(getattr(entry.measurement, name)) for name in _SECONDS] if entry and entry.measurement else 0,
             self._changes.of(self._changed(lane)) if lane and (lane.drifts or lane.unknown) else -1,
             self._attributions.of(self._attribution(lane.attribution)) if lane else -1,
-            # To be copied: without what a terminal would obey.
-            self._texts.of(plain(cell.rerun)),
+            self._texts.of(cell.rerun),
         ]
 
     def _changed(self, lane: LaneComparison) -> tuple[Any, ...]:

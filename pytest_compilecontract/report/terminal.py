@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_compilecontract.contract import Verdict, Violation
+from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.measurement import Measurement
 from pytest_compilecontract.receipt import Entry
 from pytest_compilecontract.wording import counted, middle
@@ -59,10 +58,6 @@ _NOUNS = {
     "replays": ("replay", "replays"),
     "host_syncs": ("host sync", "host syncs"),
 }
-# Colours, hyperlinks and window titles: gone as a whole, or their remains would read as text.
-_ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)")
-# Controls, invisible and text-turning characters, lone surrogates, line and paragraph separators.
-_UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +147,8 @@ def failure_text(
     # pytest's own summary shows the first line, and of it what the terminal has room for.
     first = plain(unsteady[0]) if unsteady else ", ".join(map(_in_short, violations)) or plain(doubts[0])
     body = _body(blocks, FAILURE_LINES - 2 - len(tail))
-    return "\n".join([_cut(first, FAILURE_WIDTH), _cut(start + name + end, FAILURE_WIDTH), *body, *tail])
+    lines = [_cut(first, FAILURE_WIDTH), _cut(start + name + end, FAILURE_WIDTH), *body, *tail]
+    return "\n".join(map(printed, lines))
 
 
 def headline(rows: Sequence[Row], torch_version: str) -> str:
@@ -184,12 +180,6 @@ def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
         return [*_lane_lines(rows), _totals(rows)]
     told = [row for row in rows if not row.observed or row.verdict in _NOT_HELD]
     return [*(_contract_lines(told) if told else ()), *_observed(rows), *_unmeasured(rows), _totals(rows)]
-
-
-def plain(text: str) -> str:
-    """Text from elsewhere as one line that no terminal obeys: no escape sequence and no control character."""
-    spaced = re.sub(r"\s", " ", _ESCAPES.sub("", text))
-    return "".join(each for each in spaced if unicodedata.category(each) not in _UNPRINTABLE)
 
 
 # A failure

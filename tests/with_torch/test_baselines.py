@@ -147,7 +147,7 @@ def test_a_run_that_shows_the_same_holds_and_writes_nothing(project: Project) ->
 def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Project) -> None:
     ran = project.run("-k", "breaks", "-n1", breaks="one")
 
-    command = "--contract-lanes=capture 'contracts/test_block.py::test_breaks[capture]'"
+    command = "--contract-lanes=capture -- 'contracts/test_block.py::test_breaks[capture]'"
     where = f"{HERE} (torch {torch.__version__})"
     text = ran.out[ran.out.index("compile contract drifted: ") :]
     assert text.splitlines()[:4] == [

@@ -185,7 +185,7 @@ def test_a_fault_of_capture(session: tuple[str, dict[str, dict[str, Any]]]) -> N
 
     assert (entry["verdict"], entry["measurement"]["backend"]) == ("violated", "aot_eager")
     assert entry["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
-    assert f"  pytest --compile-contracts --contract-lanes=capture {SET} 'test_it.py::test_capture[capture]'" in said
+    assert f"  pytest --compile-contracts --contract-lanes=capture {SET} -- 'test_it.py::test_capture[capture]'" in said
 
 
 def test_a_lane_is_run_again_with_the_settings_that_it_was_given(
@@ -193,7 +193,7 @@ def test_a_lane_is_run_again_with_the_settings_that_it_was_given(
 ) -> None:
     said, _ = session
 
-    assert f"\npytest --compile-contracts {SET} 'test_it.py::test_capture[aot]'\n" in said
+    assert f"\npytest --compile-contracts {SET} -- 'test_it.py::test_capture[aot]'\n" in said
 
 
 def test_no_built_in_lane_stands_for_one_with_settings(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -202,7 +202,9 @@ def test_no_built_in_lane_stands_for_one_with_settings(session: tuple[str, dict[
     test = "test_capture_with_settings[limited]"
 
     assert entries[test]["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
-    assert f"  pytest --compile-contracts --contract-lanes=limited --contract-bisect {SET} 'test_it.py::{test}'" in said
+    assert (
+        f"  pytest --compile-contracts --contract-lanes=limited --contract-bisect {SET} -- 'test_it.py::{test}'" in said
+    )
 
 
 def test_a_fault_of_aotautograd(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -214,7 +216,7 @@ def test_a_fault_of_aotautograd(session: tuple[str, dict[str, dict[str, Any]]]) 
     assert entry["reason"].endswith(
         "where it broke: AOTAutograd (backend 'aot_eager') is the first to fail; up to Dynamo's capture it holds"
     )
-    assert f"--contract-lanes=aot --contract-bisect {SET} 'test_it.py::test_aot[aot]'" in said
+    assert f"--contract-lanes=aot --contract-bisect {SET} -- 'test_it.py::test_aot[aot]'" in said
 
 
 def test_a_stage_that_fails_otherwise_than_the_lane_proves_nothing(
@@ -239,7 +241,7 @@ def test_a_fault_of_a_backend_of_ones_own(session: tuple[str, dict[str, dict[str
     assert entry["reason"].endswith(
         "where it broke: backend 'off_by_one' itself is the first to fail; up to AOTAutograd it holds"
     )
-    assert f"--contract-lanes=own --contract-bisect {SET} 'test_it.py::test_the_backend_itself[own]'" in said
+    assert f"--contract-lanes=own --contract-bisect {SET} -- 'test_it.py::test_the_backend_itself[own]'" in said
 
 
 def test_what_does_not_fail_again_is_nobodys_fault_for_sure(session: tuple[str, dict[str, dict[str, Any]]]) -> None:

@@ -1,0 +1,105 @@
+"""Escaping: what text from elsewhere may not do where it is shown or run. One function a medium; no files, no pytest.
+
+| medium | function |
+| --- | --- |
+| a part of a line for a terminal | `plain` |
+| a whole line, printed where a workflow may read it | `printed` |
+| a message, a cell of XML or HTML: what is not printable is seen | `one_line` |
+| GitHub's Markdown | `markdown` |
+| JSON or XML, printed where a workflow may read it | `printed_json`, `printed_xml` |
+| the arguments of pytest | `as_tests` |
+| a command that people are to copy | `typed` |
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
+
+# Colours, hyperlinks and window titles: gone as a whole, or their remains would read as text.
+_ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)")
+# Controls, invisible and text-turning characters, lone surrogates, line and paragraph separators.
+_UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+# A line that begins with :: is a command to GitHub's runner, and so is what follows ##[ anywhere in one; Azure's and
+# TeamCity's have a word between (actions/runner, src/Runner.Common/ActionCommand.cs).
+_AT_START = re.compile(r"\s*(?=::)")
+_ANYWHERE = re.compile(r"##(?=\w*\[)")
+_MARKUP = re.compile(r"[\\`*_\[\]|~#@<>&$!]")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
+# What makes of a paragraph a list, a heading or a line.
+_BLOCK = re.compile(r"[-+=:]|\d+[.)]")
+
+
+def plain(text: str) -> str:
+    """Text from elsewhere as one line that no terminal obeys: no escape sequence and no control character."""
+    spaced = re.sub(r"\s", " ", _ESCAPES.sub("", text))
+    return "".join(each for each in spaced if unicodedata.category(each) not in _UNPRINTABLE)
+
+
+def printed(line: str) -> str:
+    """A finished line as it is printed: no workflow that reads it takes it for a command."""
+    start = _AT_START.match(line)
+    safe = line if start is None else f"{start[0]}\\{line[start.end() :]}"
+    return _ANYWHERE.sub(r"#\\#", safe)
+
+
+def one_line(text: str, longest: int = 300) -> str:
+    """`text` as one line that a terminal can show: what is not printable is escaped, what is too long is cut."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def markdown(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, no named link, no formula, no mention of anybody."""
+    return _MARKUP.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), plain(text))
+
+
+def markdown_paragraph(text: str) -> str:
+    """The same at the start of a line, where a sign or a number would make a list or a heading."""
+    shown = markdown(text).lstrip()
+    found = _BLOCK.match(shown)
+    return shown if found is None else f"{found[0][:-1]}\\{found[0][-1]}{shown[found.end() :]}"
+
+
+def printed_json(text: str) -> str:
+    """A JSON document that says the same, without what a workflow takes for a command, or a terminal obeys."""
+    # Indentation alone is a control outside of texts, and inside of them JSON itself escapes those of ASCII.
+    safe = "".join(each if each == "\n" or each.isprintable() else _escaped(each) for each in text)
+    return _ANYWHERE.sub(r"#\\u0023", safe)
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", errors="surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
+def printed_xml(text: str) -> str:
+    """An XML or HTML document that says the same, without what a workflow takes for a command."""
+    return re.sub(r"(?m)^([ \t]*):(?=:)", r"\1&#58;", _ANYWHERE.sub("#&#35;", text))
+
+
+def leads_out(name: str) -> bool:
+    """Whether a file or test that is named in a file lies elsewhere than in the folder that it is looked for from.
+
+    On any system: an absolute path, a drive, a step upward, or what is no path.
+    """
+    path = name.partition("::")[0].replace("\\", "/")
+    return path.startswith("/") or ".." in path.split("/") or re.match("[A-Za-z]:", path) is not None or "\0" in name
+
+
+def as_tests(*names: str) -> list[str]:
+    """Names of tests or files, as the last arguments of pytest: none of them is an option, or a file of options.
+
+    What pytest-xdist hands on to its workers has lost the "--", and a name with "@" in front is read before it.
+    """
+    return ["--", *(f"./{name}" if name.startswith(("-", "@")) else name for name in names)]
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command as a POSIX shell reads it, quoted where it has to be; without what a terminal would obey.
+
+    In this order: cleaned after it was quoted, a name could take a quote away.
+    """
+    return shlex.join(plain(word) for word in words)

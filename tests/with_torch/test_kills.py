@@ -1,0 +1,79 @@
+"""Runs that are killed under pytest-xdist: what their workers measured and ran is recovered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_compilecontract.cli import main
+from pytest_compilecontract.receipt import read_receipt
+
+# In this order: a lane that is measured, one that takes its worker along, one that ends the whole run from inside it.
+CONTRACTS = """
+import os
+import signal
+import time
+
+import torch
+
+
+def test_held(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+
+
+def test_takes_its_worker_along(compile_lane):
+    os._exit(3)
+
+
+def test_takes_all_along(compile_lane):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(0.5)
+    os._exit(4)
+"""
+
+
+def test_the_lanes_of_workers_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_it.py").write_text(CONTRACTS, encoding="utf-8")
+    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n1"]
+
+    ran = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+    left = sorted(path.name for path in (tmp_path / "r").iterdir())
+    # The worker outlives its controller by a moment.
+    time.sleep(1)
+    code = main(["recover", str(tmp_path / "r")])
+
+    assert ran.returncode == -9
+    assert left == ["journal.gw0.jsonl", "journal.gw1.jsonl", "journal.jsonl"]
+    assert code == 0
+    said = capsys.readouterr().out
+    assert "the process ended while this lane ran: test_it.py::test_takes_its_worker_along[capture]\n" in said
+    assert "the process ended while this lane ran: test_it.py::test_takes_all_along[capture]\n" in said
+    assert {entry.test: entry.verdict for entry in read_receipt(tmp_path / "r" / "receipt.json").entries} == {
+        "test_it.py::test_held[capture]": "held",
+        "test_it.py::test_takes_its_worker_along[capture]": "broken",
+        "test_it.py::test_takes_all_along[capture]": "broken",
+    }
+    assert os.listdir(tmp_path / "r") == ["receipt.json"]
+
+
+def test_a_file_that_no_receipt_could_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "-test_it.py").write_text("def test_it(compile_lane): ...\n", encoding="utf-8")
+    options = ["--compile-contracts", "-p", "no:cacheprovider", "-o", "python_files=*.py"]
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert ran.stderr.splitlines()[0] == (
+        "ERROR: -test_it.py::test_it: expected a name that does not begin with '-', "
+        "got '-test_it.py::test_it[capture]' (another name for the file would do)"
+    )
