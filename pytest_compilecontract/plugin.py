@@ -29,9 +29,11 @@ NEED_SWITCH = (
     "--contract-timeout",
     "--contract-speed",
     "--contract-bisect",
+    "--contract-plant",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
+ALL_FAULTS = "all"
 MOST_REPEATS = 1000
 LONGEST_SECONDS = 1e6  # what a timer takes everywhere
 
@@ -112,6 +114,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run a lane that fails in compiling or in its numbers again through capture, AOTAutograd, decompositions "
         "and Inductor, and name the first stage that fails",
     )
+    group.addoption(
+        "--contract-plant",
+        metavar="KIND,...",
+        nargs="?",
+        const=ALL_FAULTS,
+        type=_faults,
+        default=None,
+        help="run each lane that holds again with one fault planted at a time, which has to turn it red (default: "
+        "all kinds)",
+    )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
@@ -121,6 +133,17 @@ def _mode(text: str) -> str:
     if text not in MODES:
         known = ", ".join(MODES)
         raise argparse.ArgumentTypeError(f"{text!r} is none of {known} (before a path, write --contract-record=all)")
+    return text
+
+
+def _faults(text: str) -> str:
+    from .errors import UsageError
+    from .plant.faults import chosen
+
+    try:
+        chosen([each.strip() for each in text.split(",")] if text != ALL_FAULTS else [])
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error}; before a path, write --contract-plant={ALL_FAULTS}") from None
     return text
 
 
@@ -158,6 +181,12 @@ def pytest_configure(config: pytest.Config) -> None:
             from .bisecting import Bisecting
 
             config.pluginmanager.register(Bisecting(hooks), "compilecontract-bisecting")
+        elif (kinds := config.getoption("--contract-plant")) is not None:
+            from .plant.faults import chosen
+            from .sowing import Sowing
+
+            faults = chosen([each.strip() for each in kinds.split(",")] if kinds != ALL_FAULTS else [])
+            config.pluginmanager.register(Sowing(hooks, faults), "compilecontract-sowing")
         if config.getoption("--contract-observe"):
             from .observer import Observer
 
