@@ -47,6 +47,8 @@ from .runner import Runner
 
 KEPT_BYTES = 1 << 20
 THIRD = 2
+# What comes of these is seen in what the call was given; of all others, in what it gives.
+NEAR_INPUTS = (InputWritten, ParameterWritten, AliasesInput, NotUpdated)
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -62,7 +64,7 @@ class _Changed(torch.autograd.Function):
         return change(tensor)
 
     @staticmethod
-    def backward(_ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(_ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -75,7 +77,7 @@ class _OtherGradient(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, None]:
         return ctx.change(grad), None
 
 
@@ -85,12 +87,19 @@ class _Seam:
     def __init__(self) -> None:
         self.executed = 0
         self.compiled = 0  # things given to torch.compile
+        self._graphs = 0
         self.missing = ""
         self.problem = ""
 
     def restart(self) -> None:
         """From here on another pass over the calls is made."""
         self.executed = 0
+        self._graphs = 0
+
+    def next_number(self) -> int:
+        """The number of a graph, by the order in which those of a pass are compiled."""
+        self._graphs += 1
+        return self._graphs - 1
 
     @contextlib.contextmanager
     def entered(self, fault: Fault | None) -> Iterator[Any]:
@@ -119,69 +128,78 @@ class _Seam:
 class Looking(_Seam):
     """A run without a fault: what each could be planted in.
 
-    `offered` are the names of the faults that fit somewhere and change something there, `idle` those that fit and would
-    change nothing, as zeros in the place of zeros.
+    `sites` are, by the fault's name, where it fits and changes something: when in a pass, in which graph by the order
+    in which they are compiled, and at which output or input. `idle` are the faults that fit and would change nothing,
+    as zeros in the place of zeros.
     """
 
     def __init__(self, faults: Sequence[Fault] = FAULTS) -> None:
         super().__init__()
-        self.offered: set[str] = set()
+        self.sites: dict[str, list[tuple[int, int, int]]] = {}
         self.idle: set[str] = set()
         self.graphs_run = 0
         self._faults = [each for each in faults if isinstance(each, (OutputFault, Around, GradientFault))]
-        self._numbers = itertools.count()
         self._first: dict[tuple[int, int], torch.Tensor] = {}
+
+    def site(self, fault: Fault, starts: Sequence[int]) -> tuple[int, int] | None:
+        """Where to plant a fault: in the first of the calls that are wrong, near to what that is given, or gives."""
+        found = self.sites.get(fault.name, [])
+        wrong = {"third": THIRD, "last": len(starts) - 1}.get(fault.calls, 0)
+        calls = starts[wrong:] if fault.calls != "third" else starts[wrong : wrong + 1]
+        for start in calls:
+            until = next((each for each in starts if each > start), None)
+            if within := [each for each in found if start <= each[0] and (until is None or each[0] < until)]:
+                return within[0 if isinstance(fault, NEAR_INPUTS) else -1][1:]
+        return None
 
     def target(self, given: Any) -> Callable[..., Any] | None:
         self.compiled += 1
         return None
 
     def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        number = next(self._numbers)
+        number = self.next_number()
 
         def run(*args: Any) -> Any:
             before = _copies(args)
             results = compiled(*args)
-            self.executed += 1
-            self.graphs_run = max(self.graphs_run, self.executed)
             # Nothing that is looked at here may break the run.
             with contextlib.suppress(Exception), torch.no_grad():
                 self._look(number, args, before, results)
+            self.executed += 1
+            self.graphs_run = max(self.graphs_run, self.executed)
             return results
 
         return run
 
     def _look(self, number: int, args: Sequence[Any], before: Sequence[Any], results: Any) -> None:
         for fault in self._faults:
-            if fault.name in self.offered:
-                continue
-            if isinstance(fault, Stale):
-                self._look_for_change(fault, number, results)
-                continue
             for at in _places(fault, args, before, results):
-                changes = not isinstance(fault, OutputFault) or isinstance(fault, FactFault)
-                if changes or not _same(results[at], _detached(fault.change, results[at])):
-                    self.offered.add(fault.name)
+                if self._changes(fault, number, at, results):
+                    self.sites.setdefault(fault.name, []).append((self.executed, number, at))
                     break
                 self.idle.add(fault.name)
 
-    def _look_for_change(self, fault: Fault, number: int, results: Any) -> None:
-        for at in _places(fault, (), (), results):
+    def _changes(self, fault: Fault, number: int, at: int, results: Any) -> bool:
+        """Whether a fault would change anything there."""
+        if isinstance(fault, Stale):
             known = self._first.setdefault((number, at), results[at].detach().clone())
-            if known.shape == results[at].shape and not _same(known, results[at]):
-                self.offered.add(fault.name)
-            else:
-                self.idle.add(fault.name)
+            return known.shape == results[at].shape and not _same(known, results[at])
+        if isinstance(fault, FactFault) or not isinstance(fault, OutputFault):
+            return True
+        return not _same(results[at], _detached(fault.change, results[at]))
 
 
 class Planting(_Seam):
-    """A run with one fault. `starts` are the graphs that have run when each call of a pass begins.
+    """A run with one fault, at a site that a run without it has found.
 
-    `placed` counts the times that the fault was put in its place, `took` those that it changed anything there, and
-    `problem` says why it could not be.
+    `starts` are the graphs that have run when each call of a pass begins, `steady` those before a call that compiles
+    nothing by itself. `placed` counts the times that the fault was put in its place, `took` those that it changed
+    anything there, `asked` the gradients that were asked for there; `problem` says why it could not be.
     """
 
-    def __init__(self, fault: Fault, *, starts: Sequence[int], steady: int | None) -> None:
+    def __init__(
+        self, fault: Fault, *, site: tuple[int, int] | None, starts: Sequence[int], steady: int | None
+    ) -> None:
         super().__init__()
         self.fault = fault
         self.placed = 0
@@ -189,15 +207,14 @@ class Planting(_Seam):
         self.asked = 0  # gradients that were asked for
         self._starts = starts
         self._steady = steady
-        self._numbers = itertools.count()
-        self._site: tuple[int, int] | None = None
+        self._site = site
         self._first: torch.Tensor | None = None
         self._turn = Turn()
         self._kept: list[torch.Tensor] = []
 
     def restart(self) -> None:
         super().restart()
-        self._site, self._first = None, None
+        self._first = None
 
     # what is compiled
 
@@ -230,7 +247,7 @@ class Planting(_Seam):
     # what runs
 
     def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        number = next(self._numbers)
+        number = self.next_number()
 
         def run(*args: Any) -> Any:
             try:
@@ -258,7 +275,7 @@ class Planting(_Seam):
             if isinstance(fault, DeviceFault):
                 self._on_device(results)
                 return results
-            return self._around(args, before, results)
+            return self._around(number, args, before, results)
         except Exception as error:  # noqa: BLE001 - what cannot be planted is no fault of the program's
             self.problem = f"{type(error).__name__}: {error}".splitlines()[0]
             return results
@@ -274,30 +291,33 @@ class Planting(_Seam):
         return len(self._starts) > THIRD and self._starts[THIRD] <= self.executed < (until or self.executed + 1)
 
     def _with_output(self, number: int, args: Sequence[Any], results: Any) -> Any:
-        fault = self.fault
+        fault, at = self.fault, self._place(number, args, (), results)
         assert isinstance(fault, OutputFault)
-        for at in _places(fault, args, (), results):
-            if self._site not in (None, (number, at)):
-                continue
-            tensor, change = results[at], fault.change
-            if isinstance(fault, Stale):
-                first = self._first
-                if first is None or first.shape != tensor.shape:
-                    self._site = (number, at)
-                    self._first = tensor.detach().clone() if first is None else first
-                    return results
-                change = functools.partial(_again, first)
-            if not isinstance(fault, FactFault) and _same(tensor, _detached(change, tensor)):
-                continue
-            self._site = (number, at)
-            self._take()
-            kept = fault.keeps_gradient and tensor.requires_grad and torch.is_grad_enabled()
-            return _replaced(results, at, _Changed.apply(tensor, change) if kept else change(tensor))
-        return results
+        if at is None:
+            return results
+        tensor, change = results[at], fault.change
+        if isinstance(fault, Stale):
+            if self._first is None:
+                self._first = tensor.detach().clone()
+            if self._first.shape != tensor.shape:
+                return results
+            change = functools.partial(_again, self._first)
+        if not isinstance(fault, FactFault) and _same(tensor, _detached(change, tensor)):
+            return results
+        self._take()
+        return _replaced(results, at, _with_gradient_kept(change, tensor) if fault.keeps_gradient else change(tensor))
+
+    def _place(self, number: int, args: Sequence[Any], before: Sequence[Any], results: Any) -> int | None:
+        """Which of a graph's outputs or inputs; None where the site is in another graph, or the fault fits no more."""
+        if self._site is None or self._site[0] != number:
+            return None
+        return self._site[1] if self._site[1] in set(_places(self.fault, args, before, results)) else None
 
     def _with_gradient(self, number: int, args: Sequence[Any], results: Any) -> Any:
-        fault = self.fault
+        fault, at = self.fault, self._place(number, args, (), results)
         assert isinstance(fault, GradientFault)
+        if at is None:
+            return results
 
         def other(grad: torch.Tensor) -> Any:
             self.asked += 1
@@ -306,46 +326,31 @@ class Planting(_Seam):
                 self.took += 1
             return changed
 
-        for at in _places(fault, args, (), results):
-            if self._site in (None, (number, at)):
-                self._site = (number, at)
-                self.placed += 1
-                return _replaced(results, at, _OtherGradient.apply(results[at], other))
-        return results
+        self.placed += 1
+        changed = _OtherGradient.apply(results[at], other)  # type: ignore[no-untyped-call]
+        return _replaced(results, at, changed)
 
-    def _around(self, args: Sequence[Any], before: Sequence[Any], results: Any) -> Any:
+    def _around(self, number: int, args: Sequence[Any], before: Sequence[Any], results: Any) -> Any:
         fault = self.fault
         if isinstance(fault, RandomDrawn):
             torch.rand(1)
             self._take()
             return results
-        for at in _places(fault, args, before, results):
-            if isinstance(fault, (InputWritten, ParameterWritten)):
-                place = args[at].data
-                place[(0,) * place.dim()] += 1
-            elif isinstance(fault, NotUpdated):
-                args[at].data.copy_(before[at])
-            elif isinstance(fault, AliasLost):
-                results = _replaced(results, at, results[at].clone())
-            else:
-                assert isinstance(fault, AliasesInput)
-                results = self._in_memory_of_an_input(args, results, at)
-            self._take()
+        at = self._place(number, args, before, results)
+        if at is None:
             return results
+        if isinstance(fault, (InputWritten, ParameterWritten)):
+            place = args[at].data
+            place[(0,) * place.dim()] += 1
+        elif isinstance(fault, NotUpdated):
+            args[at].data.copy_(before[at])
+        elif isinstance(fault, AliasLost):
+            results = _replaced(results, at, results[at].clone())
+        else:
+            assert isinstance(fault, AliasesInput)
+            results = _in_memory_of_an_input(args, results, at)
+        self._take()
         return results
-
-    def _in_memory_of_an_input(self, args: Sequence[Any], results: Any, at: int) -> Any:
-        tensor = results[at]
-        donor = next(each for each in args if _has_room(each, tensor))
-
-        def change(value: torch.Tensor) -> torch.Tensor:
-            place = value.new_empty(0)
-            place.set_(donor.untyped_storage(), donor.storage_offset(), value.size(), value.stride())
-            return place.copy_(value.detach())
-
-        with contextlib.nullcontext() if tensor.requires_grad else torch.no_grad():
-            kept = tensor.requires_grad and torch.is_grad_enabled()
-            return _replaced(results, at, _Changed.apply(tensor, change) if kept else change(tensor))
 
     def _on_device(self, results: Any) -> None:
         fault = self.fault
@@ -435,7 +440,7 @@ def _copies(args: Sequence[Any]) -> list[Any]:
 def _share(one: torch.Tensor, other: Any) -> bool:
     if not _is_plain(other) or not one.numel() or not other.numel() or one.device != other.device:
         return False
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 def _has_room(donor: Any, tensor: torch.Tensor) -> bool:
@@ -445,7 +450,7 @@ def _has_room(donor: Any, tensor: torch.Tensor) -> bool:
     if donor.device != tensor.device or not tensor.numel() or not (tensor.is_contiguous() and donor.is_contiguous()):
         return False
     room = donor.untyped_storage().nbytes() // donor.element_size() - donor.storage_offset()
-    return tensor.numel() <= min(room, donor.numel())
+    return bool(tensor.numel() <= min(room, donor.numel()))
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -457,6 +462,26 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
     mine, theirs = one.detach(), other.detach()
     return bool(((mine == theirs) | ((mine != mine) & (theirs != theirs))).all())
+
+
+def _in_memory_of_an_input(args: Sequence[Any], results: Any, at: int) -> Any:
+    """The results, one of them written into an input."""
+    tensor = results[at]
+    donor = next(each for each in args if _has_room(each, tensor))
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        place = value.new_empty(0)
+        place.set_(donor.untyped_storage(), donor.storage_offset(), value.size(), value.stride())
+        return place.copy_(value.detach())
+
+    return _replaced(results, at, _with_gradient_kept(change, tensor))
+
+
+def _with_gradient_kept(change: Change, tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.requires_grad or not torch.is_grad_enabled():
+        return _detached(change, tensor)
+    changed: torch.Tensor = _Changed.apply(tensor, change)  # type: ignore[no-untyped-call]
+    return changed
 
 
 def _detached(change: Change, tensor: torch.Tensor) -> torch.Tensor:

@@ -89,7 +89,7 @@ class Sowing:
     def _sown(
         self, item: pytest.Item, contract: Contract, entry: Entry, before: tuple[int, int]
     ) -> tuple[Planted, ...]:
-        from .planting import Looking, starts_of, steady_of
+        from .planting import Looking, Planting, starts_of, steady_of
 
         looking = Looking()
         started = time.perf_counter()
@@ -115,24 +115,15 @@ class Sowing:
             if why:
                 found.append(Planted(fault=fault.name, outcome="not applicable", why=why))
                 continue
-            found.append(self._one(item, contract, before, fault, starts=starts, steady=steady, first=shown))
+            planting = Planting(fault, site=looking.site(fault, starts), starts=starts, steady=steady)
+            found.append(self._one(item, contract, before, planting, first=shown))
         return tuple(found)
 
     def _one(
-        self,
-        item: pytest.Item,
-        contract: Contract,
-        before: tuple[int, int],
-        fault: Fault,
-        *,
-        starts: Sequence[int],
-        steady: int | None,
-        first: Shown,
+        self, item: pytest.Item, contract: Contract, before: tuple[int, int], planting: Planting, *, first: Shown
     ) -> Planted:
         """What becomes of one fault."""
-        from .planting import Planting
-
-        planting = Planting(fault, starts=starts, steady=steady)
+        fault = planting.fault
         started = time.perf_counter()
         with planting.entered(fault):
             again = self._rerun(item, contract, before)
@@ -256,7 +247,7 @@ def _nowhere(fault: Fault, contract: Contract, looking: Looking, starts: Sequenc
         return "compiled code is called once" if isinstance(fault, LimitReached) and len(starts) < 2 else ""
     if fault.calls == "third" and len(starts) < 3:
         return "there are fewer than three calls"
-    if isinstance(fault, (RandomDrawn, Raises)) or fault.name in looking.offered:
+    if isinstance(fault, (Raises, RandomDrawn)) or looking.site(fault, starts) is not None:
         return ""
     return (
         "it changes nothing here" if fault.name in looking.idle else NOTHING_FITS.get(fault.name, "no output fits it")

@@ -15,8 +15,8 @@ from pytest_compilecontract.errors import UsageError
 Calls = Literal["every", "third", "last"]
 NUMERICS = "numerics"
 RAISES = "no exception"
-# What differs where a compiled program returns other numbers; a flipped choice gives other shapes.
-VALUES = frozenset(("value",))
+# What differs where a compiled program returns other numbers.
+VALUES = frozenset(("value", "nan"))
 
 
 class Fault:
@@ -176,7 +176,7 @@ class OtherStride(FactFault):
 
     def fits(self, tensor: Any) -> bool:
         # The strides of a dimension of size 1 say nothing.
-        return tensor.numel() > 1
+        return bool(tensor.numel() > 1)
 
     def change(self, tensor: Any) -> Any:
         return tensor.unsqueeze(-1).repeat(*[1] * tensor.dim(), 2).select(-1, 0)
@@ -185,7 +185,7 @@ class OtherStride(FactFault):
 class OtherShape(FactFault):
     name = "shape"
     what = "an output without its last row"
-    kinds = frozenset(("shape", "structure", "value"))
+    kinds = VALUES | {"shape", "structure"}
 
     def fits(self, tensor: Any) -> bool:
         return _longest(tensor) is not None
@@ -198,7 +198,7 @@ class OtherShape(FactFault):
 class OtherRank(FactFault):
     name = "rank"
     what = "an output with a dimension more"
-    kinds = frozenset(("shape", "structure", "value"))
+    kinds = VALUES | {"shape", "structure"}
 
     def fits(self, tensor: Any) -> bool:
         return bool(tensor.numel())
@@ -220,7 +220,7 @@ class OtherDevice(FactFault):
 class Detached(FactFault):
     name = "detached"
     what = "an output that is cut off from its gradient"
-    kinds = frozenset(("requires_grad", "grad_fn", "structure", "value"))
+    kinds = VALUES | {"requires_grad", "grad_fn", "structure"}
 
     def fits(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
@@ -251,7 +251,7 @@ class Around(Fault):
 class InputWritten(Around):
     name = "input-written"
     what = "an input of a graph written to"
-    kinds = frozenset(("input changed", "value"))
+    kinds = VALUES | {"input changed"}
     limits = (RAISES,)
 
 
@@ -265,26 +265,26 @@ class ParameterWritten(Around):
 class AliasesInput(Around):
     name = "alias"
     what = "an output in the memory of an input"
-    kinds = frozenset(("alias", "input changed", "value"))
+    kinds = VALUES | {"alias", "input changed"}
     limits = (RAISES,)
 
 
 class AliasLost(Around):
     name = "alias-lost"
     what = "a copy in the place of an output that shares an input's memory"
-    kinds = frozenset(("alias", "input changed", "value"))
+    kinds = VALUES | {"alias", "input changed"}
 
 
 class NotUpdated(Around):
     name = "not-updated"
     what = "a buffer, or another input, that a graph writes to, left as it was"
-    kinds = frozenset(("value", "input changed"))
+    kinds = VALUES | {"input changed"}
 
 
 class RandomDrawn(Around):
     name = "random-drawn"
     what = "a random number drawn more"
-    kinds = frozenset(("random numbers", "value"))
+    kinds = VALUES | {"random numbers"}
 
 
 class Raises(Around):
@@ -300,7 +300,7 @@ class Raises(Around):
 class GradientFault(Fault):
     """Another gradient in the place of the one that comes to an output."""
 
-    kinds = frozenset(("value", "structure"))
+    kinds = VALUES | {"structure"}
     limits = (RAISES,)
 
     def gradient(self, grad: Any) -> Any:
@@ -335,7 +335,7 @@ class GradNan(GradientFault):
 class GradMissing(GradientFault):
     name = "grad-missing"
     what = "no gradient"
-    kinds = frozenset(("value", "structure", "type"))
+    kinds = VALUES | {"structure", "type"}
 
     def gradient(self, grad: Any) -> Any:
         return None

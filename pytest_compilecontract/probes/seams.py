@@ -127,7 +127,7 @@ def depending(run: Callable[..., Any], turn: Turn) -> Callable[..., Any]:
 
 def lower_recompile_limit() -> str:
     """Let Dynamo compile each frame once. Why it cannot be told to, or nothing; isolation puts the setting back."""
-    config = importlib.import_module("torch._dynamo.config")
+    config: Any = importlib.import_module("torch._dynamo.config")
     if not hasattr(config, "recompile_limit"):
         return "torch has no setting torch._dynamo.config.recompile_limit"
     config.recompile_limit = 1
