@@ -3,8 +3,8 @@
     nice python benchmarks/soundness.py run STATE [--lanes capture,aot] [--seconds 3600] [FILE ...]
     python benchmarks/soundness.py write STATE
 
-`run` holds one file after the other with `--contract-plant`, in a process each, and keeps a receipt a file in the folder
-STATE; a file that has one is left out, so that a run that was ended goes on. `write` makes the page of all of them.
+`run` holds one file after the other with `--contract-plant`, in a process each, and keeps a receipt a file in the
+folder STATE; a file that has one is left out, so that a run that was ended goes on. `write` makes the page of them all.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _run(chosen: argparse.Namespace) -> int:
             continue
         started = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts"]
-        command += ["--contract-plant=all", f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}", str(file)]
+        command += ["--contract-plant=all", f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}"]
+        command.append(str(file))
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         try:
             ran = subprocess.run(
@@ -111,7 +112,8 @@ def page(receipts: Sequence[Receipt]) -> str:
     lines = [
         "# Soundness",
         "",
-        "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, as "
+        "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, "
+        "as "
         "`pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made by",
         "",
         "```console",

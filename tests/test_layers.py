@@ -34,6 +34,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "versions",
         "waivers",
         "matrix",
+        "plant",
         "proposal",
         "report",
     ),
@@ -45,6 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "measuring",
         "numerics",
         "placement",
+        "planting",
         "programs",
         "runner",
         "state",
@@ -72,8 +74,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "replacing",
         "requirements",
         "sample",
+        "selftest",
         "session",
         "settings",
+        "sowing",
         "suite",
         "timeout",
         "trimming",
@@ -82,8 +86,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What knows pytest, and what knows torch. All other modules of the two layers do without.
-KNOW_PYTEST = ("__init__", "bisecting", "events", "hooks", "observer", "plugin", "repeating", "replacing", "walking")
-KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
+KNOW_PYTEST = (
+    "__init__",
+    "bisecting",
+    "events",
+    "hooks",
+    "observer",
+    "plugin",
+    "repeating",
+    "replacing",
+    "sowing",
+    "walking",
+)
+KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer", "sowing")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},
     "torch rim": {"torch", "numpy"},

@@ -394,14 +394,14 @@ class KernelMore(DeviceFault):
     name = "kernel"
     what = "a kernel more in each call"
     limits = ("max_kernels", "max_kernels_ratio")
-    metrics = ("kernels",)
+    metrics = ("kernels_a_step",)
 
 
 class MemoryKept(DeviceFault):
     name = "memory-kept"
     what = "a mebibyte kept by each call"
     limits = ("max_memory_growth", "max_memory_ratio")
-    metrics = ("memory",)
+    metrics = ("peak_bytes",)
 
 
 class GraphSkipped(DeviceFault):

@@ -14,6 +14,7 @@ from pytest_compilecontract.plant.faults import (
     NUMERICS,
     RAISES,
     DeviceFault,
+    Factor,
     Fault,
     FrameGivenBack,
     GradientFault,
@@ -127,8 +128,9 @@ def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward:
         return "no limit: the gradient is within what the rule takes for rounding"
     if limits.rtol is not None or limits.atol is not None:
         return "a smaller rtol= or atol= would notice it"
-    if isinstance(fault, HalfInside):
-        return "no limit: it is within what the rule takes for rounding (a smaller rtol= would notice it)"
+    if isinstance(fault, (HalfInside, Factor)):
+        why = "" if seen.numerics.method == limits.numerics else f" of {seen.numerics.method}, without a float64 run"
+        return f"a smaller rtol= would notice it: it is within what the rule{why} takes for rounding"
     return "no limit: what the fault changed is not among what is compared"
 
 

@@ -19,17 +19,19 @@ def planted_lines(entries: Sequence[Entry], verbosity: int) -> list[Line]:
     sown = [each for each in entries if each.planted]
     lines: list[Line] = [(title(entries), {})]
     for entry in sown:
-        told = [each for each in entry.planted if each.survived or verbosity > 0]
         counts = _counts(entry.planted)
         left = survivors(entry.planted)
         if verbosity >= 0 or left:
             lines.append((f"{_name(entry)}: {counts}", {"red": True} if left else {"green": True}))
-        lines += [(f"  {line_of(each)}", {"red": True} if each.survived else {}) for each in told]
+        if verbosity > 0:
+            lines += [(f"  {line_of(each)}", {"red": True} if each.survived else {}) for each in entry.planted]
+        else:
+            lines += [(f"  {text}", {"red": True}) for text in _folded(left)]
     if verbosity == 0:
         lines += _why_not(sown)
     if others := [each for each in entries if not each.planted and each.verdict not in ("unmeasured", "reference")]:
-        lines.append((f"nothing planted in {counted(len(others), 'lane')}, where the contract does not hold:", {}))
-        lines += [(f"  {_name(each)}: {each.verdict}", {}) for each in others]
+        lines.append((f"nothing planted in {counted(len(others), 'lane')}:", {}))
+        lines += [(f"  {_name(each)}: {_verdict(each)}", {}) for each in others]
     seconds = sum(each.seconds for entry in sown for each in entry.planted)
     tried = [each for entry in sown for each in entry.planted if each.seconds]
     lines.append((f"{counted(len(tried), 'run')} with a fault planted took {seconds:.1f} s", {}))
@@ -61,6 +63,25 @@ def line_of(planted: Planted) -> str:
     return plain(one_line(f"{planted.fault}{what}: {said}", LONGEST))
 
 
+def _folded(left: Sequence[Planted]) -> Iterator[str]:
+    """What was not noticed, a line for all that one thing would have."""
+    groups: dict[str, list[str]] = {}
+    for each in left:
+        said = each.why if each.outcome == "not noticed" else f"red, for another reason: {each.by}"
+        groups.setdefault(said, []).append(each.fault)
+    for said, names in groups.items():
+        yield plain(one_line(f"NOT NOTICED: {', '.join(names)}: {said}", LONGEST))
+
+
+def _verdict(entry: Entry) -> str:
+    """Why nothing was planted in a lane."""
+    if entry.frontier is not None:
+        return "a ladder (plant in its lanes, with --contract-lanes)"
+    if entry.verdict == "held":
+        return "it drifted from its baseline, is only observed, or is expected to fail"
+    return entry.verdict
+
+
 def markdown(entries: Sequence[Entry]) -> str:
     """The table, contract by fault, as Markdown."""
     lines = [f"# {title(entries)[:1].upper()}{title(entries)[1:]}", ""]
@@ -72,7 +93,7 @@ def markdown(entries: Sequence[Entry]) -> str:
     for entry in entries:
         lines += ["", f"## {_cell(_name(entry))}", ""]
         if not entry.planted:
-            lines.append(f"Nothing planted: the lane is {entry.verdict}.")
+            lines.append(f"Nothing planted: {_cell(_verdict(entry))}.")
             continue
         lines += ["| fault | outcome | by, or why |", "| --- | --- | --- |"]
         for each in entry.planted:
@@ -91,7 +112,7 @@ def html(entries: Sequence[Entry]) -> str:
         lanes=[
             {
                 "name": _name(entry),
-                "verdict": entry.verdict,
+                "verdict": _verdict(entry),
                 "counts": _counts(entry.planted),
                 "planted": [
                     (_told(each), each.outcome, plain(each.by or each.why), each.survived) for each in entry.planted
@@ -188,7 +209,7 @@ th, td { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; vertica
 <tr class="{{ 'survived' if survived else 'noticed' if outcome == 'noticed' else 'none' }}">\
 <td>{{ fault }}</td><td>{{ outcome }}</td><td>{{ said }}</td></tr>
 {% endfor %}</table>
-{% else %}<p>Nothing planted: the lane is {{ lane.verdict }}.</p>
+{% else %}<p>Nothing planted: {{ lane.verdict }}.</p>
 {% endif %}{% endfor %}
 </body>
 </html>
