@@ -1,6 +1,6 @@
 """Every contract of the suite by every fault that can be planted in it: docs/soundness.md.
 
-    nice python benchmarks/soundness.py run STATE [--lanes capture,aot] [--seconds 3600] [FILE ...]
+    nice python benchmarks/soundness.py run STATE [FILE ...] [--lanes capture,aot] [--seconds 3600]
     python benchmarks/soundness.py write STATE
 
 `run` holds one file after the other with `--contract-plant`, in a process each, and keeps a receipt a file in the
