@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from receipts import DIFFERENCE, HOLDING, an_entry
+from receipts import DIFFERENCE, HOLDING, RAISED, an_entry
 
 from pytest_compilecontract.contract import Limits, Violation
 from pytest_compilecontract.errors import UsageError
@@ -27,6 +27,12 @@ def violated(*limits: str, kind: str = "value") -> Entry:
     seen = replace(HOLDING, numerics=replace(HOLDING.numerics, differences=differences))
     violations = tuple(Violation(limit=each, measured=1) for each in limits)
     return an_entry(seen, verdict="violated", violations=violations)
+
+
+def broken(type_: str) -> Entry:
+    """A lane whose compiled call raises this."""
+    violation = Violation(limit="no exception (default)", measured=f"raised {type_}")
+    return an_entry(replace(HOLDING, raised=replace(RAISED, type=type_)), verdict="broken", violations=(violation,))
 
 
 # What they are
@@ -119,6 +125,24 @@ def test_an_unknown_fault_is_refused_with_those_there_are() -> None:
         ),
         pytest.param(
             "raises", Shown(entry=None, own="PlantedError"), ("noticed", "PlantedError in the test"), id="one that does"
+        ),
+        pytest.param(
+            "raises",
+            Shown(entry=None, own="TypeError"),
+            ("another reason", "TypeError in the test"),
+            id="an exception of another type",
+        ),
+        pytest.param(
+            "graph-break",
+            Shown(entry=broken("TypeError")),
+            ("another reason", "no exception (default): TypeError"),
+            id="a compiled call that raises otherwise",
+        ),
+        pytest.param(
+            "graph-break",
+            Shown(entry=broken("Unsupported")),
+            ("noticed", "no exception (default)"),
+            id="a break that torch refuses",
         ),
         pytest.param("factor", Shown(entry=an_entry()), ("not noticed", ""), id="nothing is red"),
     ],

@@ -33,6 +33,7 @@ class Fault:
     kinds: ClassVar[frozenset[str]] = frozenset()
     limits: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[str, ...]] = ("numerics", "errors")
+    raised: ClassVar[tuple[str, ...]] = ()
     calls: ClassVar[Calls] = "every"
 
     def __repr__(self) -> str:
@@ -293,7 +294,7 @@ class Raises(Around):
     name = "raises"
     what = "a compiled call that raises"
     limits = (RAISES,)
-    metrics = ("errors", "numerics")
+    raised = ("PlantedError",)
 
 
 # Gradients
@@ -345,6 +346,10 @@ class GradMissing(GradientFault):
 
 # Dynamo
 
+# What torch raises under fullgraph=True, and where it was told to refuse another compile.
+UNSUPPORTED = ("Unsupported",)
+REFUSED = ("RecompileError", "FailOnRecompileLimitHit", "RecompileLimitExceeded", "RuntimeError")
+
 
 class FrameFault(Fault):
     """A fault in how Dynamo compiles what is given to torch.compile."""
@@ -354,6 +359,7 @@ class GraphBreakMore(FrameFault):
     name = "graph-break"
     what = "a graph break more"
     limits = ("max_graph_breaks", "fullgraph", RAISES)
+    raised = UNSUPPORTED
     metrics = ("graph_breaks",)
 
 
@@ -361,6 +367,7 @@ class FrameGivenBack(FrameFault):
     name = "eager-frame"
     what = "a frame given back to eager"
     limits = ("max_eager_frames", "max_eager_ops", "fullgraph", RAISES)
+    raised = UNSUPPORTED
     metrics = ("eager_frames",)
 
 
@@ -368,6 +375,7 @@ class RecompileMore(FrameFault):
     name = "recompile"
     what = "a recompile more"
     limits = ("max_recompiles", RAISES)
+    raised = REFUSED
     metrics = ("recompiles",)
 
 
@@ -375,6 +383,7 @@ class LimitReached(FrameFault):
     name = "recompile-limit"
     what = "the recompile limit reached"
     limits = ("allow_recompile_limit", "compiled code runs in steady calls", RAISES)
+    raised = (*REFUSED, *UNSUPPORTED)
     metrics = ("limit_hits", "eager_frames")
 
 

@@ -62,12 +62,19 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
     if entry is not None:
         wrong = fault.kinds & kinds_of(entry.measurement)
         names = {*fault.limits, *((NUMERICS,) if wrong else ())}
+        raised = entry.measurement.raised if entry.measurement is not None else None
+        if raised is not None and not _may_raise(fault, raised.type):
+            names.discard(RAISES)
         yield from (each.limit for each in entry.violations if name_of(each.limit) in names)
     yield from (f"baseline: {metric}" for metric in shown.drifted if metric in fault.metrics)
     if shown.asserted:
         yield "an assertion of the test"
-    elif shown.own and RAISES in fault.limits:
+    elif shown.own and RAISES in fault.limits and _may_raise(fault, shown.own):
         yield f"{shown.own} in the test"
+
+
+def _may_raise(fault: Fault, type_: str) -> bool:
+    return not fault.raised or type_ in fault.raised
 
 
 def _red(shown: Shown) -> Iterator[str]:
