@@ -44,7 +44,9 @@ from pytest_compilecontract.report.comparison import answer_lines, comparison_li
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import page
+from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
+from pytest_compilecontract.selftest import add_command as add_selftest
 from pytest_compilecontract.trying import explained, explained_line, refuse_other_torch, trial_in
 from pytest_compilecontract.waivers import Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.wording import counted
@@ -155,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         two.set_defaults(command=command, verbosity=0)
 
     add_commands(commands)
+    add_selftest(commands)
 
     table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
     table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
@@ -289,6 +292,9 @@ def _show(chosen: argparse.Namespace) -> int:
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
         rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
         _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
+    if any(entry.planted for entry in receipt.entries):
+        for text, _ in planted_lines(receipt.entries, chosen.verbosity):
+            print(text)
     return YES
 
 

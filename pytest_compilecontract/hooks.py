@@ -155,6 +155,8 @@ class Hooks:
             self.history = History(settings=settings)
             if config.getoption("--contract-bisect") and settings.repeat > 1:
                 raise UsageError("--contract-bisect runs a lane once a stage: leave out --contract-repeat")
+            if config.getoption("--contract-plant") is not None:
+                _refuse_beside_plant(config)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         self.session = Session(settings=settings, each=config.getoption("dist", "no") == "each")
@@ -895,6 +897,13 @@ class Hooks:
         lanes = [(each.found, each.lane) for each in held]
         mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
         return baseline_lines(lanes, len(self._held.new), self._held.known, mode)
+
+
+def _refuse_beside_plant(config: pytest.Config) -> None:
+    """What cannot be done in a run that plants faults."""
+    for option in ("--contract-repeat", "--contract-bisect", "--contract-record"):
+        if config.getoption(option):
+            raise UsageError(f"--contract-plant runs a lane once a fault: leave out {option}")
 
 
 def _test(item: pytest.Item) -> str:

@@ -30,9 +30,11 @@ NEED_SWITCH = (
     "--contract-speed",
     "--contract-bisect",
     "--contract-allow-unmeasured",
+    "--contract-plant",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
+ALL_FAULTS = "all"
 MOST_REPEATS = 1000
 LONGEST_SECONDS = 1e6  # what a timer takes everywhere
 
@@ -120,6 +122,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="a session in which no lane could be measured is no failure (default: it fails, and says why)",
     )
+    group.addoption(
+        "--contract-plant",
+        metavar="KIND,...",
+        nargs="?",
+        const=ALL_FAULTS,
+        type=_faults,
+        default=None,
+        help="run each lane that holds again with one fault planted at a time, which has to turn it red (default: "
+        "all kinds)",
+    )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
@@ -129,6 +141,17 @@ def _mode(text: str) -> str:
     if text not in MODES:
         known = ", ".join(MODES)
         raise argparse.ArgumentTypeError(f"{text!r} is none of {known} (before a path, write --contract-record=all)")
+    return text
+
+
+def _faults(text: str) -> str:
+    from .errors import UsageError
+    from .plant.faults import chosen
+
+    try:
+        chosen([each.strip() for each in text.split(",")] if text != ALL_FAULTS else [])
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error}; before a path, write --contract-plant={ALL_FAULTS}") from None
     return text
 
 
@@ -167,6 +190,14 @@ def pytest_configure(config: pytest.Config) -> None:
             from .bisecting import Bisecting
 
             strategies.append(Bisecting(hooks))
+        elif (kinds := config.getoption("--contract-plant")) is not None:
+            from .plant.faults import chosen
+            from .sowing import Sowing
+
+            faults = chosen([each.strip() for each in kinds.split(",")] if kinds != ALL_FAULTS else [])
+            sowing = Sowing(hooks, faults)
+            config.pluginmanager.register(sowing, "compilecontract-sowing")
+            strategies.append(sowing)
         config.pluginmanager.register(Running(hooks, strategies), "compilecontract-running")
         if config.getoption("--contract-observe"):
             from .observer import Observer

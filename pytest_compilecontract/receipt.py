@@ -25,6 +25,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.frontier import Frontier
 from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.plant.outcome import Planted
 
 # msgspec is imported where it is used: it takes longer to import than all of this package, and a pytest run that
 # writes no receipt must not pay for it.
@@ -92,7 +93,8 @@ class Entry:
     and uuid ("" without one), `seconds` the test's wall time. `limits` and `lane_settings` hold JSON values only:
     lists, not tuples, and no NaN or infinity. `repeats` is how often the lane was measured, `spread` the lowest and the
     highest value of each banded metric over them. `frontier` is how far a contract with a ladder holds; the measurement
-    is then that of the highest rung that did.
+    is then that of the highest rung that did. `planted` are the faults that were planted in it, one at a time, and what
+    became of each.
     """
 
     contract: str
@@ -111,6 +113,7 @@ class Entry:
     repeats: int = 1
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
     frontier: Frontier | None = None
+    planted: tuple[Planted, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -267,9 +267,10 @@ class Runner:
                 output = make(stepped) if make else stepped()
                 # What a kernel did wrong is said at some later call, and has to be said of this one.
                 synchronize(self._device)
-            except UsageError:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever the target raises is an outcome to compare
+            except Exception as error:
+                # Eager has made the same steps: a loss without a gradient is none of the user's then.
+                if isinstance(error, UsageError) and make is None:
+                    raise
                 self._refuse_when_lost(error, f"in {program.unit} {index}", compiled=make is not None)
                 if memory.is_out_of_memory(error):
                     memory.let_go(error)

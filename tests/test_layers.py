@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "versions",
         "waivers",
         "matrix",
+        "plant",
         "proposal",
         "report",
     ),
@@ -46,6 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "measuring",
         "numerics",
         "placement",
+        "planting",
         "programs",
         "runner",
         "state",
@@ -75,8 +77,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "requirements",
         "running",
         "sample",
+        "selftest",
         "session",
         "settings",
+        "sowing",
         "suite",
         "timeout",
         "trimming",
@@ -95,9 +99,10 @@ KNOW_PYTEST = (
     "repeating",
     "replacing",
     "running",
+    "sowing",
     "walking",
 )
-KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer")
+KNOW_TORCH = (*LAYERS["torch rim"], "hooks", "observer", "sowing")
 THIRD_PARTIES = {
     "core": {"msgspec", "jinja2", "markupsafe"},
     "torch rim": {"torch", "numpy"},

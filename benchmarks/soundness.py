@@ -1,0 +1,190 @@
+"""Every contract of the suite by every fault that can be planted in it: docs/soundness.md.
+
+    nice python benchmarks/soundness.py run STATE [FILE ...] [--lanes capture,aot] [--seconds 3600]
+    python benchmarks/soundness.py write STATE
+
+`run` holds one file after the other with `--contract-plant`, in a process each, and keeps a receipt a file in the
+folder STATE; a file that has one is left out, so that a run that was ended goes on. `write` makes the page of them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_compilecontract.plant.faults import FAULTS, KNOWN
+from pytest_compilecontract.plant.outcome import Planted
+from pytest_compilecontract.receipt import Entry, Receipt, read_receipt
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "soundness.md"
+EXPLAINED = ROOT / "docs" / "soundness.toml"
+LANES = "capture,aot"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run")
+    run.add_argument("state", type=Path)
+    run.add_argument("files", nargs="*", type=Path)
+    run.add_argument("--lanes", default=LANES)
+    run.add_argument("--seconds", type=float, default=3600.0, help="after which no further file is begun")
+    run.add_argument("--each", type=float, default=1800.0, help="seconds that one file may take")
+    run.set_defaults(command=_run)
+    write = commands.add_parser("write")
+    write.add_argument("state", type=Path)
+    write.set_defaults(command=_write)
+    chosen = parser.parse_args()
+    code: int = chosen.command(chosen)
+    return code
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    files = chosen.files or sorted(ROOT.glob("contracts/test_*.py"))
+    ends = time.monotonic() + chosen.seconds
+    for file in files:
+        folder = chosen.state.resolve() / file.stem
+        if (folder / "receipt.json").is_file():
+            print(f"{file.stem}: there already", flush=True)
+            continue
+        if time.monotonic() > ends:
+            print(f"{file.stem}: not begun, the time is over", flush=True)
+            continue
+        started = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts"]
+        command += ["--contract-plant=all", f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}"]
+        command.append(str(file))
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        try:
+            ran = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=chosen.each,
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{file.stem}: not done in {chosen.each:.0f} s", flush=True)
+            continue
+        last = next(iter(ran.stdout.strip().splitlines()[-1:]), "")
+        print(f"{file.stem}: exit code {ran.returncode} in {time.monotonic() - started:.0f} s: {last}", flush=True)
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survivor:
+    """A fault that a lane let by, and why that is so; empty where nobody has said."""
+
+    entry: Entry
+    planted: Planted
+    why: str = ""
+
+
+def _write(chosen: argparse.Namespace) -> int:
+    receipts = [read_receipt(path) for path in sorted(chosen.state.glob("*/receipt.json"))]
+    text = page(receipts)
+    PAGE.write_text(text, encoding="utf-8")
+    print(text.partition("\n\n## ")[0])
+    return 0
+
+
+def page(receipts: Sequence[Receipt]) -> str:
+    """The page, of all receipts there are."""
+    entries = [entry for receipt in receipts for entry in receipt.entries]
+    releases = sorted({each.torch or "?" for receipt in receipts for each in receipt.environments.values()})
+    planted = [each for entry in entries for each in entry.planted]
+    tried = [each for each in planted if each.outcome != "not applicable"]
+    left = [Survivor(entry=entry, planted=each, why=why) for entry, each, why in _survivors(entries)]
+    open_ = [each for each in left if not each.why]
+    sown = [entry for entry in entries if entry.planted]
+    lanes = sorted({entry.lane for entry in sown})
+    lines = [
+        "# Soundness",
+        "",
+        "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, "
+        "as "
+        "`pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made by",
+        "",
+        "```console",
+        "nice python benchmarks/soundness.py run STATE",
+        "python benchmarks/soundness.py write STATE",
+        "```",
+        "",
+        f"torch {', '.join(releases)}, lanes {', '.join(lanes)}, on a CPU: {len(tried)} faults planted in {len(sown)} "
+        f"lanes of {len({entry.contract for entry in sown})} contracts, {len(tried) - len(left)} noticed for the right "
+        f"reason, {len(left)} not: {len(left) - len(open_)} of them explained below, {len(open_)} unexplained.",
+        "",
+        f"{len(planted) - len(tried)} more could not be planted where they were tried: there is no CUDA device, no "
+        "gradient, or no second call. "
+        f"{sum(entry.verdict == 'unmeasured' for entry in entries)} lanes cannot run here.",
+        "",
+        "## Fault by fault",
+        "",
+        "| fault | what | planted | noticed | by what, most often | not noticed |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += list(_fault_rows(planted))
+    lines += ["", "## Not noticed", ""]
+    if not left:
+        lines.append("None.")
+    for why, group in _grouped(left).items():
+        lines += [f"**{len(group)}: {why or 'unexplained'}**", ""]
+        for each in group if not why else group[:8]:
+            said = each.planted.why or f"red, for another reason: {each.planted.by}"
+            lines.append(f"- `{each.entry.contract}` in {each.entry.lane}: {each.planted.fault}: {said}")
+        if why and len(group) > 8:
+            lines.append(f"- and {len(group) - 8} more of the same kind")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _fault_rows(planted: Sequence[Planted]) -> Iterator[str]:
+    for fault in FAULTS:
+        mine = [each for each in planted if each.fault == fault.name and each.outcome != "not applicable"]
+        noticed = [each for each in mine if each.outcome == "noticed"]
+        by = Counter(name for each in noticed for name in {part.partition("=")[0] for part in each.by.split(", ")})
+        most = ", ".join(name for name, _ in by.most_common(2))
+        yield f"| {fault.name} | {fault.what} | {len(mine)} | {len(noticed)} | {most} | {len(mine) - len(noticed)} |"
+
+
+def _survivors(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Planted, str]]:
+    known = tomllib.loads(EXPLAINED.read_text(encoding="utf-8")).get("explained", []) if EXPLAINED.exists() else []
+    for entry in entries:
+        for each in entry.planted:
+            if each.survived:
+                yield entry, each, next((rule["why"] for rule in known if _is_meant(rule, entry, each)), "")
+
+
+def _is_meant(rule: dict[str, object], entry: Entry, planted: Planted) -> bool:
+    """Whether a rule of the table explains a survivor: by its faults, its contracts, and what was advised."""
+    faults, contracts, said = rule.get("faults"), rule.get("contracts"), rule.get("said")
+    assert isinstance(faults, list)
+    assert set(faults) <= set(KNOWN)
+    assert contracts is not None or said is not None, "a rule names contracts, or what was said of the fault"
+    if planted.fault not in faults:
+        return False
+    if isinstance(contracts, list) and not any(entry.contract.endswith(str(each)) for each in contracts):
+        return False
+    return said is None or str(said) in (planted.why or planted.by)
+
+
+def _grouped(left: Sequence[Survivor]) -> dict[str, list[Survivor]]:
+    groups: dict[str, list[Survivor]] = {}
+    for each in sorted(left, key=lambda each: bool(each.why)):
+        groups.setdefault(each.why, []).append(each)
+    return groups
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Seams: where something can be put between Dynamo and a backend, or around what torch.compile is given.
+
+Both lie beneath what a ledger counts, if they are set before it: what is put there is as the backend's or the user's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from .canary import canary
+from .taps import Taps
+
+# What is compiled by itself, to see whether counting is right, is nobody's program.
+OWN = canary.__module__
+
+
+class Turn:
+    """What a compiled function depends on, so that it is compiled anew where it has changed.
+
+    A text: of a number Dynamo would make a variable.
+    """
+
+    def __init__(self) -> None:
+        self.value = ""
+
+
+class Seams:
+    """While entered, `graphs` is given each compiled graph and gives back what is to run in its place.
+
+    `targets` is given what torch.compile is given, and gives back what is to be compiled, or None to
+    leave it. Either may be None. Without
+    `cuda_graphs` nothing records any. `missing` says why a seam could not be opened; empty where all were.
+    """
+
+    def __init__(
+        self,
+        *,
+        graphs: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+        targets: Callable[[Any], Callable[..., Any] | None] | None,
+        cuda_graphs: bool = True,
+    ) -> None:
+        self.missing = ""
+        self._graphs = graphs
+        self._targets = targets
+        self._cuda_graphs = cuda_graphs
+        self._taps = Taps()
+
+    def __enter__(self) -> Seams:
+        if self._graphs is not None:
+            output_graph = getattr(importlib.import_module("torch._dynamo.output_graph"), "OutputGraph", None)
+            self._taps.set("call_user_compiler", output_graph, "call_user_compiler", self._on_backend)
+        if self._targets is not None or not self._cuda_graphs:
+            self._taps.set("compile", importlib.import_module("torch"), "compile", self._on_compile)
+        self.missing = "; ".join(self._taps.missing.values())
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._taps.close()
+
+    def _on_backend(self, original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled = original(graph, *args, **kwargs)
+        code = getattr(getattr(graph, "root_tx", None), "f_code", None)
+        if self._graphs is None or _is_own(getattr(code, "co_filename", "")):
+            return compiled
+        return self._graphs(compiled)
+
+    def _on_compile(self, original: Callable[..., Any], model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if model is None or kwargs.get("disable") or getattr(model, "__module__", "") == OWN:
+            return original(model, *args, **kwargs)
+        if not self._cuda_graphs:
+            kwargs = _without_cuda_graphs(kwargs)
+        other = self._targets(model) if self._targets is not None else None
+        if other is None:
+            return original(model, *args, **kwargs)
+        if not isinstance(model, importlib.import_module("torch").nn.Module):
+            return original(other, *args, **kwargs)
+        compiled = original(model, *args, **kwargs)
+        context = getattr(compiled, "dynamo_ctx", None)
+        if context is not None:
+            # The module stays what the user gets; what it runs when it is called is another.
+            vars(compiled)["forward"] = context(other)
+        return compiled
+
+
+def breaking(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, and a graph break after it."""
+    dynamo = importlib.import_module("torch._dynamo")
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        dynamo.graph_break()
+        return result
+
+    return _of_its_own(broken, run)
+
+
+def given_back(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` in a frame that computes something of its own, and that Dynamo cannot compile."""
+    torch = importlib.import_module("torch")
+    dynamo = importlib.import_module("torch._dynamo")
+
+    def in_a_loop(*args: Any, **kwargs: Any) -> Any:
+        result = None
+        for _ in range(1):
+            torch.ones(2).mul(2)
+            result = run(*args, **kwargs)
+            # Out of a loop Dynamo cannot go on where it broke.
+            dynamo.graph_break()
+        return result
+
+    return _of_its_own(in_a_loop, run)
+
+
+def depending(run: Callable[..., Any], turn: Turn) -> Callable[..., Any]:
+    """`run`, compiled anew each time that the turn has changed."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if turn.value == "":
+            return run(*args, **kwargs)
+        return run(*args, **kwargs)
+
+    return _of_its_own(guarded, run)
+
+
+def lower_recompile_limit() -> str:
+    """Let Dynamo compile each frame once. Why it cannot be told to, or nothing; isolation puts the setting back."""
+    config: Any = importlib.import_module("torch._dynamo.config")
+    if not hasattr(config, "recompile_limit"):
+        return "torch has no setting torch._dynamo.config.recompile_limit"
+    config.recompile_limit = 1
+    return ""
+
+
+def _without_cuda_graphs(options: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of torch.compile with which Inductor records no CUDA graphs."""
+    if options.get("backend", "inductor") != "inductor":
+        return options
+    if options.get("mode") == "max-autotune":
+        return {**options, "mode": "max-autotune-no-cudagraphs"}
+    # torch.compile takes either a mode or options.
+    others = {key: value for key, value in options.items() if key != "mode"}
+    return {**others, "options": {**(options.get("options") or {}), "triton.cudagraphs": False}}
+
+
+_CODES: dict[tuple[CodeType, CodeType], CodeType] = {}
+
+
+def _of_its_own(wrapper: Any, run: Any) -> Callable[..., Any]:
+    """The wrapper with code of its own for each code that it wraps: Dynamo keeps what it compiled by the code."""
+    function = getattr(run, "forward", run)
+    wrapped = getattr(getattr(function, "__func__", function), "__code__", None)
+    own: FunctionType = wrapper
+    code = own.__code__
+    if isinstance(wrapped, CodeType):
+        own.__code__ = _CODES.setdefault((code, wrapped), code.replace())
+    else:
+        own.__code__ = code.replace()
+    return own
+
+
+def _is_own(file: str) -> bool:
+    return file == getattr(importlib.import_module(OWN), "__file__", None)
