@@ -293,8 +293,7 @@ def _show(chosen: argparse.Namespace) -> int:
         rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
         _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
     if any(entry.planted for entry in receipt.entries):
-        for text, _ in planted_lines(receipt.entries, chosen.verbosity):
-            print(text)
+        _say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
     return YES
 
 

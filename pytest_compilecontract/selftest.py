@@ -15,9 +15,10 @@ import tempfile
 from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError, UsageError
+from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.plant.faults import KNOWN, DeviceFault, GraphSkipped
 from pytest_compilecontract.plant.outcome import survivors
-from pytest_compilecontract.receipt import RECEIPT, Receipt, one_line, read_receipt
+from pytest_compilecontract.receipt import RECEIPT, Receipt, read_receipt
 from pytest_compilecontract.report.planted import line_of, planted_lines
 
 YES, NO = 0, 1

@@ -16,6 +16,7 @@ from _pytest.runner import runtestprotocol
 from _pytest.skipping import evaluate_xfail_marks
 
 from .errors import ReceiptError
+from .escaping import printed
 from .plant.faults import (
     DeviceFault,
     Fault,
@@ -200,7 +201,7 @@ class Sowing:
         lines = planted_lines(entries, terminalreporter.verbosity)
         terminalreporter.write_sep("=", lines[0][0])
         for text, markup in lines[1:]:
-            terminalreporter.write_line(text, **markup)
+            terminalreporter.write_line(printed(text), **markup)
         if self._hooks.session.settings.report is not None and entries:
             folder = self._hooks.session.settings.report
             terminalreporter.write_line(f"every fault: {folder / RECEIPT}, planted.md and planted.html beside it")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_compilecontract.escaping import markdown as marked_up
+from pytest_compilecontract.escaping import one_line, plain
 from pytest_compilecontract.plant.faults import KNOWN
 from pytest_compilecontract.plant.outcome import Planted, survivors
-from pytest_compilecontract.receipt import Entry, one_line
-from pytest_compilecontract.report.terminal import Line, plain
+from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.report.terminal import Line
 from pytest_compilecontract.wording import counted
 
 LONGEST = 400
@@ -91,13 +93,13 @@ def markdown(entries: Sequence[Entry]) -> str:
     ]
     lines += [f"| {' | '.join(each)} |" for each in _by_fault(entries)]
     for entry in entries:
-        lines += ["", f"## {_cell(_name(entry))}", ""]
+        lines += ["", f"## {marked_up(_name(entry))}", ""]
         if not entry.planted:
-            lines.append(f"Nothing planted: {_cell(_verdict(entry))}.")
+            lines.append(f"Nothing planted: {marked_up(_verdict(entry))}.")
             continue
         lines += ["| fault | outcome | by, or why |", "| --- | --- | --- |"]
         for each in entry.planted:
-            lines.append(f"| {_cell(_told(each))} | {_marked(each)} | {_cell(each.by or each.why)} |")
+            lines.append(f"| {marked_up(_told(each))} | {_marked(each)} | {marked_up(each.by or each.why)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +134,7 @@ def _by_fault(entries: Sequence[Entry]) -> Iterator[tuple[str, ...]]:
     for name in sorted(counts, key=lambda each: order.index(each) if each in order else len(order)):
         found = counts[name]
         outcomes = ("noticed", "not noticed", "another reason", "not applicable")
-        yield _cell(name), *(str(found[each]) for each in outcomes)
+        yield marked_up(name), *(str(found[each]) for each in outcomes)
 
 
 def _why_not(sown: Iterable[Entry]) -> list[Line]:
@@ -168,14 +170,6 @@ def _told(planted: Planted) -> str:
 
 def _marked(planted: Planted) -> str:
     return f"**{planted.outcome}**" if planted.survived else planted.outcome
-
-
-def _cell(text: str) -> str:
-    """Text in a cell of a Markdown table: none of its marks is one of the document's."""
-    escaped = plain(text).replace("\\", "\\\\")
-    for mark in "|`*_<>[]":
-        escaped = escaped.replace(mark, f"\\{mark}")
-    return escaped
 
 
 _PAGE = """\
