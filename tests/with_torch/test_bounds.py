@@ -211,6 +211,17 @@ def test_a_kernel_that_eager_launches_is_no_state(package: Any) -> None:
     assert kernel.cache
 
 
+def test_a_kernel_of_triton_is_code() -> None:
+    triton = pytest.importorskip("triton")
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def kernel(x: Any) -> None: ...
+
+    tuned = triton.autotune(configs=[triton.Config({})], key=[])(kernel)
+
+    assert [kind_of(each) for each in (kernel, tuned)] == ["code", "code"]
+
+
 def test_an_output_that_is_too_large_to_follow_is_a_doubt(package: Any) -> None:
     entry = hold(
         lambda lane: lane.run(lambda x: (x * 2, package.graph(5000)), (X,)),
