@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -166,7 +166,7 @@ class Training:
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         optimizer = self._made_optimizer()
         extra = extra_arguments(self.loss)
-        initial = numerics.snapshot(dict(self.module.named_parameters()), at="start") if around.recorded else None
+        initial = numerics.snapshot(_named(self.module.named_parameters()), at="start") if around.recorded else None
 
         def step(batch: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
@@ -182,18 +182,23 @@ class Training:
                 optimizer.zero_grad()
                 return output
             trail.note("loss", loss, f"{at} loss")
-            named = dict(self.module.named_parameters())
+            named = _named(self.module.named_parameters())
             if self.gradients:
                 trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad")
             optimizer.step()
             # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
             trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
             trail.note("parameter", named, f"{at} parameter")
-            trail.note("buffer", dict(self.module.named_buffers()), f"{at} buffer")
+            trail.note("buffer", _named(self.module.named_buffers()), f"{at} buffer")
             optimizer.zero_grad()
             return output
 
         return step
+
+
+def _named(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The tensors by name, as it is without torch.compile's wrapper around a part of the module."""
+    return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors}
 
 
 def _refuse_what_is_no_loss(loss: object) -> None:

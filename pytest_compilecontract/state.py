@@ -148,7 +148,10 @@ class State:
     def accept(self) -> None:
         """From now on what is otherwise is wanted so: `restore` puts it there, and it is no change."""
         for saved, now in self._accepts:
-            saved.wanted = now()
+            try:
+                saved.wanted = now()
+            except Exception as error:  # noqa: BLE001 - what was made may be of a kind that cannot be saved
+                self._left_out[f"what was made of the target (cannot be saved: {first_said(str(error))})"] = None
 
     def forget(self) -> None:
         """What was accepted is not wanted any more: `restore` puts back what was found."""

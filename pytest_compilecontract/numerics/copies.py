@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .parts import DEPTH, VALUES, Bound, attributes_of, is_followed, is_numpy, is_scalar, kind_of, own_dict, parts_of
+from .parts import DEPTH, Bound, attributes_of, is_followed, is_numpy, is_scalar, kind_of, own_dict, parts_of
 from .rule import is_number
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Copies:
         walk = _Walk()
         tensors = [each for each in walk.over(value) if isinstance(each, torch.Tensor)]
         if walk.bound.met:
-            self.shared = f"arguments of more than {VALUES} values are shared by all runs, not copied"
+            self.shared = f"arguments of more than {walk.bound.values} values are shared by all runs, not copied"
             return value
         return _deep(value, tensors, walk.alone, self._tensors)
 

@@ -26,7 +26,7 @@ import torch
 
 DEPTH = 32
 # Values that one walk looks at; of one object of an installed package; and to tell what such an object is.
-VALUES = 200_000
+VALUES = 100_000
 VALUES_INSTALLED = 20_000
 VALUES_NEAR = 2_000
 # Of Python's own modules, those whose objects are containers too.
@@ -61,9 +61,8 @@ Kind = Literal["results", "plain", "code", "large"]
 class Bound:
     """How many more values a walk may look at; `met` once it wanted to look at more."""
 
-    def __init__(self, values: int = VALUES) -> None:
-        self.values = values
-        self.left = values
+    def __init__(self, values: int | None = None) -> None:
+        self.values = self.left = VALUES if values is None else values
         self.met = False
 
     def take(self) -> bool:

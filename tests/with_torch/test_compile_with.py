@@ -111,3 +111,167 @@ def test_what_cannot_compile_a_target_is_refused(given: Any, message: str) -> No
         lane.run(nn.Linear(4, 4), (X,), compile_with=given)
 
     assert str(caught.value) == message
+
+
+class Block(nn.Module):
+    """A class whose parts are replaced in many ways. `ACTIVATIONS` is the project's table."""
+
+    scale = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.table = {"relu": activate}
+        self.steps = [activate]
+        self.activate = activate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.linear(x))
+
+    def body(self, x: Tensor) -> Tensor:
+        y = ACTIVATIONS["relu"](x) + self.table["relu"](x) + self.steps[0](x) + self.activate(x) + in_global(x)
+        return y * self.scale
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.block(x)
+        return y
+
+
+def activate(x: Tensor) -> Tensor:
+    return x.relu()
+
+
+def in_global(x: Tensor) -> Tensor:
+    return x.sigmoid()
+
+
+ACTIVATIONS = {"relu": activate}
+
+
+def replace_forward(lane: CompileLane, block: Block) -> None:
+    block.forward = lane.compile(block.forward)  # type: ignore[method-assign]
+
+
+def replace_method(lane: CompileLane, block: Block) -> None:
+    block.body = lane.compile(block.body)  # type: ignore[method-assign]
+
+
+def replace_attribute(lane: CompileLane, block: Block) -> None:
+    block.activate = lane.compile(block.activate)
+
+
+def replace_in_dict(lane: CompileLane, block: Block) -> None:
+    block.table["relu"] = lane.compile(block.table["relu"])
+
+
+def replace_in_list(lane: CompileLane, block: Block) -> None:
+    block.steps[0] = lane.compile(block.steps[0])
+
+
+def replace_in_table(lane: CompileLane, block: Block) -> None:
+    ACTIVATIONS["relu"] = lane.compile(ACTIVATIONS["relu"])
+
+
+def replace_global(lane: CompileLane, block: Block) -> None:
+    globals()["in_global"] = lane.compile(in_global)
+
+
+def replace_in_class(lane: CompileLane, block: Block) -> None:
+    Block.body = lane.compile(Block.body)  # type: ignore[method-assign]
+
+
+def replace_submodule(lane: CompileLane, block: Block) -> None:
+    block.linear = lane.compile(block.linear)
+
+
+REPLACE = [
+    replace_forward, replace_method, replace_attribute, replace_in_dict, replace_in_list, replace_in_table,
+    replace_global, replace_in_class, replace_submodule,
+]  # fmt: skip
+
+
+def state_of(block: Block) -> tuple[Any, ...]:
+    own = {name: value for name, value in vars(block).items() if name != "training"}
+    places = (block.table["relu"], block.steps[0], block.activate, ACTIVATIONS["relu"], in_global, Block.body)
+    return (*places, block.linear, sorted(own), type(block.linear))
+
+
+@pytest.mark.parametrize("how", ["run", "train"])
+@pytest.mark.parametrize("nested", [False, True], ids=["the target", "nested"])
+@pytest.mark.parametrize("replace", REPLACE, ids=lambda each: each.__name__)
+def test_what_compile_with_replaces_is_in_force_and_gone_afterwards(replace: Any, nested: bool, how: str) -> None:
+    outer = Nested()
+    target, block = (outer, outer.block) if nested else (outer.block, outer.block)
+    before = state_of(block)
+
+    def body(lane: CompileLane) -> None:
+        def put(model: nn.Module) -> nn.Module:
+            replace(lane, block)
+            return model
+
+        if how == "run":
+            lane.run(target, *[(X,)] * 3, compile_with=put)
+        else:
+            lane.train(target, [(X,)] * 3, compile_with=put)
+
+    entry = hold(body, lane="capture", max_eager_frames=9)
+
+    seen = measured(entry)
+    assert (entry.verdict, entry.reason) == ("held", "")
+    assert (seen.graphs, seen.recompiles, seen.graphs_executed) == (1, (), 3)
+    assert state_of(block) == before
+
+
+def test_a_value_that_compile_with_sets_is_no_change_of_the_run() -> None:
+    block = Block()
+
+    def body(lane: CompileLane) -> None:
+        def put(model: Any) -> Any:
+            model.scale = 2
+            model.noted = "compiled"
+            model.linear.weight.data.mul_(1)
+            return lane.compile(model)
+
+        lane.run(block, (X,), (X,), compile_with=put)
+
+    entry = hold(body, lane="capture")
+
+    assert (entry.verdict, entry.reason) == ("held", "")
+    assert (Block.scale, "scale" in vars(block), hasattr(block, "noted")) == (2, False, False)
+
+
+def test_a_wrong_thing_that_compile_with_puts_in_place_is_a_violation() -> None:
+    block = Block()
+
+    def body(lane: CompileLane) -> None:
+        def put(model: Any) -> Any:
+            model.table["relu"] = lane.compile(lambda x: x.relu() * 1.01)
+            return model
+
+        lane.run(block, (X,), (X,), compile_with=put)
+
+    entry = hold(body, lane="capture", max_eager_frames=9)
+
+    assert entry.verdict == "violated"
+    assert block.table["relu"] is activate
+
+
+def test_what_compile_with_notes_for_itself_stays() -> None:
+    seen: list[Any] = []
+
+    def body(lane: CompileLane) -> None:
+        def put(model: Any) -> Any:
+            seen.append(model)
+            return lane.compile(model)
+
+        lane.run(Block(), (X,), compile_with=put)
+
+    entry = hold(body, lane="capture")
+
+    assert (entry.verdict, len(seen)) == ("held", 1)

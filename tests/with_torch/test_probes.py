@@ -390,6 +390,26 @@ def test_a_class_is_named_by_the_end_of_its_name() -> None:
     assert found.missing == ("lock",)
 
 
+def test_a_class_may_be_given_and_a_name_as_it_is_imported() -> None:
+    targets: list[Any] = [nn.Linear, "torch.nn.ReLU", Holding, "torch.nn.Tanh"]
+
+    entry = hold(
+        lambda it: it.run(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), *[(torch.ones(4),)] * 2),
+        lane="capture",
+        capture_targets=targets,
+    )
+
+    found = measured(entry).capture_targets
+    assert found is not None
+    assert found.compiled == ("torch.nn.modules.linear.Linear", "torch.nn.ReLU")
+    assert found.missing == (f"{__name__}.Holding", "torch.nn.Tanh")
+    assert entry.verdict == "violated"
+
+
+class Holding(nn.Module):
+    """A class that no graph has."""
+
+
 def test_a_location_is_in_the_project(tmp_path: Path) -> None:
     found = cuda_graphs.last_line(f'File "{tmp_path}/model.py", line 3, in forward', Paths(tmp_path))
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from holding import hold
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -187,6 +188,67 @@ def test_values_whose_squares_overflow_are_judged(method: Any) -> None:
                     "method": method})  # fmt: skip
 
     assert [each.kind for each in found.differences] == ["value"]
+
+
+def nan_everywhere(out: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(out, math.nan)
+
+
+def nan_in_one(out: torch.Tensor) -> torch.Tensor:
+    out = out.clone()
+    out.reshape(-1)[0] = math.nan
+    return out
+
+
+class NanGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * math.nan
+
+
+def broken(change: Any) -> Any:
+    """What compiles with a backend whose results are changed."""
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return lambda *args: tuple(change(out) if isinstance(out, torch.Tensor) else out for out in graph(*args))
+
+    return lambda target: torch.compile(target, backend=backend)
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x * 1.5)
+
+
+LINEAR = torch.nn.Linear(8, 4)
+BODIES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "all of it": (lambda lane: lane.run(chain, *[(torch.ones(4, 8),)] * 3, compile_with=broken(nan_everywhere)), {},
+                  "call 0 output"),
+    "one element": (lambda lane: lane.run(chain, *[(torch.ones(4, 8),)] * 3, compile_with=broken(nan_in_one)), {},
+                    "call 0 output"),
+    "bfloat16": (lambda lane: lane.run(chain, (torch.ones(4, 8).bfloat16(),), compile_with=broken(nan_in_one)), {},
+                 "call 0 output"),
+    "gradients": (lambda lane: lane.run(LINEAR, (torch.randn(3, 8),), compile_with=broken(NanGradient.apply)),
+                  {"check_grads": True}, "call 0 grad['weight']"),
+    "training": (lambda lane: lane.train(LINEAR, [(torch.randn(3, 8),)] * 2, compile_with=broken(NanGradient.apply)),
+                 {}, "step 0 grad['weight']"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("rule", [{}, {"numerics": "allclose"}], ids=["fp64", "allclose"])
+def test_nan_of_a_broken_backend_is_a_violation(name: str, rule: dict[str, Any]) -> None:
+    body, limits, place = BODIES[name]
+
+    entry = hold(body, lane="capture", **limits, **rule)
+
+    assert entry.verdict == "violated"
+    (violation,) = entry.violations
+    assert any(each.startswith(f"{place}: nan: compiled nan, eager ") for each in violation.details)
+    assert all(torch.isfinite(each).all() for each in LINEAR.parameters())
 
 
 # Bits and values
