@@ -278,7 +278,6 @@ def tried(reader: Reader, data: bytes, *, shown: bool) -> str:
         Wrong: what is promised does not hold.
     """
     began = time.monotonic()
-    signal.setitimer(signal.ITIMER_REAL, 30)
     try:
         value = reader.read(data)
         if shown:
@@ -295,8 +294,6 @@ def tried(reader: Reader, data: bytes, *, shown: bool) -> str:
         raise Wrong(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"[:300]) from error
     else:
         outcome = "read"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     if not shown and (took := time.monotonic() - began) > LONGEST_SECONDS:
         raise Wrong(f"took {took:.1f} s")
     return outcome
@@ -433,17 +430,13 @@ def in_atheris(reader: Reader, seconds: int) -> None:
     corpus = tempfile.mkdtemp(prefix="corpus-")
     for number, seed in enumerate(reader.seeds):
         (Path(corpus) / str(number)).write_bytes(seed)
-    atheris.Setup(
-        [
-            sys.argv[0],
-            corpus,
-            f"-max_total_time={seconds}",
-            "-print_final_stats=1",
-            "-timeout=10",
-            "-rss_limit_mb=2048",
-        ],
-        lambda data: tried(reader, data, shown=False) and None,
-    )
+    atheris.instrument_all()
+
+    def one(data: bytes) -> None:
+        tried(reader, data, shown=False)
+
+    limits = ("-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-max_len=20000")
+    atheris.Setup([sys.argv[0], corpus, f"-max_total_time={seconds}", *limits], one)
     atheris.Fuzz()
 
 
@@ -470,6 +463,7 @@ def main() -> int:
 
     def take(reader: Reader, data: bytes) -> None:
         number = sum(told.values())
+        signal.setitimer(signal.ITIMER_REAL, 30)
         try:
             told[reader.name, tried(reader, data, shown=number % SHOWN_OF == 0)] += 1
         except Wrong as error:
@@ -479,6 +473,8 @@ def main() -> int:
                 chosen.wrong.mkdir(exist_ok=True)
                 (chosen.wrong / f"{reader.name}-{len(wrong)}").write_bytes(data)
                 print(f"WRONG {reader.name}: {error}", flush=True)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         every = [each for each in readers(Path(name)) if chosen.reader in ("", each.name)]
