@@ -774,19 +774,15 @@ def entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "verdict", "'held' with violations"
     if entry.verdict == "held" and entry.measurement is None:
         yield "verdict", "'held' without a measurement"
-    yield from lane_faults(entry.verdict, entry.measurement, entry.repeats, entry.spread)
+    yield from lane_faults(entry.measurement, entry.repeats, entry.spread)
 
 
 def lane_faults(
-    verdict: Verdict, measurement: Measurement | None, repeats: int, spread: Mapping[str, tuple[float, float]]
+    measurement: Measurement | None, repeats: int, spread: Mapping[str, tuple[float, float]]
 ) -> Iterator[tuple[str, str]]:
     """What shows that a lane cannot have been so, in a receipt or a baseline, each with its place in it."""
     yield from spread_faults(repeats, spread)
-    if measurement is None:
-        return
-    if verdict == "held" and measurement.raised is not None:
-        yield "verdict", "'held' where an exception was raised"
-    for at, fault in _miscounted(measurement):
+    for at, fault in _miscounted(measurement) if measurement is not None else ():
         yield f"measurement.{at}", fault
 
 
