@@ -539,7 +539,7 @@ def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
         if lane.environment not in baseline.environments:
             yield f"contracts[{contract!r}][{name!r}].environment", f"{lane.environment!r} is not in environments"
     for contract, name, lane in lanes:
-        for at, fault in lane_faults(lane.verdict, lane.measurement, lane.repeats, lane.spread):
+        for at, fault in lane_faults(lane.measurement, lane.repeats, lane.spread):
             yield f"contracts[{contract!r}][{name!r}].{at}", fault
 
 

@@ -17,7 +17,7 @@ def event_from(line: bytes) -> dict[str, Any] | None:
     """What a line says; None for the half line that a process leaves where it dies."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
 

@@ -777,19 +777,15 @@ def entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "verdict", "'held' with violations"
     if entry.verdict == "held" and entry.measurement is None:
         yield "verdict", "'held' without a measurement"
-    yield from lane_faults(entry.verdict, entry.measurement, entry.repeats, entry.spread)
+    yield from lane_faults(entry.measurement, entry.repeats, entry.spread)
 
 
 def lane_faults(
-    verdict: Verdict, measurement: Measurement | None, repeats: int, spread: Mapping[str, tuple[float, float]]
+    measurement: Measurement | None, repeats: int, spread: Mapping[str, tuple[float, float]]
 ) -> Iterator[tuple[str, str]]:
     """What shows that a lane cannot have been so, in a receipt or a baseline, each with its place in it."""
     yield from spread_faults(repeats, spread)
-    if measurement is None:
-        return
-    if verdict == "held" and measurement.raised is not None:
-        yield "verdict", "'held' where an exception was raised"
-    for at, fault in _miscounted(measurement):
+    for at, fault in _miscounted(measurement) if measurement is not None else ():
         yield f"measurement.{at}", fault
 
 
@@ -809,13 +805,9 @@ def spread_faults(repeats: int, spread: Mapping[str, tuple[float, float]]) -> It
 
 def _miscounted(seen: Measurement) -> Iterator[tuple[str, str]]:
     """A part that is more than the whole."""
-    executed = sum(call.graphs_executed or 0 for call in seen.calls or ())
-    for at, whole, what, part in (
-        ("continuations", seen.first_compiles, "first_compiles", seen.continuations),
-        ("calls", seen.graphs_executed, "graphs_executed", executed),
-    ):
-        if whole is not None and part is not None and part > whole:
-            yield at, f"{part}, more than {what}, {whole}"
+    first, later = seen.first_compiles, seen.continuations
+    if first is not None and later is not None and later > first:
+        yield "continuations", f"{later}, more than first_compiles, {first}"
     for side in ("compiled", "eager") if seen.kernels is not None else ():
         kernels = getattr(seen.kernels, side)
         if kernels.triton + kernels.library > kernels.total:

@@ -12,7 +12,7 @@ from typing import Any
 from .baseline import FOLDER, Mode
 from .environment import DEFAULTS_MODULES
 from .errors import UsageError
-from .escaping import typed
+from .escaping import one_line, typed
 from .lanes import BUILT_IN, Lane, chosen, lanes_from_table
 
 DEFAULT_LANES = ("capture", "aot", "inductor")
@@ -162,7 +162,9 @@ def project_lanes(root: Path) -> dict[str, Lane]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"pyproject.toml: {error}") from error
+        raise UsageError(f"pyproject.toml: {one_line(str(error))}") from error
+    except RecursionError as error:
+        raise UsageError("pyproject.toml: nested too deep") from error
     table = _table(document.get("tool", {}), TABLE, where="pyproject.toml: tool")
     for key in table:
         if key != "lanes":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -145,7 +146,9 @@ class Suite:
                 break
             self._read += len(line)
             if (event := event_from(line)) is not None:
-                self.course.take(event)
+                # What tests print or write may end in this file too: a line that is no event of ours tells nothing.
+                with contextlib.suppress(ReceiptError, LookupError, TypeError, ValueError):
+                    self.course.take(event)
         if known is None and self.course.count is not None:
             self.progress.stage(f"{self.name}: running {counted(self.course.count, 'test')}")
 

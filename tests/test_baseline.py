@@ -136,9 +136,9 @@ def test_what_was_written_is_read_back(lanes: dict[str, Measurement], text: str)
     baseline = Baseline(
         environments={"e": replace(OLD, variables={text: text})},
         contracts={
-            text: {
+            f"t{text}": {
                 name: BaselineLane(
-                    test=text,
+                    test=f"t{text}",
                     verdict="held",
                     environment="e",
                     measurement=entry.measurement or HOLDING,
