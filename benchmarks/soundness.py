@@ -116,8 +116,9 @@ def page(receipts: Sequence[Receipt]) -> str:
         name for path in sorted(ROOT.glob("contracts/test_*.py")) if (name := f"contracts/{path.name}") not in ran
     ]
     paragraphs = [
-        "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, as "
-        "`pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made by",
+        "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, "
+        "as `pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made "
+        "by",
         "```console\nnice python benchmarks/soundness.py run STATE\npython benchmarks/soundness.py write STATE\n```",
         f"torch {', '.join(releases)}, lanes {', '.join(lanes)}, on a CPU: {len(tried)} faults planted in {len(sown)} "
         f"lanes of {len({entry.contract for entry in sown})} contracts, {len(tried) - len(left)} noticed for the right "
