@@ -13,6 +13,7 @@ import argparse
 import os
 import subprocess
 import sys
+import textwrap
 import time
 import tomllib
 from collections import Counter
@@ -23,6 +24,7 @@ from pathlib import Path
 from pytest_compilecontract.plant.faults import FAULTS, KNOWN
 from pytest_compilecontract.plant.outcome import Planted
 from pytest_compilecontract.receipt import Entry, Receipt, read_receipt
+from pytest_compilecontract.wording import counted
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "soundness.md"
@@ -109,26 +111,29 @@ def page(receipts: Sequence[Receipt]) -> str:
     open_ = [each for each in left if not each.why]
     sown = [entry for entry in entries if entry.planted]
     lanes = sorted({entry.lane for entry in sown})
-    lines = [
-        "# Soundness",
-        "",
+    ran = {entry.contract.partition("::")[0] for entry in entries}
+    missing = [
+        name for path in sorted(ROOT.glob("contracts/test_*.py")) if (name := f"contracts/{path.name}") not in ran
+    ]
+    paragraphs = [
         "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, "
-        "as "
-        "`pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made by",
-        "",
-        "```console",
-        "nice python benchmarks/soundness.py run STATE",
-        "python benchmarks/soundness.py write STATE",
-        "```",
-        "",
+        "as `pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made "
+        "by",
+        "```console\nnice python benchmarks/soundness.py run STATE\npython benchmarks/soundness.py write STATE\n```",
         f"torch {', '.join(releases)}, lanes {', '.join(lanes)}, on a CPU: {len(tried)} faults planted in {len(sown)} "
         f"lanes of {len({entry.contract for entry in sown})} contracts, {len(tried) - len(left)} noticed for the right "
         f"reason, {len(left)} not: {len(left) - len(open_)} of them explained below, {len(open_)} unexplained.",
-        "",
         f"{len(planted) - len(tried)} more could not be planted where they were tried: there is no CUDA device, no "
         "gradient, or no second call. "
-        f"{sum(entry.verdict == 'unmeasured' for entry in entries)} lanes cannot run here.",
+        f"{counted(sum(entry.verdict == 'unmeasured' for entry in entries), 'lane')} cannot run here.",
+    ]
+    if missing:
+        told = ", ".join(f"`{name}`" for name in missing)
+        paragraphs.append(f"Not run yet, or with no contract in these lanes: {told}.")
+    lines = [
+        "# Soundness",
         "",
+        *(line for each in paragraphs for line in (*_wrapped(each), "")),
         "## Fault by fault",
         "",
         "| fault | what | planted | noticed | by what, most often | not noticed |",
@@ -147,6 +152,10 @@ def page(receipts: Sequence[Receipt]) -> str:
             lines.append(f"- and {len(group) - 8} more of the same kind")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    return text.splitlines() if text.startswith("```") else textwrap.wrap(text, 120, break_on_hyphens=False)
 
 
 def _fault_rows(planted: Sequence[Planted]) -> Iterator[str]:

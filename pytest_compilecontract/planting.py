@@ -90,6 +90,7 @@ class _Seam:
         self._graphs = 0
         self.missing = ""
         self.problem = ""
+        self._eager = False
 
     def restart(self) -> None:
         """From here on another pass over the calls is made."""
@@ -105,9 +106,15 @@ class _Seam:
     def entered(self, fault: Fault | None) -> Iterator[Any]:
         """The seams open, for one run of a test."""
         targets = self.target if fault is None or isinstance(fault, FrameFault) else None
-        seams = Seams(graphs=self.graph, targets=targets, cuda_graphs=not isinstance(fault, GraphSkipped))
+        seams = Seams(
+            graphs=self._graph,
+            targets=self._target if targets is not None else None,
+            cuda_graphs=not isinstance(fault, GraphSkipped),
+        )
         passes = Taps()
         passes.set("pass", Runner, "_fresh_pass", self._on_pass)
+        for name in ("_eager_pass", "_gold"):
+            passes.set(name, Runner, name, self._on_eager)
         with passes, seams:
             self.missing = seams.missing
             yield self
@@ -115,6 +122,23 @@ class _Seam:
     def _on_pass(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.restart()
         return original(*args, **kwargs)
+
+    def _on_eager(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A pass that the others are compared with: torch.cond compiles there, too, and is right there."""
+        before, self._eager = self._eager, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._eager = before
+
+    def _graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        if self._eager:
+            return compiled
+        other = self.graph(compiled)
+        return lambda *args: compiled(*args) if self._eager else other(*args)
+
+    def _target(self, given: Any) -> Callable[..., Any] | None:
+        return None if self._eager else self.target(given)
 
     def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """What runs in the place of a compiled graph."""

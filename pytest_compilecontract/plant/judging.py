@@ -136,8 +136,10 @@ def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward:
     if limits.rtol is not None or limits.atol is not None:
         return "a smaller rtol= or atol= would notice it"
     if isinstance(fault, (HalfInside, Factor)):
-        why = "" if seen.numerics.method == limits.numerics else f" of {seen.numerics.method}, without a float64 run"
-        return f"a smaller rtol= would notice it: it is within what the rule{why} takes for rounding"
+        rule = (
+            "the rule" if seen.numerics.method == limits.numerics else f"{seen.numerics.method}, without a float64 run,"
+        )
+        return f"a smaller rtol= would notice it: it is within what {rule} takes for rounding"
     return "no limit: what the fault changed is not among what is compared"
 
 

@@ -132,6 +132,17 @@ def test_it_is_in_the_pass_that_compares_random_numbers_too() -> None:
     assert became("nan-all", body, lane=lane) == ("noticed", NUMERICS)
 
 
+def test_what_eager_compiles_for_itself_is_right() -> None:
+    # In eager, too, torch.cond runs what torch.compile makes of it.
+    def either(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.mean() > 0, lambda y: y.cos(), lambda y: y.sin() + 1, (x,))
+
+    body = lambda lane: lane.run(either, *batches(2))  # noqa: E731
+
+    assert became("zeros", body, lane="capture") == ("noticed", NUMERICS)
+    assert became("random-drawn", body, lane="capture") == ("noticed", NUMERICS)
+
+
 def test_what_a_program_compares_by_itself_has_faults_as_well() -> None:
     def compares(lane: CompileLane) -> None:
         def body(compile: Callable[..., Any]) -> Any:
