@@ -14,6 +14,7 @@ import torch
 from ..isolation import missing_setting
 from ..lanes import Lane
 from .source import Paths
+from .taps import beneath
 
 
 def device_of(lane: Lane) -> torch.device:
@@ -89,7 +90,7 @@ def replaced_compile(paths: Paths) -> str:
 
     A wrapper has torch's name and not torch's code.
     """
-    found: Any = torch.compile
+    found: Any = beneath(torch.compile)
     code = getattr(found, "__code__", None)
     if isinstance(found, FunctionType) and code is not None and _is_torchs(code):
         return ""

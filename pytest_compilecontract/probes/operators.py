@@ -38,6 +38,9 @@ REGION = "Torch-Compiled Region"
 LOOKUP = "TorchDynamo Cache Lookup"
 # Silences the lines that Kineto prints when a profile starts (libkineto/src/Logger.cpp); read anew at each start.
 QUIET = {"KINETO_LOG_LEVEL": "6"}
+# What Dynamo's code for a frame calls beside functions of torch/_dynamo: a number that became an input of the graph is
+# made a tensor (torch/_dynamo/codegen.py, `make_call_generated_code`).
+CALLED_BY_DYNAMO = (("/torch/__init__.py", "_as_tensor_fullprec"),)
 # Frames that only lead to a module's forward.
 _CALLS_A_MODULE = ("_wrapped_call_impl", "_call_impl", "inner", "__call__")
 
@@ -342,7 +345,7 @@ class _Told:
         """Why an operator ran eager, and the frame that did. `callees` are the calls made by each line of a frame."""
         start = max((at for at, each in enumerate(frames) if each.dynamos), default=-1)
         inner = frames[start + 1 :]
-        if start >= 0 and all(_is_dynamos_own(each) for each in inner):
+        if start >= 0 and all(map(_is_dynamos_own, inner)):
             # Called by Dynamo's code for the frame: what a graph break stands for, or what puts results together.
             return "graph break", None
         known = next((each for each in reversed(inner) if self._is_known(each)), None)
@@ -435,7 +438,8 @@ def _lines_of(code: CodeType) -> set[int]:
 
 
 def _is_dynamos_own(frame: _Frame) -> bool:
-    return "/torch/_dynamo/" in frame.file.replace("\\", "/")
+    file = frame.file.replace("\\", "/")
+    return "/torch/_dynamo/" in file or any(file.endswith(of) and frame.name == name for of, name in CALLED_BY_DYNAMO)
 
 
 def _leads_to_module(frame: _Frame) -> bool:
