@@ -367,7 +367,6 @@ class Runner:
                     measuring.raised_in_both(eager.error)
                 measuring.close()
                 self._kept_alive(trail, eager)
-                operators, untold = self._operators(compiled, program, calls, state, measuring, trail)
                 overhead, unknown = self._overhead(compiled, program, calls, state, measuring, trail)
                 if not on_cuda:
                     facts = nowhere()
@@ -389,6 +388,8 @@ class Runner:
                         timed=self._timed,
                     )
                     facts = self._steady(steps, target, compiled, tuple(by_call))
+                # Last: what CUDA graphs record for one more call, the steady steps would find recorded.
+                operators, untold = self._operators(compiled, program, calls, state, measuring, trail)
         finally:
             self._measuring = None
             state.forget()

@@ -32,6 +32,8 @@ from .taps import Taps
 # What torch.compile returns, in torch._dynamo.eval_frame._TorchDynamoContext.__call__.
 ENTRANCE = "compile_wrapper"
 MARK = "compilecontract: a compiled graph"
+# The taps without which no graph has its mark, or no frame its attempt.
+MARKED_BY = ("convert_frame", "_compile", "call_user_compiler")
 TARGET = "compilecontract: the compiled target"
 REGION = "Torch-Compiled Region"
 # What torch does between graphs, and no part of the user's program: guards may call operators.
@@ -95,6 +97,9 @@ def operators_of(
     Raises:
         Untold: this torch cannot tell, or the call was no steady one.
     """
+    for tap in MARKED_BY:
+        if tap in ledger.missing:
+            raise Untold(ledger.missing[tap])
     attempts = len(ledger.attempts)
     recording = _Recording(ledger, modules)
     found: Seen = []
