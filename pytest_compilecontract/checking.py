@@ -23,13 +23,14 @@ from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, 
 from pytest_compilecontract.lanes import BUILT_IN
 from pytest_compilecontract.proposal import Proposal, proposed
 from pytest_compilecontract.receipt import Entry, Receipt, read_receipt, write_bytes
-from pytest_compilecontract.report.terminal import row_of, summary_lines
+from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines
 from pytest_compilecontract.sample import parted
 from pytest_compilecontract.wording import counted
 
 YES, NO = 0, 1
 SECONDS = 600.0
 LONGEST_REASON = 300
+LONGEST_FACTS = 20
 _MEASURING = """\
 from pathlib import Path
 
@@ -97,6 +98,7 @@ def _check(chosen: argparse.Namespace) -> int:
     if found.lanes:
         print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
         print(found.decorator())
+        _print_allowed(found)
         print("\nto write it as a test:")
         train = ["--train"] if chosen.train else []
         print(typed(["compilecontract", "init", chosen.sample, *train, "--out", _suggested(chosen.sample)]))
@@ -210,6 +212,19 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
         print(printed(text))
+
+
+def _print_allowed(found: Proposal) -> None:
+    """Where each break, recompile and eager frame of the contract comes from: what it allows may be a fault to mend."""
+    if found.allowed:
+        print("\nwhat it allows:")
+    for (limit, details), lanes in found.allowed.items():
+        print(printed(f"  {limit}, in {_listed(lanes)}"))
+        for detail in details[:LONGEST_FACTS]:
+            indent = detail[: len(detail) - len(detail.lstrip(" "))]
+            print(printed(f"    {indent}{one_line(detail.strip(), FAILURE_WIDTH)}"))
+        if (more := len(details) - LONGEST_FACTS) > 0:
+            print(f"    and {counted(more, 'line')} more, in the failure of a test with {limit}=0")
 
 
 def _print_refused(found: Proposal) -> int:

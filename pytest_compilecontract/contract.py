@@ -535,7 +535,7 @@ def _operator_lines(found: StepOperators | None) -> tuple[str, ...]:
     for each in found.groups if found is not None else ():
         place = each.location or each.frame
         lines += [_line(place) if place is not None else "not in a line of the project", f"  {each.told}"]
-        lines += [f"  in {each.name}" if each.name else "  the call that the graph break stands for"]
+        lines += [f"  in {each.name}" if each.name else "  the call that broke the graph"]
     return tuple(lines)
 
 

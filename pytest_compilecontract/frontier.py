@@ -82,11 +82,27 @@ class Frontier:
 
     def told(self) -> str:
         """One line: how far, of how many rungs, and what stopped it."""
+        if all(step.verdict == "unmeasured" for step in self.steps):
+            return f"no rung was measured: {self.left_out()}"
         text = f"holds up to {self.reached} (rung {self.height} of {len(self.steps)})"
         if self.failed is not None:
             text += f"; {self.failed.name} does not: {self.failed.reason}"
-        left_out = [f"{step.name} not measured: {step.reason}" for step in self.steps if step.verdict == "unmeasured"]
+        left_out = [f"{names} not measured: {reason}" for reason, names in self._left_out().items()]
         return "; ".join([text, *left_out])
+
+    def left_out(self) -> str:
+        """Why rungs were not measured; the rungs are named where they do not share one reason."""
+        reasons = self._left_out()
+        if len(reasons) == 1:
+            return next(iter(reasons))
+        return "; ".join(f"{names}: {reason}" for reason, names in reasons.items())
+
+    def _left_out(self) -> dict[str, str]:
+        names: dict[str, list[str]] = {}
+        for step in self.steps:
+            if step.verdict == "unmeasured":
+                names.setdefault(step.reason, []).append(step.name)
+        return {reason: ", ".join(each) for reason, each in names.items()}
 
 
 def faults(names: Sequence[str], least: str | None) -> tuple[str, ...]:

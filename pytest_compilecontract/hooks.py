@@ -208,7 +208,7 @@ class Hooks:
         except UsageError:
             limits = Limits()  # said once all tests are collected
         if limits.frontier is not None:
-            reason = f"its frontier is not among the lanes chosen ({_names(self._settings.lanes)})"
+            reason = "--contract-lanes leaves ladders out"
             marks = [pytest.mark.skip(reason=reason)] if self._settings.asked_for_lanes else []
             metafunc.parametrize(FIXTURE, [pytest.param(FRONTIER, marks=marks)], ids=[FRONTIER], indirect=True)
             return
@@ -740,7 +740,7 @@ class Hooks:
         climber = self._climber(contract)
         report = next((each for each in reports if each.when == "call"), reports[-1])
         if not contract.runs:
-            reason = "; ".join(f"{step.name}: {step.reason}" for step in walked.steps)
+            reason = walked.left_out()
             self.attach(report, replace(unmeasured(climber, reason), frontier=walked), unusable=contract.cannot_climb)
             return
         contract.judged, contract.rung = over_walk(climber, contract.runs, walked), None

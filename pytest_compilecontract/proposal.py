@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pytest_compilecontract.contract import Limits, doubts, judge
@@ -16,19 +16,23 @@ _COUNTS: dict[str, Callable[[Measurement], int | None]] = {
     "max_recompiles": lambda seen: None if seen.recompiles is None else len(seen.recompiles),
     "max_eager_frames": lambda seen: None if seen.frames_run_eager is None else len(seen.frames_run_eager),
 }
+# What a proposal loosens is told against this.
+_NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
     """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
 
-    `calls` is how many calls each lane checked.
+    `calls` is how many calls each lane checked. `allowed` has each fact that a stricter contract would not allow, as a
+    limit with the lines that belong to it, and the lanes that show it.
     """
 
     limits: Limits
     lanes: tuple[str, ...]
     refused: dict[str, str]
     calls: int
+    allowed: dict[tuple[str, tuple[str, ...]], tuple[str, ...]]
 
     def decorator(self) -> str:
         """The line to paste above a test."""
@@ -65,7 +69,21 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
             sound[entry.lane] = seen
     limits = replace(_limits(list(sound.values())), lanes=tuple(sound))
     calls = max((len(seen.calls or ()) for seen in sound.values()), default=0)
-    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, calls=calls)
+    allowed = _allowed(sound, torch_version=torch_version)
+    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, calls=calls, allowed=allowed)
+
+
+def _allowed(
+    sound: Mapping[str, Measurement], *, torch_version: str
+) -> dict[tuple[str, tuple[str, ...]], tuple[str, ...]]:
+    found: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+    for lane, seen in sound.items():
+        for each in judge(_NOTHING, seen, torch_version=torch_version):
+            if not each.details:  # such as a count that this torch cannot give
+                continue
+            fact = (each.limit.partition("=")[0], each.details)
+            found[fact] = (*found.get(fact, ()), lane)
+    return found
 
 
 def _limits(seen: Sequence[Measurement]) -> Limits:

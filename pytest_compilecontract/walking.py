@@ -66,6 +66,7 @@ class Walking:
         )
         kept: list[pytest.TestReport] = []
         climbed: list[str] = []
+        left_out = False
         contract.steps, contract.runs, contract.cannot_climb = [], [], False
         for name in names:
             forget(item, sections, properties)
@@ -81,6 +82,7 @@ class Walking:
             if skipped is not None and not any(report.failed for report in reports):
                 contract.steps.append(Step(name=name, verdict="unmeasured", reason=self._hooks.why_skipped(skipped)))
                 contract.cannot_climb |= contract.unusable is not None
+                left_out |= contract.unusable is None
                 kept = kept or reports
                 continue
             kept = reports
@@ -100,6 +102,9 @@ class Walking:
                 break
             contract.steps.append(Step(name=name, verdict="held"))
             climbed.append(name)
+        if left_out and not contract.runs:
+            # By a mark, by --contract-lanes or by the test itself: nothing was to be measured.
+            contract.cannot_climb = False
         self._hooks.finish_walk(contract, kept)
         return [*kept, *tear_down_the_rest(item, nextitem)]
 

@@ -150,7 +150,7 @@ def test_the_command_that_holds_it_is_quoted(capsys: pytest.CaptureFixture[str])
 
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "wrote my contracts/test_block.py, hold it with:",
-        "python -m pytest --compile-contracts --contract-lanes=capture 'my contracts/test_block.py'",
+        "python -m pytest --compile-contracts --contract-lanes=capture -- 'my contracts/test_block.py'",
     ]
     assert code == 0
 

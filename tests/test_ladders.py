@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.frontier import lacking, rung
+from pytest_compilecontract.frontier import Frontier, Step, lacking, rung
 from pytest_compilecontract.lanes import BUILT_IN, Lane, lanes_from_table
 
 TABLE = {
@@ -68,3 +68,15 @@ def test_a_lane_of_the_projects_that_has_a_dimensions_name_is_refused_unless_it_
 def test_no_lane_is_called_frontier() -> None:
     with pytest.raises(UsageError, match="this name is built in"):
         lanes_from_table({"frontier": {}}, where="pyproject.toml")
+
+
+def test_one_reason_that_rungs_share_is_told_once() -> None:
+    left_out = [Step(name=name, verdict="unmeasured", reason="left out") for name in ("capture", "aot")]
+    launcher = Step(name="distributed", verdict="unmeasured", reason="no launcher")
+
+    alike, two = Frontier(steps=tuple(left_out)), Frontier(steps=(*left_out, launcher))
+    held = Frontier(steps=(Step(name="eager", verdict="held"), *left_out))
+
+    assert alike.told() == "no rung was measured: left out"
+    assert two.told() == "no rung was measured: capture, aot: left out; distributed: no launcher"
+    assert held.told() == "holds up to eager (rung 1 of 3); capture, aot not measured: left out"

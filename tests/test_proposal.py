@@ -66,6 +66,21 @@ def test_the_largest_count_of_any_lane_is_the_limit() -> None:
     assert (found.lanes, found.refused, found.calls) == (("capture", "aot"), {}, 2)
 
 
+def test_what_it_allows_is_told_with_the_lanes_that_show_it() -> None:
+    lost = seen(eager_frames=(LOST,))
+
+    found = of(entry("capture", lost), entry("aot", lost), entry("inductor", seen(graph_breaks=(BREAK,))))
+
+    assert found.allowed == {
+        ("max_eager_frames", ("model.py:3 in forward: ran eager, graph break", "  in a loop")): ("capture", "aot"),
+        ("max_graph_breaks", ("model.py:3 in forward: x = f(x)", "  a call that Dynamo cannot trace")): ("inductor",),
+    }
+
+
+def test_what_cannot_be_counted_is_not_told_as_allowed() -> None:
+    assert of(entry("capture", seen(recompiles=None))).allowed == {}
+
+
 @pytest.mark.parametrize(
     ("facts", "line"),
     [
