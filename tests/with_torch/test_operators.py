@@ -424,6 +424,37 @@ def test_a_call_that_compiles_again_tells_nothing() -> None:
     assert unknown(measured(entry)) == "a repeated call compiles again"
 
 
+def test_a_number_that_becomes_free_in_the_repeated_call() -> None:
+    steps = [0]
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        steps[0] += 1
+        return x * steps[0]
+
+    entry = run(counts, (torch.randn(4),), max_recompiles=0, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+    assert of(entry).compiled > 0
+
+
+def test_eager_frames_behind_a_break_that_cannot_be_told_are_no_held_lane() -> None:
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.said = nn.Sequential(*layers()), "a"
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.said += "a"
+            return self.block(x.sin()) * len(self.said)
+
+    entry = run(Grows(), max_recompiles=9)
+
+    assert entry.verdict == "unverified"
+    assert measured(entry).doubts == (
+        "what ran eager beside the graph breaks is not known: a repeated call compiles again",
+    )
+
+
 def test_a_call_that_raises_the_next_time_tells_nothing() -> None:
     calls: list[int] = []
 
