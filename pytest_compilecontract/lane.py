@@ -259,7 +259,7 @@ class CompileLane:
                 f"a {type(target).__name__} made by {maker} is no target of torch.compile: "
                 "give compile_lane the module or function that it was made from"
             )
-        if isinstance(target, torch.nn.Module) and any(is_lazy(each) for each in target.parameters()):
+        if isinstance(target, torch.nn.Module) and any(map(is_lazy, (*target.parameters(), *target.buffers()))):
             raise UsageError("the module has parameters without a shape yet (lazy ones): call it once before")
         if is_compiled(target):
             raise UsageError("the target is compiled already; give compile_lane the eager function or module")

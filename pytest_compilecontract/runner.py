@@ -399,6 +399,10 @@ class Runner:
         measured = with_facts(measured, facts)
         if operators is None:
             measured = _without(measured, "operators_run", untold)
+            if measured.graph_breaks and trail.error is None and not isinstance(program, Body):
+                # Behind a break whole frames may run eager, and the limit on eager frames would not see them.
+                doubt = f"what ran eager beside the graph breaks is not known: {untold}"
+                measured = replace(measured, doubts=(*measured.doubts, doubt))
         if self._limits.capture_targets is not None:
             found = capture_targets(self._limits.capture_targets, measuring.ledger.classes())
             measured = replace(measured, capture_targets=found)

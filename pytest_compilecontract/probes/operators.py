@@ -43,6 +43,8 @@ QUIET = {"KINETO_LOG_LEVEL": "6"}
 # What Dynamo's code for a frame calls beside functions of torch/_dynamo: a number that became an input of the graph is
 # made a tensor (torch/_dynamo/codegen.py, `make_call_generated_code`).
 CALLED_BY_DYNAMO = (("/torch/__init__.py", "_as_tensor_fullprec"),)
+# How often a call is made at most, to be one that compiles nothing.
+CALLS = 3
 # Frames that only lead to a module's forward.
 _CALLS_A_MODULE = ("_wrapped_call_impl", "_call_impl", "inner", "__call__")
 
@@ -69,6 +71,8 @@ class _Frame:
 
 
 Seen = list[tuple[str, tuple[_Frame, ...]]]
+# What each line of a frame calls, by the frame's number and the line: functions of Python's, and operators.
+Callees = dict[tuple[int, int], int]
 
 
 def marked(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,19 +104,17 @@ def operators_of(
     for tap in MARKED_BY:
         if tap in ledger.missing:
             raise Untold(ledger.missing[tap])
-    attempts = len(ledger.attempts)
     recording = _Recording(ledger, modules)
     found: Seen = []
+    made: Callees = {}
     for with_stack in (False, True):
-        ran, roots = recording.of(step, with_stack=with_stack)
-        if len(ledger.attempts) > attempts:
-            raise Untold("a repeated call compiles again")
-        graphs, found = _with_frames(roots) if with_stack else _without_frames(roots)
+        ran, roots = recording.steady(step, with_stack=with_stack)
+        graphs, found, made = _with_frames(roots) if with_stack else (*_without_frames(roots), {})
         if graphs != len(ran):
             raise Untold(f"torch's profiler saw {graphs} of {len(ran)} compiled graphs: some ran in another thread")
         if not found:
             break
-    return _Told(ledger, paths, modules).operators(found, ran)
+    return _Told(ledger, paths, modules).operators(found, made, ran)
 
 
 def _record() -> Callable[[str], Any]:
@@ -131,7 +133,16 @@ class _Recording:
         self._ledger = ledger
         self._modules = modules
 
-    def of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Any]]:
+    def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Any]]:
+        """The first call that compiles nothing: a number that moves from call to call is free after some of them."""
+        for _ in range(CALLS):
+            attempts = len(self._ledger.attempts)
+            recorded = self._of(step, with_stack=with_stack)
+            if len(self._ledger.attempts) == attempts:
+                return recorded
+        raise Untold("a repeated call compiles again")
+
+    def _of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Any]]:
         record = _record()
         ran: list[tuple[Graph, str]] = []
 
@@ -212,18 +223,22 @@ def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
         name = event.name if event.typed[0].name == "TorchOp" else ""
         if name == MARK:
             graphs += 1
-        elif inside and _is_operator(name):
+        elif inside and name and _is_operator(event):
             found.append((name, ()))
         elif name != LOOKUP:
             pending += [(each, inside or name == TARGET) for each in event.children]
     return graphs, found
 
 
-def _with_frames(roots: list[Any]) -> tuple[int, Seen]:
-    """The same, with the Python frames from the compiled callable on that each operator was asked for in."""
+def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
+    """The same, with the Python frames from the compiled callable on that each operator was asked for in.
+
+    And how much each line of them calls, with operators or without: a graph break may be one that asks for none.
+    """
     entrances = _entrances()
     graphs, calls = 0, 0
     found: Seen = []
+    made: Callees = {}
     # An event, the frames around it, from which of them on they are in a compiled callable, and whether it is Dynamo's
     # code that comes next.
     pending: list[tuple[Any, tuple[_Frame, ...], int | None, bool]] = [(root, (), None, False) for root in roots]
@@ -235,9 +250,10 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen]:
             graphs += name == MARK
             if name in (MARK, LOOKUP):
                 continue
-            if _is_operator(name):
+            if _is_operator(event):
                 if depth is not None:
                     found.append((name, frames[depth:]))
+                    _count_call(made, frames)
                 continue
             dynamos = name.startswith(REGION)
         elif tag.name in ("PyCall", "PyCCall"):
@@ -245,16 +261,27 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen]:
             if tag.name == "PyCall":
                 calls += 1
                 frame = _frame(calls, fields, dynamos=dynamos)
+                if frame.name != "__getattr__":  # a module's own, on the way to what is called
+                    _count_call(made, frames)
                 frames = (*frames, frame)
                 if (frame.file, frame.name) in entrances:
                     depth = len(frames)
             dynamos = False
         pending += [(each, frames, depth, dynamos) for each in reversed(event.children)]
-    return graphs, found
+    return graphs, found, made
 
 
-def _is_operator(name: str) -> bool:
-    return "::" in name and not name.startswith(("autograd::", "profiler::"))
+def _count_call(made: Callees, frames: tuple[_Frame, ...]) -> None:
+    if frames:
+        line = (frames[-1].number, frames[-1].line)
+        made[line] = made.get(line, 0) + 1
+
+
+def _is_operator(event: Any) -> bool:
+    """Whether a span is an operator's; what people name by `record_function` may look like one."""
+    if event.typed[1].scope.name == "USER_SCOPE":
+        return False
+    return "::" in event.name and not event.name.startswith(("autograd::", "profiler::"))
 
 
 def _at_line(frames: tuple[_Frame, ...], line: int) -> tuple[_Frame, ...]:
@@ -302,7 +329,7 @@ class _Told:
         for code in codes:
             self._known[code.co_filename, code.co_name] |= {code.co_firstlineno, *_lines_of(code)}
 
-    def operators(self, found: Seen, ran: list[tuple[Graph, str]]) -> StepOperators:
+    def operators(self, found: Seen, callees: Callees, ran: list[tuple[Graph, str]]) -> StepOperators:
         groups: dict[tuple[Any, ...], Counter[str]] = {}
         modules: dict[str, list[int]] = {}
         lines: dict[str, list[int]] = {}
@@ -310,10 +337,7 @@ class _Told:
         def count(of: dict[str, list[int]], key: str, place: int, by: int = 1) -> None:
             of.setdefault(key, [0, 0])[place] += by
 
-        callees: dict[tuple[int, int], set[int]] = {}
-        for _, frames in found:
-            for caller, callee in itertools.pairwise(frames):
-                callees.setdefault((caller.number, caller.line), set()).add(callee.number)
+        found = [each for each in found if not _is_plumbing(each[1])]
         for name, frames in found:
             why, frame = self._why(frames, callees)
             place = self._place(frames)
@@ -344,14 +368,13 @@ class _Told:
             ),
         )
 
-    def _why(
-        self, frames: tuple[_Frame, ...], callees: Mapping[tuple[int, int], set[int]]
-    ) -> tuple[WhyEager, _Frame | None]:
-        """Why an operator ran eager, and the frame that did. `callees` are the calls made by each line of a frame."""
+    def _why(self, frames: tuple[_Frame, ...], callees: Callees) -> tuple[WhyEager, _Frame | None]:
+        """Why an operator ran eager, and the frame that did."""
         start = max((at for at, each in enumerate(frames) if each.dynamos), default=-1)
         inner = frames[start + 1 :]
-        if start >= 0 and all(map(_is_dynamos_own, inner)):
-            # Called by Dynamo's code for the frame: what a graph break stands for, or what puts results together.
+        if start >= 0 and (all(map(_is_dynamos_own, inner)) or _is_formatting(inner[0])):
+            # Called by Dynamo's code for the frame: what a graph break stands for, or what puts results together. The
+            # fields of an f-string are among these, at no line of the user's.
             return "graph break", None
         known = next((each for each in reversed(inner) if self._is_known(each)), None)
         if known is not None:
@@ -361,24 +384,29 @@ class _Told:
                 return "graph break", None
         return "skipped", next((each for each in inner if not _leads_to_module(each)), inner[-1])
 
-    def _stands_for(
-        self, frames: tuple[_Frame, ...], callees: Mapping[tuple[int, int], set[int]], *, dynamos: bool
-    ) -> bool:
+    def _stands_for(self, frames: tuple[_Frame, ...], callees: Callees, *, dynamos: bool) -> bool:
         """Whether a graph break stands for the very call that the first of these frames makes.
 
         A line may call several functions: none on the way to another graph break is meant, and in a frame that is not
-        Dynamo's code, such as a container's loop over its layers, none where the line makes more than one.
+        Dynamo's code, such as a container's loop over its layers, none where the line makes more than one, unless it is
+        a function that is disabled. A function that Dynamo does not follow (`checkpoint_sequential`, `eval`) may call
+        modules: these are no part of the break.
         """
         caller = frames[0]
         if (caller.file, caller.line) not in self._breaks:
             return False
-        callee = next((each for each in frames[1:] if not _leads_to_module(each)), None)
+        called = [*itertools.dropwhile(_leads_to_module, frames[1:])]
+        callee = called[0] if called else None
         if callee is not None and (
             # What is left of the frame after the break, not what broke it.
             callee.name.startswith(RESUME) or (caller.file, caller.line, callee.file, callee.name) in self._ways
         ):
             return False
-        return dynamos or len(callees.get((caller.number, caller.line), ())) <= 1
+        if callee is not None and _is_disabled(callee):
+            return True
+        if any(each.module for each in called[1:]):
+            return False
+        return dynamos or callees.get((caller.number, caller.line), 0) <= 1
 
     def _is_known(self, frame: _Frame) -> bool:
         """Whether another metric says already that the frame ran eager."""
@@ -443,8 +471,25 @@ def _lines_of(code: CodeType) -> set[int]:
 
 
 def _is_dynamos_own(frame: _Frame) -> bool:
-    file = frame.file.replace("\\", "/")
-    return "/torch/_dynamo/" in file or any(file.endswith(of) and frame.name == name for of, name in CALLED_BY_DYNAMO)
+    return "/torch/_dynamo/" in frame.file.replace("\\", "/")
+
+
+def _is_plumbing(frames: tuple[_Frame, ...]) -> bool:
+    """Whether Dynamo's code asked for the operator by itself: to call a graph, and for nothing in the program."""
+    return any(
+        caller.dynamos and callee.name == name and callee.file.replace("\\", "/").endswith(of)
+        for caller, callee in itertools.pairwise(frames)
+        for of, name in CALLED_BY_DYNAMO
+    )
+
+
+def _is_disabled(frame: _Frame) -> bool:
+    """Whether the frame is what `torch.compiler.disable` puts around a function."""
+    return frame.name == "_fn" and frame.file.replace("\\", "/").endswith("/torch/_dynamo/eval_frame.py")
+
+
+def _is_formatting(frame: _Frame) -> bool:
+    return frame.name == "__format__" and frame.file.replace("\\", "/").endswith("/torch/_tensor.py")
 
 
 def _leads_to_module(frame: _Frame) -> bool:

@@ -13,6 +13,8 @@ import torch
 from holding import hold, kept_limits, lane_of, measured
 from torch import nn
 from torch.nn import functional as F
+from torch.profiler import record_function
+from torch.utils.checkpoint import checkpoint_sequential
 
 from pytest_compilecontract.lanes import Lane
 from pytest_compilecontract.measurement import Measurement, StepOperators
@@ -260,6 +262,87 @@ def test_a_disabled_function_excuses_no_other_call_of_its_line() -> None:
     assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
 
 
+class Silent(nn.Module):
+    """A disabled layer that asks for no operator."""
+
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = x.shape
+        return x
+
+
+def test_a_disabled_layer_without_operators_excuses_nothing_beside_it() -> None:
+    entry = run(Net(nn.Sequential(nn.Linear(4, 4), Silent())), max_graph_breaks=1)
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped") == {"linear": 1}
+
+
+def test_disabled_layers_and_nothing_else_are_what_the_breaks_stand_for() -> None:
+    entry = run(Net(nn.Sequential(Disabled(), Disabled())))
+
+    assert entry.verdict == "held"
+    assert eager(entry, "graph break") == {"mul": 2}
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        pytest.param(lambda block, x: checkpoint_sequential(block, 1, x, use_reentrant=False), id="checkpoints"),
+        pytest.param(lambda block, x: eval("block(x)"), id="eval"),
+    ],
+)
+def test_a_break_stands_for_no_module_that_an_untraced_function_calls(through: Callable[..., Any]) -> None:
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    entry = run(lambda x: through(block, x.sin()).cos())
+
+    assert kept_limits(entry) == ("violated", {"max_eager_frames=0 (default)": 1})
+    assert eager(entry, "skipped") == {"linear": 1, "relu": 1}
+
+
+def in_a_field(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    print(f"{y.mean():.3f}")  # noqa: T201 - the break
+    return y.cos()
+
+
+def test_text_made_of_a_tensor_is_no_eager_frame() -> None:
+    entry = run(in_a_field)
+
+    assert entry.verdict == "held"
+    assert eager(entry, "graph break")["item"] >= 1
+
+
+def test_a_number_that_dynamo_makes_a_tensor_of_is_no_operator_of_the_program() -> None:
+    calls = [(torch.randn(4), 0.5 * step) for step in range(5)]
+
+    entry = run(lambda x, scale: (x * scale).sin(), *calls, max_graph_breaks=0, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+
+
+def test_a_span_that_the_program_names_is_no_operator() -> None:
+    class Labelled(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with record_function("net::stem"):
+                x = self.stem(x)
+            with record_function("net::block"):
+                return self.block(x)
+
+    def regions(compile_lane: Any) -> None:
+        def compile_block(model: Net) -> Net:
+            compile_lane.compile(model.block, in_place=True)
+            return model
+
+        compile_lane.run(Labelled(Double()), *((torch.randn(2, 4),),) * 3, compile_with=compile_block)
+
+    entry = hold(regions, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+    assert (of(entry).compiled, of(entry).eager) == (1, 0)
+
+
 def test_a_frame_that_had_nothing_to_compile_in_its_first_call() -> None:
     def late(x: torch.Tensor, more: bool) -> torch.Tensor:
         y = x.sin()
@@ -339,6 +422,37 @@ def test_a_call_that_compiles_again_tells_nothing() -> None:
     entry = run(Grows(), max_recompiles=9)
 
     assert unknown(measured(entry)) == "a repeated call compiles again"
+
+
+def test_a_number_that_becomes_free_in_the_repeated_call() -> None:
+    steps = [0]
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        steps[0] += 1
+        return x * steps[0]
+
+    entry = run(counts, (torch.randn(4),), max_recompiles=0, max_eager_ops=0)
+
+    assert entry.verdict == "held"
+    assert of(entry).compiled > 0
+
+
+def test_eager_frames_behind_a_break_that_cannot_be_told_are_no_held_lane() -> None:
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.said = nn.Sequential(*layers()), "a"
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.said += "a"
+            return self.block(x.sin()) * len(self.said)
+
+    entry = run(Grows(), max_recompiles=9)
+
+    assert entry.verdict == "unverified"
+    assert measured(entry).doubts == (
+        "what ran eager beside the graph breaks is not known: a repeated call compiles again",
+    )
 
 
 def test_a_call_that_raises_the_next_time_tells_nothing() -> None:
