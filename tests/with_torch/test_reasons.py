@@ -436,7 +436,7 @@ def what_died_and_a_dtype():
 
 def seen_in(run: Callable[[], object]) -> Measurement:
     with isolated(None):
-        measuring = Measuring(Paths(Path(__file__).parent), backend="eager")
+        measuring = Measuring(Paths(Path(__file__).parent))
         with measuring:
             run()
         return measuring.measurement()
