@@ -322,6 +322,20 @@ def test_a_number_that_dynamo_makes_a_tensor_of_is_no_operator_of_the_program() 
     assert entry.verdict == "held"
 
 
+@pytest.mark.parametrize("lane", ["aot", "inductor"])
+def test_a_compiled_backward_within_a_call_did_not_run_eager(lane: str) -> None:
+    linear = nn.Linear(4, 4)
+
+    def gradients(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss = linear(x).pow(2).mean()
+        return torch.autograd.grad(loss, list(linear.parameters()))
+
+    entry = run(gradients, lane=lane)
+
+    assert entry.verdict == "held"
+    assert eager(entry) in ({}, {"ones_like": 1})
+
+
 def test_a_span_that_the_program_names_is_no_operator() -> None:
     class Labelled(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
