@@ -222,6 +222,7 @@ def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
             graphs += 1
         elif inside and name and _is_operator(event):
             found.append((name, ()))
+            graphs += _graphs_below(event)
         elif name != LOOKUP:
             pending += [(each, inside or name == TARGET) for each in event.children]
     return graphs, found
@@ -251,6 +252,7 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
                 if depth is not None:
                     found.append((name, frames[depth:]))
                     _count_call(made, frames)
+                graphs += _graphs_below(event)
                 continue
             dynamos = name.startswith(REGION)
         elif tag.name in ("PyCall", "PyCCall"):
@@ -266,6 +268,17 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
             dynamos = False
         pending += [(each, frames, depth, dynamos) for each in reversed(event.children)]
     return graphs, found, made
+
+
+def _graphs_below(event: Any) -> int:
+    """The compiled graphs that ran within an operator: one that is written in Python may be compiled itself."""
+    graphs = 0
+    pending = list(event.children)
+    while pending:
+        below = pending.pop()
+        graphs += below.name == MARK
+        pending += below.children
+    return graphs
 
 
 def _count_call(made: Callees, frames: tuple[_Frame, ...]) -> None:

@@ -415,6 +415,18 @@ def test_regions_compiled_by_the_project_leave_the_rest_to_eager_on_purpose() ->
     assert of(entry).modules == {"block": (1, 0)}
 
 
+def test_a_graph_within_an_operator_that_is_written_in_python() -> None:
+    with torch.library._scoped_library("compilecontract_test", "FRAGMENT") as library:
+        library.define("cosine(Tensor x) -> Tensor")
+        library.impl("cosine", lambda x: x.cos(), "CPU")
+
+        entry = run(lambda x: torch.ops.compilecontract_test.cosine(x.sin()) * 2, max_graph_breaks=1)
+
+    assert entry.verdict == "held"
+    assert eager(entry) == {"compilecontract_test::cosine": 1}
+    assert of(entry).compiled == 3
+
+
 # Where it cannot be told
 
 
