@@ -43,6 +43,8 @@ QUIET = {"KINETO_LOG_LEVEL": "6"}
 # What Dynamo's code for a frame calls beside functions of torch/_dynamo: a number that became an input of the graph is
 # made a tensor (torch/_dynamo/codegen.py, `make_call_generated_code`).
 CALLED_BY_DYNAMO = (("/torch/__init__.py", "_as_tensor_fullprec"),)
+# Whose code runs a compiled backward.
+AOTAUTOGRAD = "/torch/_functorch/_aot_autograd/"
 # How often a call is made at most, to be one that compiles nothing.
 CALLS = 3
 # Frames that only lead to a module's forward.
@@ -225,6 +227,7 @@ def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
             graphs += 1
         elif inside and name and _is_operator(event):
             found.append((name, ()))
+            graphs += _graphs_below(event)
         elif name != LOOKUP:
             pending += [(each, inside or name == TARGET) for each in event.children]
     return graphs, found
@@ -254,6 +257,7 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
                 if depth is not None:
                     found.append((name, frames[depth:]))
                     _count_call(made, frames)
+                graphs += _graphs_below(event)
                 continue
             dynamos = name.startswith(REGION)
         elif tag.name in ("PyCall", "PyCCall"):
@@ -269,6 +273,17 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
             dynamos = False
         pending += [(each, frames, depth, dynamos) for each in reversed(event.children)]
     return graphs, found, made
+
+
+def _graphs_below(event: Any) -> int:
+    """The compiled graphs that ran within an operator: one that is written in Python may be compiled itself."""
+    graphs = 0
+    pending = list(event.children)
+    while pending:
+        below = pending.pop()
+        graphs += below.name == MARK
+        pending += below.children
+    return graphs
 
 
 def _count_call(made: Callees, frames: tuple[_Frame, ...]) -> None:
@@ -475,8 +490,11 @@ def _is_dynamos_own(frame: _Frame) -> bool:
 
 
 def _is_plumbing(frames: tuple[_Frame, ...]) -> bool:
-    """Whether Dynamo's code asked for the operator by itself: to call a graph, and for nothing in the program."""
-    return any(
+    """Whether compiled code asked for the operator: Dynamo's, to call a graph, or that of a compiled backward.
+
+    A graph break may stand for a call of the backward (`torch.autograd.grad`), and no mark is around its graphs.
+    """
+    return any(AOTAUTOGRAD in each.file.replace("\\", "/") for each in frames) or any(
         caller.dynamos and callee.name == name and callee.file.replace("\\", "/").endswith(of)
         for caller, callee in itertools.pairwise(frames)
         for of, name in CALLED_BY_DYNAMO

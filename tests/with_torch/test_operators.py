@@ -322,6 +322,20 @@ def test_a_number_that_dynamo_makes_a_tensor_of_is_no_operator_of_the_program() 
     assert entry.verdict == "held"
 
 
+@pytest.mark.parametrize("lane", ["aot", "inductor"])
+def test_a_compiled_backward_within_a_call_did_not_run_eager(lane: str) -> None:
+    linear = nn.Linear(4, 4)
+
+    def gradients(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss = linear(x).pow(2).mean()
+        return torch.autograd.grad(loss, list(linear.parameters()))
+
+    entry = run(gradients, lane=lane)
+
+    assert entry.verdict == "held"
+    assert eager(entry) in ({}, {"ones_like": 1})
+
+
 def test_a_span_that_the_program_names_is_no_operator() -> None:
     class Labelled(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -399,6 +413,18 @@ def test_regions_compiled_by_the_project_leave_the_rest_to_eager_on_purpose() ->
 
     assert entry.verdict == "held"
     assert of(entry).modules == {"block": (1, 0)}
+
+
+def test_a_graph_within_an_operator_that_is_written_in_python() -> None:
+    with torch.library._scoped_library("compilecontract_test", "FRAGMENT") as library:
+        library.define("cosine(Tensor x) -> Tensor")
+        library.impl("cosine", lambda x: x.cos(), "CPU")
+
+        entry = run(lambda x: torch.ops.compilecontract_test.cosine(x.sin()) * 2, max_graph_breaks=1)
+
+    assert entry.verdict == "held"
+    assert eager(entry) == {"compilecontract_test::cosine": 1}
+    assert of(entry).compiled == 3
 
 
 # Where it cannot be told
