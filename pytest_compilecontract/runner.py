@@ -454,6 +454,18 @@ class Runner:
             return None, "the body of the test makes its own calls"
         if trail.error is not None:
             return None, "the run raised"
+        found, why = self._recorded(compiled, program, calls, state, measuring)
+        if found is None:
+            # What has come to its end, as an iterator, or grows with each call, begins anew.
+            self._start_anew(state)
+            randomness.put_back(self._start)
+            found, why = self._recorded(compiled, program, calls, state, measuring)
+        return found, why
+
+    def _recorded(
+        self, compiled: Any, program: Program, calls: Sequence[call], state: State, measuring: Measuring
+    ) -> tuple[StepOperators | None, str]:
+        """The operators of the last call, from the state that is; or None and why."""
         around = Surroundings(
             autocast=self._autocast, before_backward=lambda _: None, leaves=state.tensors, recorded=False
         )

@@ -282,7 +282,7 @@ def test_a_frontier_that_retreats_says_which_rung_and_why_and_nothing_of_other_c
     assert lane.verdict == "drifted"
     assert [(drift.metric, drift.before, drift.after) for drift in lane.drifts] == [("frontier", "aot", "capture")]
     assert lane.drifts[0].came == (Fact(where="rung aot", reason="max_graph_breaks=0: 1"),)
-    assert lane.rerun.endswith(f"--compile-contracts '{CONTRACT}[aot]'")
+    assert lane.rerun.endswith(f"--compile-contracts -- '{CONTRACT}[aot]'")
 
 
 def test_a_frontier_that_advances_is_an_improvement() -> None:
@@ -909,7 +909,7 @@ def test_the_command_of_a_test_that_is_only_observed_observes_it() -> None:
         lane="body", lane_settings={"backend": ""}, limits=OBSERVED.to_dict(), test="tests/test_a.py::test_b"
     )
 
-    assert rerun_command(entry) == "pytest --compile-contracts --contract-observe tests/test_a.py::test_b"
+    assert rerun_command(entry) == "pytest --compile-contracts --contract-observe -- tests/test_a.py::test_b"
 
 
 def test_an_observed_test_that_captured_nothing_before_and_after_is_held() -> None:

@@ -61,7 +61,6 @@ from .reasons import (
     inputs_of,
     leading,
     meaning_of,
-    names,
     taken_by,
 )
 from .source import Paths, file_of
@@ -630,7 +629,7 @@ class Ledger:
             return "wrapper"
         if became_free(lead, attempt.inputs, made.inputs if made is not None else Inputs()):
             return "dynamic"
-        if attempt.new_instance and names(attempt.first, lead.guard):
+        if attempt.new_instance:
             return "instance"
         return "guard"
 

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -435,19 +436,46 @@ def unknown(seen: Measurement) -> str:
     return seen.unmeasured["operators_run"]
 
 
-def test_a_call_that_compiles_again_tells_nothing() -> None:
-    class Grows(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = 1.5
+def counts_in(log: Path) -> Callable[[], int]:
+    """What counts calls where no pass puts it back."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.scale += 1
-            return x * (2 if str(self.scale) > "4" else 3)
+    @torch.compiler.disable
+    def count() -> int:
+        with log.open("a") as file:
+            file.write(".")
+        return log.stat().st_size
 
-    entry = run(Grows(), max_recompiles=9)
+    return count
+
+
+def test_a_call_that_compiles_again_tells_nothing(tmp_path: Path) -> None:
+    count = counts_in(tmp_path / "calls")
+
+    @torch.compiler.disable
+    def stamp() -> str:
+        return "x" * count()
+
+    def grows(x: torch.Tensor) -> torch.Tensor:
+        stamped = stamp()
+        return x * (2 if stamped > "4" else 3)
+
+    entry = run(grows, (torch.randn(4),), max_recompiles=9)
 
     assert unknown(measured(entry)) == "a repeated call compiles again"
+    assert entry.verdict == "unverified"
+    assert "what ran eager beside the graph breaks is not known" in entry.reason
+
+
+def test_an_iterator_that_has_come_to_its_end_begins_anew() -> None:
+    factors = iter([2.0, 3.0, 4.0])
+
+    def scales(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x * next(factors)
+
+    entry = run(scales, max_graph_breaks=9, max_recompiles=9, max_eager_frames=9)
+
+    assert measured(entry).operators_run is not None
 
 
 def test_a_number_that_becomes_free_in_the_repeated_call() -> None:
@@ -463,7 +491,7 @@ def test_a_number_that_becomes_free_in_the_repeated_call() -> None:
     assert of(entry).compiled > 0
 
 
-def test_eager_frames_behind_a_break_that_cannot_be_told_are_no_held_lane() -> None:
+def test_eager_frames_behind_a_break_are_told_from_the_start_where_each_call_compiles() -> None:
     class Grows(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -475,20 +503,17 @@ def test_eager_frames_behind_a_break_that_cannot_be_told_are_no_held_lane() -> N
 
     entry = run(Grows(), max_recompiles=9)
 
-    assert entry.verdict == "unverified"
-    assert measured(entry).doubts == (
-        "what ran eager beside the graph breaks is not known: a repeated call compiles again",
-    )
+    assert entry.verdict == "violated"
+    assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
 
 
-def test_a_call_that_raises_the_next_time_tells_nothing() -> None:
-    calls: list[int] = []
+def test_a_call_that_raises_the_next_time_tells_nothing(tmp_path: Path) -> None:
+    count = counts_in(tmp_path / "calls")
 
     def refuses(x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()
-        if len(calls) == 3:
+        # Eager, eager again, in float64 and compiled.
+        if count() > 4 * 3:
             raise ValueError("no more")
-        calls.append(1)
         return x.sin()
 
     entry = run(refuses)

@@ -161,7 +161,7 @@ def test_measured_at_the_end(compile_lane, measures_at_the_end):
 
 
 def test_is_wrong(compile_lane):
-    compile_lane.run(whole, X)
+    compile_lane.run(whole, 3)
 
 
 def test_raises_in_eager_too(compile_lane):
@@ -436,7 +436,7 @@ def test_a_skip_inside_is_unmeasured(plain: Ran) -> None:
         ("test_with_a_fixture_that_breaks_down", "the test failed in teardown: RuntimeError: no end today"),
         (
             "test_is_wrong",
-            "the test failed in call: Failed: compile_lane.run: call 0 is 'Tensor' (a tuple of arguments or "
+            "the test failed in call: Failed: compile_lane.run: call 0 is 'int' (a tuple of arguments or "
             "call(...) would do, as `(x,)`)",
         ),
     ],
