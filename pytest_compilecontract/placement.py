@@ -13,6 +13,9 @@ from . import numerics
 from .calls import call
 from .state import State
 
+# `tensor.data = other` changes the dtype of such a tensor alone, and not its values (seen on torch 2.13).
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
 
 @contextlib.contextmanager
 def placed(
@@ -33,12 +36,30 @@ def placed(
         return
     learned = [*itertools.chain.from_iterable((*each.parameters(), *each.buffers()) for each in state.modules)]
     with contextlib.ExitStack() as undo:
+        for module in itertools.chain.from_iterable(each.modules() for each in state.modules):
+            undo.enter_context(_replaced(vars(module)["_buffers"], device_to, own_dtype))
         for tensor in learned or own:
+            if tensor.layout in COMPRESSED:
+                continue
             undo.enter_context(_moved(tensor, device_to if learned else None, own_dtype))
         # All at once: what the arguments of one call share with those of another, they still share.
         arguments = [(each.args, each.kwargs) for each in calls]
         moved = numerics.moved(arguments, device=device_to, dtype=dtype)
         yield tuple(call(*args, **kwargs) for args, kwargs in moved)
+
+
+@contextlib.contextmanager
+def _replaced(
+    buffers: dict[str, torch.Tensor | None], device: torch.device | None, dtype: torch.dtype | None
+) -> Iterator[None]:
+    """Another tensor in the place of each buffer that cannot be given other data, as nn.Module.to does with buffers."""
+    own = {name: each for name, each in buffers.items() if each is not None and each.layout in COMPRESSED}
+    for name, each in own.items():
+        buffers[name] = each.to(device or each.device, dtype if dtype and each.is_floating_point() else each.dtype)
+    try:
+        yield
+    finally:
+        buffers.update(own)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, vjp
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.lanes import Lane
 from pytest_compilecontract.numerics import Copies, wide
 from pytest_compilecontract.state import NotWide, State
 
@@ -399,3 +400,35 @@ def test_a_tensor_is_no_list_of_batches() -> None:
         lane.train(nn.Linear(16, 4), torch.randn(3, 4, 16))
 
     assert str(caught.value) == "compile_lane.train takes a list of batches, got 'Tensor'"
+
+
+@pytest.mark.parametrize("layout", ["to_sparse_csr", "to_sparse_csc"])
+def test_a_compressed_buffer_gets_the_dtype_of_the_lane_and_is_put_back(layout: str) -> None:
+    class Mixes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            self.register_buffer("adjacency", getattr(torch.eye(3), layout)())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).relu(), self.mix(x)
+
+        @torch.compiler.disable
+        def mix(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(self.adjacency.values().dtype)
+            return (self.adjacency.to_dense() @ x).sin()
+
+    seen: list[torch.dtype] = []
+    model = Mixes()
+    before = model.adjacency
+
+    entry = hold(
+        lambda it: it.run(model, *[(torch.ones(3, 3),)] * 2),
+        lane=Lane(name="double", backend="aot_eager", dtype="float64"),
+        max_graph_breaks=1,
+    )
+
+    assert entry.verdict == "held", entry.reason
+    assert set(seen) == {torch.float64}
+    assert model.adjacency is before
+    assert before.values().dtype == torch.float32
