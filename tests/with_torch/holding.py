@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,16 @@ def hold_contract(contract: Callable[..., Any], *, lane: str | Lane = "aot", **a
         if mark.name == "compile_contract":
             limits |= mark.kwargs
     limits.pop("lanes", None)
-    return hold(lambda compile_lane: contract(compile_lane=compile_lane, **arguments), lane=lane, **limits)
+
+    def body(compile_lane: CompileLane) -> None:
+        if "compile_lane" in inspect.signature(contract).parameters:
+            contract(compile_lane=compile_lane, **arguments)
+            return
+        # It compiles by itself.
+        with compile_lane.observe():
+            contract(**arguments)
+
+    return hold(body, lane=lane, **limits)
 
 
 def measured(entry: Entry) -> Measurement:
