@@ -546,7 +546,7 @@ class Ledger:
         return tuple(self._recompile(each) for each in self.attempts if each.after_reset)
 
     def graph_breaks(self) -> tuple[GraphBreak, ...]:
-        return merge_breaks([self._graph_break(each) for each in self.broken()])
+        return merge_breaks([self.break_of(each) for each in self.broken()])
 
     def broken(self) -> list[Attempt]:
         """Attempts that ended with a graph break; a break under fullgraph is an error instead."""
@@ -651,12 +651,9 @@ class Ledger:
 
     def break_of(self, attempt: Attempt) -> GraphBreak:
         """The graph break that an attempt ended with."""
-        return self._graph_break(attempt)
-
-    def _graph_break(self, attempt: Attempt) -> GraphBreak:
         assert attempt.broke is not None
         if attempt.caller is not None:
-            return replace(self._graph_break(attempt.caller), whole_frame=not attempt.installed)
+            return replace(self.break_of(attempt.caller), whole_frame=not attempt.installed)
         message = parse_message(self._paths.text(attempt.broke.message))
         frames = list(attempt.broke.stack)
         place = self._innermost([file for file, *_ in frames])
@@ -690,7 +687,7 @@ class Ledger:
         frame = self._frame(attempt)
         error = attempt.error
         if attempt.excused and error is not None:
-            told = self._graph_break(attempt).reason if attempt.broke is not None else _first_line(error)
+            told = self.break_of(attempt).reason if attempt.broke is not None else _first_line(error)
             return EagerFrame(
                 frame=frame,
                 cause="raises in eager too",
@@ -709,7 +706,7 @@ class Ledger:
             )
         backend = backend_error(error, self._paths)
         at = f" ({backend.at})" if backend is not None and backend.at else ""
-        broke = self._graph_break(attempt) if attempt.broke is not None else None
+        broke = self.break_of(attempt) if attempt.broke is not None else None
         if broke is not None and not attempt.fullgraph:
             return EagerFrame(
                 frame=frame,
