@@ -22,6 +22,7 @@ from .rule import (
     Tolerance,
     Values,
     allowed_by,
+    broadcast,
     chunks,
     difference,
     floor_of,
@@ -452,13 +453,18 @@ def _values(
     gold = place.gold if isinstance(place.gold, TensorLeaf) and tolerance.method == "fp64" else None
     if gold is not None and (gold.shape != eager.shape or is_complex(gold) != is_complex(eager)):
         gold = None
+    # A run may have expanded a tensor that another wrote out: an element has one place in all of them.
+    sides = [compiled.data, eager.data, again.data]
+    if gold is not None and gold.data is not None:
+        sides.append(gold.data)
+    compiled_data, eager_data, again_data, *of_gold = broadcast(*sides)
     return Values(
         at=place.at,
         kind=_kind(place, eager, compiled),
-        compiled=compiled.data,
-        eager=eager.data,
-        again=again.data,
-        gold=gold.data if gold else None,
+        compiled=compiled_data,
+        eager=eager_data,
+        again=again_data,
+        gold=of_gold[0] if of_gold else None,
         slack=torch.zeros(1, device="cpu") if slack is None else slack,
         size=place.size if gold or tolerance.method == "fp64" else size_of(eager.data),
         group_size=place.group_size,

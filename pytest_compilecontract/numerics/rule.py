@@ -447,10 +447,10 @@ def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 def _real(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tensors of one shape; a complex one has its two parts as a last dimension."""
     parts = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in tensors]
-    return _broadcast(*parts)
+    return broadcast(*parts)
 
 
-def _broadcast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def broadcast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
 
 
@@ -487,7 +487,7 @@ def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if one.dtype != other.dtype:
         common = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
         return _differing(one.to(common), other.to(common))
-    ours, theirs = _broadcast(_bits(one), _bits(other))
+    ours, theirs = broadcast(_bits(one), _bits(other))
     differs = ours != theirs
     return differs.any(-1) if one.is_complex() else differs
 
@@ -532,9 +532,8 @@ def _part(flat: int, values: Values) -> str:
 
 
 def _index(flat: int, values: Values) -> str:
-    shape = _broadcast(values.compiled, values.eager, values.reference)[0].shape
     index = []
-    for size in reversed(shape):
+    for size in reversed(values.eager.shape):
         index.append(flat % size)
         flat //= size
     return str(index[::-1])

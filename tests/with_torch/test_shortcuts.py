@@ -83,7 +83,9 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
         for values in (base, variant(floor), base if draw(st.integers(0, 3)) else variant(floor))
     )
     wide = torch.complex128 if dtype.is_complex else dtype if dtype in DISCRETE else torch.float64
-    gold = tensor(variant(floor), shape, wide) if draw(st.booleans()) else None
+    gold = laid_out(tensor(variant(floor), shape, wide), draw(st.sampled_from(["plain", how])))
+    if draw(st.booleans()):
+        gold = None
     if draw(st.integers(0, 19)) == 0 and dtype in FLOATS:
         compiled = compiled.to(torch.float64)
     given: dict[str, Any] = {"method": draw(st.sampled_from(METHODS))}
@@ -120,10 +122,15 @@ OVERFLOW = {
     name: torch.tensor([1e200, value], dtype=torch.float64)
     for name, value in (("eager", 1e200), ("again", 1e200), ("compiled", 3.0), ("gold", 1e200))
 } | {"group": "grad", "method": "fp64"}
+EXPANDED = {
+    name: torch.tensor([value], dtype=torch.float16).expand(4)
+    for name, value in (("eager", math.nan), ("again", math.nan), ("compiled", math.inf))
+} | {"gold": torch.tensor([math.nan, 1.0, math.nan, math.nan]), "group": "output", "method": "fp64"}
 
 
 @settings(max_examples=600, deadline=None)
 @example(values=ONE_NAN)
+@example(values=EXPANDED)
 @example(values=OVERFLOW)
 @given(values=runs())
 def test_no_shortcut_answers_otherwise_than_the_rule(values: dict[str, Any]) -> None:
@@ -148,6 +155,7 @@ def kind_of_number(value: float) -> str:
 
 @settings(max_examples=600, deadline=None)
 @example(values=ONE_NAN)
+@example(values=EXPANDED)
 @given(values=runs())
 def test_nan_and_inf_that_eager_has_not_are_a_difference(values: dict[str, Any]) -> None:
     eager, compiled, again = ([*map(kind_of_number, parts(values[name]).reshape(-1).tolist())] for name in (
