@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_compilecontract.measurement import Speed
-from pytest_compilecontract.probes import kernels, speed
+from pytest_compilecontract.facts.measurement import Speed
+from pytest_compilecontract.measure.probes import kernels, speed
 
 LANES: dict[str, dict[str, Any]] = {"inductor": {}, "cudagraphs": {"mode": "reduce-overhead"}}
 MIB = 1024 * 1024

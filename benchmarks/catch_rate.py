@@ -38,9 +38,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "corpus")]
 
 from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, Lane, lay_out, read_cases  # noqa: E402
 
-from pytest_compilecontract.drift import LaneComparison, compare  # noqa: E402
+from pytest_compilecontract.compare.drift import LaneComparison, compare  # noqa: E402
 from pytest_compilecontract.errors import ReceiptError  # noqa: E402
-from pytest_compilecontract.receipt import Entry, Receipt, read_receipt  # noqa: E402
+from pytest_compilecontract.facts.receipt import Entry, Receipt, read_receipt  # noqa: E402
 
 PYTEST_TORCH = "pytest-torch==1.1.1"
 # Inductor compiles shifted windows in a minute on a free core, and in several on a busy one.

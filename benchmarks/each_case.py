@@ -21,9 +21,6 @@ import pytest
 import torch
 import torch._dynamo
 
-import pytest_compilecontract.hooks
-import pytest_compilecontract.lane  # noqa: F401 - imported once, for all forks
-
 STEP = 0.02
 
 

@@ -40,10 +40,10 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.baseline import DEFAULTS, read_baseline
+from pytest_compilecontract.baselines.baseline import DEFAULTS, read_baseline
 from pytest_compilecontract.cli import main as compilecontract
 from pytest_compilecontract.errors import ContractError
-from pytest_compilecontract.receipt import read_receipt
+from pytest_compilecontract.facts.receipt import read_receipt
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TESTS = 8
@@ -221,9 +221,6 @@ def main() -> int:
     # Once, for all that are forked.
     import torch
     import torch._dynamo
-
-    import pytest_compilecontract.hooks
-    import pytest_compilecontract.lane  # noqa: F401
 
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
     torch._dynamo.reset()

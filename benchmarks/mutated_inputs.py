@@ -39,19 +39,21 @@ from types import FrameType
 from typing import Any
 from xml.etree import ElementTree
 
-from pytest_compilecontract import baseline, journal, receipt
-from pytest_compilecontract.cli import _rendered
-from pytest_compilecontract.drift import compare
+from pytest_compilecontract.baselines import baseline
+from pytest_compilecontract.cli.main import _rendered
+from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.matrix import matrix
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY, read_policy
+from pytest_compilecontract.compare.waivers import read_waivers
 from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.escaping import printed
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.matrix import matrix
-from pytest_compilecontract.policy import DEFAULT_POLICY, read_policy
+from pytest_compilecontract.facts import receipt
+from pytest_compilecontract.files import journal
+from pytest_compilecontract.plugin.settings import project_lanes
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines
 from pytest_compilecontract.report.terminal import row_of, summary_lines
-from pytest_compilecontract.settings import project_lanes
-from pytest_compilecontract.waivers import read_waivers
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 2.0

@@ -28,10 +28,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_compilecontract.drift import compare
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.matrix import matrix
-from pytest_compilecontract.measurement import (
+from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.matrix import matrix
+from pytest_compilecontract.facts.measurement import (
     Call,
     EagerFrame,
     GraphBreak,
@@ -41,7 +41,7 @@ from pytest_compilecontract.measurement import (
     Recompile,
     StateChange,
 )
-from pytest_compilecontract.receipt import Entry, Environment, Receipt, read_receipt, write_receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, read_receipt, write_receipt
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown

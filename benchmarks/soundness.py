@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_compilecontract.plant.faults import FAULTS, KNOWN
-from pytest_compilecontract.plant.outcome import Planted
-from pytest_compilecontract.receipt import Entry, Receipt, read_receipt
+from pytest_compilecontract.facts.faults import FAULTS, KNOWN
+from pytest_compilecontract.facts.planted import Planted
+from pytest_compilecontract.facts.receipt import Entry, Receipt, read_receipt
 from pytest_compilecontract.wording import counted
 
 ROOT = Path(__file__).parent.parent

@@ -22,7 +22,7 @@ from contracts.test_timm import made as made_of_timm
 from contracts.test_transformers import DECODER, WIDTH, WORDS, bamba, bert, llama, mamba2, qwen3_moe, t5
 from contracts.test_transformers import made as made_of_transformers
 from pytest_compilecontract import call, compile_contract
-from pytest_compilecontract.lane import CompileLane
+from pytest_compilecontract.measure.compile_lane import CompileLane
 
 MANY = 1000
 ASKS_NOTHING: dict[str, Any] = {"max_eager_frames": MANY, "min_ops_captured": 0, "allow_recompile_limit": True}

@@ -17,17 +17,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_compilecontract.baseline import kept_entry
-from pytest_compilecontract.bump import KEPT, Bench, Side, claimed
-from pytest_compilecontract.checkout import checkout_of
-from pytest_compilecontract.children import ended_by_sigterm
-from pytest_compilecontract.environments import Uv, uv_program
+from pytest_compilecontract.baselines.baseline import kept_entry
+from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.errors import ContractError
-from pytest_compilecontract.matrix import matrix
-from pytest_compilecontract.progress import Progress
-from pytest_compilecontract.receipt import Receipt, write_receipt
+from pytest_compilecontract.facts.receipt import Receipt, write_receipt
+from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
-from pytest_compilecontract.requirements import specs_from, wanted
+from pytest_compilecontract.upgrade.bump import KEPT, Bench, Side, claimed
+from pytest_compilecontract.upgrade.checkout import checkout_of
+from pytest_compilecontract.upgrade.environments import Uv, uv_program
+from pytest_compilecontract.upgrade.progress import Progress
+from pytest_compilecontract.upgrade.requirements import specs_from, wanted
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = ("test", "models")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import UsageError
+from pytest_compilecontract.errors import UsageError
 
 
 class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=None)

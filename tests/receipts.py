@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_compilecontract.contract import Violation
-from pytest_compilecontract.frontier import Frontier, Step, StepVerdict
-from pytest_compilecontract.measurement import (
+from pytest_compilecontract.compare.policy import BANDED, METRICS, Metric
+from pytest_compilecontract.facts.ladder import Frontier, Step, StepVerdict
+from pytest_compilecontract.facts.measurement import (
     Call,
     CompileFailure,
     CudaGraphs,
@@ -29,8 +29,8 @@ from pytest_compilecontract.measurement import (
     StepKernels,
     StepOperators,
 )
-from pytest_compilecontract.policy import BANDED, METRICS, Metric
-from pytest_compilecontract.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.judge.contract import Violation
 
 OLD = Environment(torch="2.11.0", triton="3.6.0", device="A processor", python="3.11.7", commit="a" * 40, dirty=False)
 NEW = replace(OLD, torch="2.15.0", triton="3.9.0")

@@ -28,7 +28,7 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.baseline import (
+from pytest_compilecontract.baselines.baseline import (
     Baseline,
     BaselineLane,
     Baselines,
@@ -44,12 +44,12 @@ from pytest_compilecontract.baseline import (
     schema_json,
     to_json,
 )
-from pytest_compilecontract.drift import compare
+from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.policy import Policy
-from pytest_compilecontract.receipt import Entry, Environment, defaults_key, fingerprint
-from pytest_compilecontract.report.history import drift_text
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Environment, defaults_key, fingerprint
+from pytest_compilecontract.report.baselines import drift_text
 
 MIDDLE = replace(OLD, torch="2.13.0")
 FILE = "contracts/baselines/torch2.11-cpu/tests/test_block.json"

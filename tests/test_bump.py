@@ -25,9 +25,9 @@ from upgrades import (
     started,
 )
 
-from pytest_compilecontract import bump as command
-from pytest_compilecontract.cli import main
-from pytest_compilecontract.receipt import Receipt, read_receipt
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.facts.receipt import Receipt, read_receipt
+from pytest_compilecontract.upgrade import bump as command
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")
 
@@ -105,7 +105,7 @@ def test_pytest_is_given_the_arguments_behind_the_dashes(bench: Bench) -> None:
     bumped(bench, HELD_OLD, HELD_NEW, "--", "-k", "block", "tests")
 
     (words,) = bench.pytest_calls(bench.folder / "new" / "python")
-    assert words[:4] == ["-m", "pytest", "-p", "pytest_compilecontract.events"]
+    assert words[:4] == ["-m", "pytest", "-p", "pytest_compilecontract.plugin.events"]
     assert {"--compile-contracts", "--continue-on-collection-errors", "--maxfail=0"} < set(words)
     assert words[-3:] == ["-k", "block", "tests"]
 
@@ -486,7 +486,7 @@ def test_without_uv_one_line_says_what_to_do(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(bench.folder))
-    monkeypatch.setattr("pytest_compilecontract.environments.sys.executable", str(bench.folder / "python"))
+    monkeypatch.setattr("pytest_compilecontract.upgrade.environments.sys.executable", str(bench.folder / "python"))
 
     code = main(["bump", "torch==2.12.1", "--from", "torch==2.11.0"])
 
@@ -625,7 +625,7 @@ def test_who_gives_up_leaves_nothing_running(bench: Bench, number: signal.Signal
     endless = a_run([{"event": "collected", "count": 2}, started("aot")], seconds=600)
     pythons = [bench.interpreter("old", a_plan("2.11.0", endless)), bench.interpreter("new", HELD_NEW)]
     words = ["bump", "--from-python", str(pythons[0]), "--python", str(pythons[1])]
-    package = Path(command.__file__).parent.parent
+    package = Path(command.__file__).parents[2]
     child = subprocess.Popen(
         [sys.executable, "-m", "pytest_compilecontract", *words],
         stdout=subprocess.PIPE,

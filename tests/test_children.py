@@ -18,7 +18,7 @@ HANGS = """\
 import sys
 from pathlib import Path
 
-from pytest_compilecontract import checking
+from pytest_compilecontract.cli import check as checking
 from pytest_compilecontract.cli import main
 
 CHILD = (
@@ -38,7 +38,7 @@ sys.exit(main(["check", "blocks:sample", *sys.argv[1:]]))
 DEADLINE = """\
 import os, signal, sys, time
 from pathlib import Path
-from pytest_compilecontract.children import ends_with
+from pytest_compilecontract.processes import ends_with
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 ends_with(os.getppid(), seconds=0.5, folder=Path(sys.argv[1]))
 time.sleep(600)

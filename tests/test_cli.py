@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.cli import main
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry, Environment, Receipt, to_json, write_receipt
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, to_json, write_receipt
 
 pytest.importorskip("jsonschema")
 

@@ -19,11 +19,11 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.drift import compare
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.measurement import Location
-from pytest_compilecontract.policy import Policy
-from pytest_compilecontract.receipt import Environment, Receipt, defaults_key
+from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.policy import Policy
+from pytest_compilecontract.facts.measurement import Location
+from pytest_compilecontract.facts.receipt import Environment, Receipt, defaults_key
 from pytest_compilecontract.report.comparison import MOST_GROUPS, WIDTH, answer_lines, comparison_lines
 
 HOSTILE = "\x1b]0;title\x07\x1b[31mred\x1b[0m\u202eleft\r\n\x00end"

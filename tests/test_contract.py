@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_compilecontract.contract import OBSERVED, Limits, Violation, doubts, judge, limits_from, verdict
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.measurement import (
+from pytest_compilecontract.facts.measurement import (
     Call,
     Difference,
     EagerFrame,
@@ -23,6 +22,7 @@ from pytest_compilecontract.measurement import (
     Recompile,
     StateChange,
 )
+from pytest_compilecontract.judge.contract import OBSERVED, Limits, Violation, doubts, judge, limits_from, verdict
 
 KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.contract import Limits, Violation, doubts, judge, undecided
-from pytest_compilecontract.lanes import BUILT_IN, Lane
-from pytest_compilecontract.measurement import (
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
+from pytest_compilecontract.facts.measurement import (
     NO_CUDA,
     NOT_ASKED,
     CaptureTargets,
@@ -26,6 +25,7 @@ from pytest_compilecontract.measurement import (
     Timing,
     combined,
 )
+from pytest_compilecontract.judge.contract import Limits, Violation, doubts, judge, undecided
 
 ADD = Location(file="model.py", line=12, function="forward", source="x.add_(1)")
 ITEM = Location(file="model.py", line=14, function="forward", source="x.sum().item()")

@@ -36,8 +36,7 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.contract import OBSERVED, Violation
-from pytest_compilecontract.drift import (
+from pytest_compilecontract.compare.drift import (
     Attribution,
     Comparison,
     Drift,
@@ -48,12 +47,13 @@ from pytest_compilecontract.drift import (
     rerun_command,
     unsteady,
 )
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.policy import BANDED, METRICS, Policy
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.frontier import StepVerdict
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
-from pytest_compilecontract.policy import BANDED, METRICS, Policy
-from pytest_compilecontract.receipt import Entry, Environment, Receipt, defaults_key
+from pytest_compilecontract.facts.ladder import StepVerdict
+from pytest_compilecontract.facts.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, defaults_key
+from pytest_compilecontract.judge.contract import OBSERVED, Violation
 
 
 def compared(old: Measurement | None, new: Measurement | None, **changes: Any) -> LaneComparison:

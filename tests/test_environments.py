@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from upgrades import Bench, a_plan
 
-from pytest_compilecontract.checkout import checkout_of
-from pytest_compilecontract.children import death, watched
-from pytest_compilecontract.environments import (
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.processes import death, watched
+from pytest_compilecontract.upgrade.checkout import checkout_of
+from pytest_compilecontract.upgrade.environments import (
     differing,
     plugin_lines,
     preferences,
@@ -23,9 +24,8 @@ from pytest_compilecontract.environments import (
     reason_of,
     variables_of,
 )
-from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.progress import Progress, duration
-from pytest_compilecontract.requirements import Wanted
+from pytest_compilecontract.upgrade.progress import Progress, duration
+from pytest_compilecontract.upgrade.requirements import Wanted
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")
 

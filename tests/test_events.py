@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.course import Course, event_from
-from pytest_compilecontract.receipt import Environment
+from pytest_compilecontract.facts.receipt import Environment
+from pytest_compilecontract.files.course import Course, event_from
 
 SUITE = """
 import os
@@ -36,7 +36,7 @@ def told(pytester: pytest.Pytester) -> list[dict[str, Any]]:
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(
-        *("-p", "pytest_compilecontract.events", "--contract-events=told", "--compile-contracts"),
+        *("-p", "pytest_compilecontract.plugin.events", "--contract-events=told", "--compile-contracts"),
         *("--contract-lanes=capture", "-k", "not test_contract"),
         *options,
     )
@@ -99,7 +99,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_reason(pytester: pyte
 def test_without_the_option_nothing_is_written(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_suite=SUITE)
 
-    result = pytester.runpytest_subprocess("-p", "pytest_compilecontract.events", "-k", "not test_contract")
+    result = pytester.runpytest_subprocess("-p", "pytest_compilecontract.plugin.events", "-k", "not test_contract")
 
     result.assert_outcomes(passed=3, deselected=1)
     assert not (pytester.path / "told").exists()

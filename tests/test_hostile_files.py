@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from receipts import CONTRACT, HOLDING, OLD, WORSENED, a_receipt, an_entry
 
-from pytest_compilecontract import baseline
-from pytest_compilecontract.baseline import Baselines
-from pytest_compilecontract.cli import main
+from pytest_compilecontract.baselines import baseline
+from pytest_compilecontract.baselines.baseline import Baselines
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.compare.attribution import trial_in
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.receipt import (
+from pytest_compilecontract.facts.receipt import (
     STRAY_SECONDS,
     Receipt,
     clear_strays,
@@ -32,7 +33,6 @@ from pytest_compilecontract.receipt import (
     write_bytes,
     write_receipt,
 )
-from pytest_compilecontract.trying import trial_in
 
 STRAY = ".0123456789abcdef.tmp"
 FIRST = ("entries", 0)
@@ -274,7 +274,7 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
-import pytest_compilecontract.receipt as receipt
+import pytest_compilecontract.facts.receipt as receipt
 receipt.os.replace = lambda *_: os.kill(os.getpid(), 9)
 receipt.write_bytes(Path(sys.argv[1]), b"{}")
 """
@@ -304,7 +304,7 @@ def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path: Path) -> None
 
 
 def test_without_locks_only_what_is_old_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_compilecontract.receipt._lock", lambda file: None)
+    monkeypatch.setattr("pytest_compilecontract.facts.receipt._lock", lambda file: None)
     for name, age in ((STRAY, STRAY_SECONDS + 60), (".aaaaaaaaaaaaaaaa.tmp", 1)):
         (tmp_path / name).write_bytes(b"")
         now = (tmp_path / name).stat().st_mtime

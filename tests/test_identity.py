@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from receipts import BREAK, CALLER, COPY, EAGER, ITEM, RECOMPILE
 
-from pytest_compilecontract.identity import (
+from pytest_compilecontract.compare.identity import (
     Key,
     break_keys,
     comparable,
@@ -16,7 +16,7 @@ from pytest_compilecontract.identity import (
     normalised_guard,
     recompile_key,
 )
-from pytest_compilecontract.measurement import Location
+from pytest_compilecontract.facts.measurement import Location
 
 
 @pytest.mark.parametrize(

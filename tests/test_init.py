@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from receipts import HOLDING, NEW, an_entry
 
-from pytest_compilecontract import checking
-from pytest_compilecontract.cli import main
-from pytest_compilecontract.receipt import Receipt
+from pytest_compilecontract.cli import check as checking
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.facts.receipt import Receipt
 
 
 class Recording:
@@ -234,7 +234,7 @@ def test_no_module_of_the_project_has_the_name_of_the_generated_test(
     def watched(command: Sequence[str], *, variables: dict[str, str], **_: object) -> int:
         folder = os.path.dirname(command[-1])
         code = (
-            f"import sys; sys.path.insert(0, {folder!r}); from pytest_compilecontract.sample import sampled; "
+            f"import sys; sys.path.insert(0, {folder!r}); from pytest_compilecontract.cli.sample import sampled; "
             "print(sampled('test_sample:made'))"
         )
         said.append(subprocess.check_output([sys.executable, "-c", code], env=variables, text=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_compilecontract.probes.kernels import Row, attention_of, classify, read_profile, short_name
+from pytest_compilecontract.measure.probes.kernels import Row, attention_of, classify, read_profile, short_name
 
 ELEMENTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::sin_kernel_cuda(at::TensorIteratorBase&)::"

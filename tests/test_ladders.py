@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.frontier import Frontier, Step, lacking, rung
-from pytest_compilecontract.lanes import BUILT_IN, Lane, lanes_from_table
+from pytest_compilecontract.facts.ladder import Frontier, Step, lacking, rung
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, lanes_from_table
 
 TABLE = {
     "mine": {"backend": "inductor"},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.lanes import BUILT_IN, Lane, chosen, lanes_from_table, narrowed
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen, lanes_from_table, narrowed
 
 KNOWN_KEYS = (
     "autocast, backend, cache, device, disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, "

@@ -23,13 +23,13 @@ from receipts import (
     before,
 )
 
-from pytest_compilecontract.cli import main
-from pytest_compilecontract.matrix import matrix
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry, Environment, Receipt, Setup, write_receipt
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.compare.matrix import matrix
+from pytest_compilecontract.compare.versions import version_range
+from pytest_compilecontract.compare.waivers import Waiver
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, Setup, write_receipt
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
-from pytest_compilecontract.versions import version_range
-from pytest_compilecontract.waivers import Waiver
 
 MIDDLE = replace(OLD, torch="2.13.0")
 HOSTILE = "\x1b[31m| a `b` <script>x</script> @someone #7 [x](http://y) *z*\n\n# head"

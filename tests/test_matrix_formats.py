@@ -30,19 +30,19 @@ from receipts import (
 )
 
 import pytest_compilecontract
-from pytest_compilecontract.baseline import Baselines
-from pytest_compilecontract.cli import main
+from pytest_compilecontract.baselines.baseline import Baselines
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.matrix import Matrix, matrix
+from pytest_compilecontract.compare.policy import Policy
+from pytest_compilecontract.compare.versions import version_range
+from pytest_compilecontract.compare.waivers import Waiver
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.matrix import Matrix, matrix
-from pytest_compilecontract.policy import Policy
-from pytest_compilecontract.receipt import Environment, Receipt, write_receipt
+from pytest_compilecontract.facts.receipt import Environment, Receipt, write_receipt
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, UNFOLDED_ROWS, markdown
 from pytest_compilecontract.report.page import page
-from pytest_compilecontract.versions import version_range
-from pytest_compilecontract.waivers import Waiver
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202egnp.\u2028\x00\x1b[31m]]>&amp;\ud800"
 MIDDLE = replace(OLD, torch="2.13.0")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from receipts import BREAK, HOLDING, OLD, OTHER_BREAK, WORSENED, a_receipt, an_entry
 
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.matrix import Matrix, matrix
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.matrix import Matrix, matrix
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.report.page import page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.policy import DEFAULT_POLICY, Policy, read_policy
 
 
 def policy(tmp_path: Path, text: str) -> Policy:

@@ -29,10 +29,10 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.cli import main
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.policy import BANDED, GATEABLE, METRICS
-from pytest_compilecontract.receipt import Entry, write_receipt
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.compare.policy import BANDED, GATEABLE, METRICS
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, write_receipt
 
 YES, NO, NOT_KNOWN = 0, 1, 3
 SKIPPED = an_entry(None, verdict="unmeasured", reason="needs CUDA")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.contract import Verdict
-from pytest_compilecontract.measurement import (
+from pytest_compilecontract.facts.measurement import (
     Call,
     EagerFrame,
     GraphBreak,
@@ -17,8 +16,9 @@ from pytest_compilecontract.measurement import (
     Numerics,
     Recompile,
 )
-from pytest_compilecontract.proposal import Proposal, proposed
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.judge.contract import Verdict
+from pytest_compilecontract.judge.proposal import Proposal, proposed
 
 LINE = Location(file="model.py", line=3, function="forward", source="x = f(x)")
 BREAK = GraphBreak(location=LINE, kind="call", reason="a call that Dynamo cannot trace")

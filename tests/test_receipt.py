@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import pytest_compilecontract
-from pytest_compilecontract.contract import LARGEST_COUNT, Violation
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.measurement import (
+from pytest_compilecontract.facts.measurement import (
     Call,
     Difference,
     EagerFrame,
@@ -28,7 +27,7 @@ from pytest_compilecontract.measurement import (
     Numerics,
     Recompile,
 )
-from pytest_compilecontract.receipt import (
+from pytest_compilecontract.facts.receipt import (
     Entry,
     Environment,
     Receipt,
@@ -49,6 +48,7 @@ from pytest_compilecontract.receipt import (
     to_json,
     write_receipt,
 )
+from pytest_compilecontract.judge.contract import LARGEST_COUNT, Violation
 
 CPU = Environment(torch="2.13.0+cpu", device="A processor", settings={"torch._dynamo.config.verbose": "True"})
 LINE = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")
@@ -583,7 +583,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_file_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_compilecontract.receipt.LARGEST_BYTES", 2 * 1024 * 1024)
+    monkeypatch.setattr("pytest_compilecontract.facts.receipt.LARGEST_BYTES", 2 * 1024 * 1024)
     path = tmp_path / "receipt.json"
     path.write_bytes(b" " * (3 * 1024 * 1024))
 
@@ -599,7 +599,7 @@ def test_a_file_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.
 def test_the_shipped_schema_is_the_one_that_the_dataclasses_make() -> None:
     folder = Path(next(iter(pytest_compilecontract.__path__)))
 
-    # To write it anew: python -c "from pytest_compilecontract.receipt import *; print(schema_json().decode(), end='')"
+    # To write it anew: that folder, and what `schema_json()` gives.
     assert (folder / "schemas" / "receipt.schema.json").read_bytes() == schema_json()
 
 
@@ -657,7 +657,7 @@ def test_the_fingerprint_is_of_every_field_that_may_change_a_run() -> None:
 
 
 def test_importing_receipts_imports_neither_torch_nor_msgspec() -> None:
-    code = "import sys, pytest_compilecontract.receipt; print({'torch', 'msgspec', 'jsonschema'} & set(sys.modules))"
+    code = "import sys, pytest_compilecontract.facts.receipt; print({'torch', 'msgspec', 'jsonschema'} & set(sys.modules))"
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from receipts import BREAK, HOLDING, OTHER_BREAK, RAISED, VIOLATION, an_entry
 
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.plugin.session import Judged, over_repeats
 from pytest_compilecontract.report.terminal import failure_text
-from pytest_compilecontract.session import Judged, over_repeats
 
 BROKEN_UP = replace(HOLDING, graph_breaks=(BREAK,))
 VIOLATED = an_entry(BROKEN_UP, verdict="violated", violations=(VIOLATION,), reason="max_graphs=1: 2")

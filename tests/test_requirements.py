@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.requirements import exact, locked, name_of, pinned, specs_from, wanted
+from pytest_compilecontract.upgrade.requirements import exact, locked, name_of, pinned, specs_from, wanted
 
 PYPROJECT = """
 [build-system]

@@ -9,7 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_compilecontract.bisecting import (
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
+from pytest_compilecontract.facts.measurement import (
+    CompileFailure,
+    Difference,
+    Location,
+    Measurement,
+    Numerics,
+    Raised,
+)
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.judge.contract import Violation
+from pytest_compilecontract.measure.probes.backends import name_of
+from pytest_compilecontract.plugin.bisect import (
     STAGES,
     Found,
     Outcome,
@@ -19,12 +31,7 @@ from pytest_compilecontract.bisecting import (
     first_to_fail,
     is_built_in,
 )
-from pytest_compilecontract.contract import Violation
-from pytest_compilecontract.lanes import BUILT_IN, Lane
-from pytest_compilecontract.measurement import CompileFailure, Difference, Location, Measurement, Numerics, Raised
-from pytest_compilecontract.probes.backends import name_of
-from pytest_compilecontract.receipt import Entry
-from pytest_compilecontract.settings import set_options
+from pytest_compilecontract.plugin.settings import set_options
 
 CAPTURE, AOT, DECOMPOSITIONS, INDUCTOR = STAGES
 WRONG = frozenset({"wrong numbers"})

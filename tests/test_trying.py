@@ -10,12 +10,19 @@ from pathlib import Path
 import pytest
 from receipts import BREAK, CONTRACT, HOLDING, NEW, OLD, RAISED, RECOMPILE, WORSENED, an_entry, repeated
 
-from pytest_compilecontract.cli import main
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.compare.attribution import (
+    Measured,
+    Settings,
+    command_of,
+    explained,
+    explained_line,
+    refuse_other_torch,
+)
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.policy import DEFAULT_POLICY
-from pytest_compilecontract.receipt import Entry, Receipt, defaults_key, write_receipt
-from pytest_compilecontract.trying import Measured, Settings, command_of, explained, explained_line, refuse_other_torch
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Receipt, defaults_key, write_receipt
 
 DYNAMO = "torch._dynamo.config"
 NAMES = [f"{DYNAMO}.{name}" for name in ("a", "b", "c", "d", "e", "f", "g")]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from receipts import BREAK, HOLDING, NEW, RAISED, WORSENED, a_receipt, after, an_entry, before
 
-from pytest_compilecontract.cli import main
-from pytest_compilecontract.drift import Comparison, compare
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.compare.drift import Comparison, compare
+from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.gate import answer
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import write_receipt
-from pytest_compilecontract.waivers import Waiver, read_waivers, rotten, waived
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import write_receipt
 
 TODAY = datetime.date(2026, 6, 15)
 WAIVER = """

@@ -15,8 +15,8 @@ from typing import Any
 
 from receipts import HOLDING, OLD, an_entry
 
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import entry_to_data, environment_to_data
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import entry_to_data, environment_to_data
 
 PYTHON = """#!{python}
 import json, os, signal, sys, time

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_compilecontract.contract import Verdict as OwnVerdict
-from pytest_compilecontract.drift import Attribution, Direction, Drift, Fact, Value, Verdict
+from pytest_compilecontract.compare.drift import Attribution, Direction, Drift, Fact, Value, Verdict
+from pytest_compilecontract.compare.gate import Outcome
+from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.gate import Outcome
-from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
-from pytest_compilecontract.receipt import FORMAT, schema_of, value_from_data, value_to_data
-from pytest_compilecontract.report.matrix import lists_of
-from pytest_compilecontract.report.terminal import counts_of
+from pytest_compilecontract.facts.receipt import FORMAT, schema_of, value_from_data, value_to_data
+from pytest_compilecontract.judge.contract import Verdict as OwnVerdict
+
+from .matrix import lists_of
+from .terminal import counts_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from pytest_compilecontract.compare.gate import why_open
+from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
 from pytest_compilecontract.escaping import one_line, printed_xml
-from pytest_compilecontract.gate import why_open
-from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
-from pytest_compilecontract.policy import DEFAULT_POLICY, Policy
-from pytest_compilecontract.report.comparison import lane_lines
-from pytest_compilecontract.report.matrix import cell_text
-from pytest_compilecontract.report.terminal import counts_of
+
+from .comparison import lane_lines
+from .matrix import cell_text
+from .terminal import counts_of
 
 _GOOD = ("held", "improved", "reference")
 _BAD = ("drifted", "broken", "violated")

@@ -17,15 +17,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pytest_compilecontract.drift import Attribution, Drift, Fact, LaneComparison, Value, facts_of
+from pytest_compilecontract.compare.drift import Attribution, Drift, Fact, LaneComparison, Value, facts_of
+from pytest_compilecontract.compare.gate import Answer
+from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
+from pytest_compilecontract.compare.policy import METRICS
 from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
-from pytest_compilecontract.gate import Answer
-from pytest_compilecontract.matrix import Cell, Column, Matrix, MatrixRow
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.policy import METRICS
-from pytest_compilecontract.receipt import Entry, Environment
-from pytest_compilecontract.report.comparison import drift_headline, rotten_lines, verdict_line
-from pytest_compilecontract.report.matrix import lists_of, stopped_lines
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Environment
+
+from .comparison import drift_headline, rotten_lines, verdict_line
+from .matrix import lists_of, stopped_lines
 
 # Jinja2 is imported where it is used: only this needs it.
 
@@ -88,7 +89,7 @@ def _own(text: str) -> Any:
 
 @cache
 def _template(name: str) -> str:
-    return files("pytest_compilecontract").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("pytest_compilecontract.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_compilecontract.escaping import markdown as marked_up
 from pytest_compilecontract.escaping import one_line, plain
-from pytest_compilecontract.plant.faults import KNOWN
-from pytest_compilecontract.plant.outcome import Planted, survivors
-from pytest_compilecontract.receipt import Entry
-from pytest_compilecontract.report.terminal import Line
+from pytest_compilecontract.facts.faults import KNOWN
+from pytest_compilecontract.facts.planted import Planted, survivors
+from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.wording import counted
+
+from .terminal import Line
 
 LONGEST = 400
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_compilecontract.contract import Verdict, Violation
 from pytest_compilecontract.escaping import plain, printed
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.judge.contract import Verdict, Violation
 from pytest_compilecontract.wording import counted, middle
 
 FAILURE_LINES = 25

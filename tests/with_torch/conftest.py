@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.probes.trace import quiet
+from pytest_compilecontract.measure.probes.trace import quiet
 
 
 @pytest.fixture

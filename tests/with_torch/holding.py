@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from pytest_compilecontract.contract import limits_from
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.lanes import BUILT_IN, Lane
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.probes.trace import quiet
-from pytest_compilecontract.receipt import Entry
-from pytest_compilecontract.runner import BrokenLane
-from pytest_compilecontract.session import Subject, judged
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.judge.contract import limits_from
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes.trace import quiet
+from pytest_compilecontract.measure.runner import BrokenLane
+from pytest_compilecontract.plugin.session import Subject, judged
 
 ROOT = Path(__file__).parent
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_compilecontract.cli import main
+from pytest_compilecontract.cli.main import main
 
 RELEASE = ".".join(torch.__version__.split(".")[:2])
 HERE = f"torch{RELEASE}-cpu"

@@ -14,9 +14,9 @@ from holding import hold, measured
 from torch import nn
 
 from pytest_compilecontract.calls import call
-from pytest_compilecontract.numerics import Copies, Opaque, kind_of, own_dict, parts, snapshot, tensors_in
-from pytest_compilecontract.runner import _code_in
-from pytest_compilecontract.state import State
+from pytest_compilecontract.measure.numerics import Copies, Opaque, kind_of, own_dict, parts, snapshot, tensors_in
+from pytest_compilecontract.measure.runner import _code_in
+from pytest_compilecontract.measure.state import State
 
 X = torch.ones(3)
 LONGEST = 20.0  # seconds: a walk that has no end takes for ever

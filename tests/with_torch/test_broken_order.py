@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from contracts import test_policy_order as contracts
 from contracts.policies import order
 from contracts.policies.order import OrderError
-from pytest_compilecontract.lane import CompileLane
+from pytest_compilecontract.measure.compile_lane import CompileLane
 
 
 def test_the_policy_as_it_is_holds(mesh: DeviceMesh) -> None:

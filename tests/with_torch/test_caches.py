@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_compilecontract.contract import Limits
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.measurement import Measurement
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.judge.contract import Limits
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.isolation import isolated
 
 # What a warm cache may change: where time went, and torch's own record of the caches.
 OF_THE_CACHE = (

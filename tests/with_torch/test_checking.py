@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_compilecontract.cli import main
+from pytest_compilecontract.cli.main import main
 
 SOURCE = """\
 import time

@@ -10,7 +10,7 @@ from holding import hold, lane_of, measured
 from torch import Tensor, nn
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.lane import CompileLane
+from pytest_compilecontract.measure.compile_lane import CompileLane
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

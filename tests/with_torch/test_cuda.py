@@ -14,10 +14,10 @@ from holding import hold, kept_limits, lane_of, measured
 from torch import nn
 
 from contracts.models.decoder import DecoderBlock
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.measurement import CudaGraphs, Memory, Speed, StepKernels
-from pytest_compilecontract.probes import memory as device_memory
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import CudaGraphs, Memory, Speed, StepKernels
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.probes import memory as device_memory
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")

@@ -20,8 +20,8 @@ import torch._functorch.config
 import torch._inductor.config
 import torch.compiler.config
 
-from pytest_compilecontract.environment import current_environment
-from pytest_compilecontract.receipt import Environment, environment_from_data, environment_key, fingerprint
+from pytest_compilecontract.facts.receipt import Environment, environment_from_data, environment_key, fingerprint
+from pytest_compilecontract.measure.environment import current_environment
 
 # Not all of a config module is typed.
 DYNAMO: Any = torch._dynamo.config
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent.parent
 MEASURE = """
 import json, sys
 from pathlib import Path
-from pytest_compilecontract.environment import current_environment
-from pytest_compilecontract.receipt import environment_to_data
+from pytest_compilecontract.measure.environment import current_environment
+from pytest_compilecontract.facts.receipt import environment_to_data
 {before}
 print(json.dumps(environment_to_data(current_environment(Path(sys.argv[1])))))
 """

@@ -21,12 +21,12 @@ from planting import Doubled
 from torch import nn
 from torch._dynamo.backends.registry import register_backend
 
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.probes.canary import canary
-from pytest_compilecontract.probes.stance import forget_examples
-from pytest_compilecontract.receipt import Entry
-from pytest_compilecontract.state import State
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.probes.canary import canary
+from pytest_compilecontract.measure.probes.stance import forget_examples
+from pytest_compilecontract.measure.state import State
 
 HELD: tuple[str, dict[str, int | str]] = ("held", {})
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

@@ -16,9 +16,9 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, vjp
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.numerics import Copies, wide
-from pytest_compilecontract.state import NotWide, State
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.measure.numerics import Copies, wide
+from pytest_compilecontract.measure.state import NotWide, State
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 X = torch.ones(3)

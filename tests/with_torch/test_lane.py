@@ -20,11 +20,11 @@ from torch import nn
 
 from pytest_compilecontract import call
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lane import CompileLane, observing
-from pytest_compilecontract.lanes import BUILT_IN, Lane
-from pytest_compilecontract.measurement import NO_CUDA, Measurement
-from pytest_compilecontract.probes.source import Paths
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
+from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
+from pytest_compilecontract.measure.compile_lane import CompileLane, observing
+from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes.source import Paths
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 CPU = {"device": "cpu"}

@@ -13,9 +13,9 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lanes import BUILT_IN
-from pytest_compilecontract.probes.modes import Modes, autocast_nesting
+from pytest_compilecontract.facts.lanes import BUILT_IN
+from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes.modes import Modes, autocast_nesting
 
 X = torch.ones(3)
 KEPT: list[Any] = []

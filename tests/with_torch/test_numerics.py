@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytest_compilecontract.measurement import Difference, Numerics
-from pytest_compilecontract.numerics import (
+from pytest_compilecontract.facts.measurement import Difference, Numerics
+from pytest_compilecontract.measure.numerics import (
     Branch,
     Copies,
     Opaque,

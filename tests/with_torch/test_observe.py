@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_compilecontract.lane import observing
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.probes.source import Paths
-from pytest_compilecontract.watching import Watch, _WhenImported
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.measure.compile_lane import observing
+from pytest_compilecontract.measure.observed import Watch, _WhenImported
+from pytest_compilecontract.measure.probes.source import Paths
 
 ROOT = Path(__file__).parent
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.journal import Journal, is_held
+from pytest_compilecontract.files.journal import Journal, is_held
 
 PLAIN = """
 import os
@@ -272,7 +272,7 @@ def test_a_folder_that_another_session_writes_to_is_held(tmp_path: Path) -> None
     path = tmp_path / "journal.jsonl"
     before = is_held(path)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom pytest_compilecontract.journal import Journal\n"
+        "import sys\nfrom pathlib import Path\nfrom pytest_compilecontract.files.journal import Journal\n"
         f"journal = Journal(Path({str(path)!r}), plugin='1', created='now')\nprint(flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

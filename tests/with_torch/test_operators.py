@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint_sequential
 
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.measurement import Measurement, StepOperators
-from pytest_compilecontract.probes import operators
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import Measurement, StepOperators
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.probes import operators
 
 LANES = ("capture", "aot")
 

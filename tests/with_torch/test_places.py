@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.measurement import GraphBreak, Measurement
-from pytest_compilecontract.measuring import Measuring
-from pytest_compilecontract.probes.dynamo import Attempt, Ledger
-from pytest_compilecontract.probes.source import Paths, scope_of
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import GraphBreak, Measurement
+from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes.dynamo import Attempt, Ledger
+from pytest_compilecontract.measure.probes.source import Paths, scope_of
+from pytest_compilecontract.measure.recorder import Measuring
 
 PATHS = Paths(Path(__file__).parent)
 

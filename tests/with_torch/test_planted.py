@@ -19,8 +19,8 @@ from torch._dynamo.backends.registry import register_backend
 
 from pytest_compilecontract import call
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.lanes import Lane
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.measure.compile_lane import CompileLane
 
 HELD: tuple[str, dict[str, int | str]] = ("held", {})
 NUMERICS = "numerics='fp64' (default)"

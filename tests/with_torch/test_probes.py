@@ -14,11 +14,11 @@ from holding import ROOT, hold, measured
 from torch import nn
 from torch._dynamo.utils import counters
 
-from pytest_compilecontract import steady
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.measurement import NO_CUDA, GraphSkip, GraphStep, Location
-from pytest_compilecontract.probes import cuda_graphs, device, memory, speed, syncs
-from pytest_compilecontract.probes.source import Paths
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import NO_CUDA, GraphSkip, GraphStep, Location
+from pytest_compilecontract.measure import gpu_steps as steady
+from pytest_compilecontract.measure.probes import cuda_graphs, device, memory, speed, syncs
+from pytest_compilecontract.measure.probes.source import Paths
 
 HERE = Path(__file__)
 PATHS = Paths(ROOT)
@@ -382,7 +382,7 @@ def test_classes_that_a_contract_names_are_found_in_graphs_or_missing(backend: s
 
 
 def test_a_class_is_named_by_the_end_of_its_name() -> None:
-    from pytest_compilecontract.probes.targets import capture_targets
+    from pytest_compilecontract.measure.probes.targets import capture_targets
 
     found = capture_targets(["Block", "model.Block", "lock"], ["my.model.Block"])
 

@@ -20,12 +20,12 @@ import torch
 from holding import hold, measured
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.measuring import Measuring
-from pytest_compilecontract.probes import dispatch_keys
-from pytest_compilecontract.probes.source import Paths
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes import dispatch_keys
+from pytest_compilecontract.measure.probes.source import Paths
+from pytest_compilecontract.measure.recorder import Measuring
 
 Why = tuple[str, str, str]
 PROGRAMS: dict[str, tuple[Callable[[], object], tuple[Why, ...]]] = {}

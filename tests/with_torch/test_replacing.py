@@ -10,7 +10,7 @@ import pytest
 
 # The one thing that needs a card is to lose it: here an exception's text says that it is.
 CONFTEST = """
-import pytest_compilecontract.probes.device as device
+import pytest_compilecontract.measure.probes.device as device
 
 device.lost = lambda error: "CUDA error: an illegal memory access" if "wild" in str(error) else ""
 """

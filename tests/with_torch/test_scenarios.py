@@ -8,10 +8,10 @@ import pytest
 import torch
 from scenarios import SCENARIOS, Scenario
 
-from pytest_compilecontract.isolation import isolated
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.measuring import Measuring
-from pytest_compilecontract.probes.source import Paths
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes.source import Paths
+from pytest_compilecontract.measure.recorder import Measuring
 
 
 def measured(scenario: Scenario) -> Measuring:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.cli import main
+from pytest_compilecontract.cli.main import main
 
 PYPROJECT = """
 [tool.compilecontract.lanes.nope]

@@ -14,11 +14,11 @@ from holding import hold
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_compilecontract.measurement import Numerics
-from pytest_compilecontract.numerics import Run, judge, judging, same_bits, same_memory, same_values, snapshot
-from pytest_compilecontract.state import State
-from pytest_compilecontract.steady import _is_still
-from pytest_compilecontract.tensors import Saved
+from pytest_compilecontract.facts.measurement import Numerics
+from pytest_compilecontract.measure.gpu_steps import _is_still
+from pytest_compilecontract.measure.numerics import Run, judge, judging, same_bits, same_memory, same_values, snapshot
+from pytest_compilecontract.measure.state import State
+from pytest_compilecontract.measure.tensors import Saved
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 NARROW = [

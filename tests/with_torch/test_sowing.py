@@ -18,13 +18,13 @@ from holding import hold
 from torch import nn
 from torch._dynamo.output_graph import OutputGraph
 
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.lanes import Lane
-from pytest_compilecontract.plant.faults import FAULTS, KNOWN, DeviceFault
-from pytest_compilecontract.plant.judging import Shown, judged
-from pytest_compilecontract.plant.outcome import Planted
-from pytest_compilecontract.planting import Looking, Planting, starts_of, steady_of
-from pytest_compilecontract.receipt import Entry, read_receipt
+from pytest_compilecontract.facts.faults import FAULTS, KNOWN, DeviceFault
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.planted import Planted
+from pytest_compilecontract.facts.receipt import Entry, read_receipt
+from pytest_compilecontract.judge.planted import Shown, judged
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
 ROOT = Path(__file__).parent.parent.parent
 NUMERICS = "numerics='fp64' (default)"

@@ -21,7 +21,7 @@ from holding import hold, kept_limits, measured
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from pytest_compilecontract.state import State
+from pytest_compilecontract.measure.state import State
 
 X = torch.ones(3)
 Program = tuple[Callable[..., Any], list[tuple[Any, ...]]]

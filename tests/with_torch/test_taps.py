@@ -17,13 +17,13 @@ import torch
 import torch._dynamo
 from holding import ROOT, hold, kept_limits, measured
 
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.measurement import Measurement
-from pytest_compilecontract.probes import canary as canary_module
-from pytest_compilecontract.probes import dynamo, trace
-from pytest_compilecontract.probes.canary import canary, sings
-from pytest_compilecontract.probes.dynamo import Ledger
-from pytest_compilecontract.probes.taps import Taps
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.probes import canary as canary_module
+from pytest_compilecontract.measure.probes import dynamo, trace
+from pytest_compilecontract.measure.probes.canary import canary, sings
+from pytest_compilecontract.measure.probes.dynamo import Ledger
+from pytest_compilecontract.measure.probes.taps import Taps
 
 CONVERT_FRAME: Any = importlib.import_module("torch._dynamo.convert_frame")
 OUTPUT_GRAPH: Any = importlib.import_module("torch._dynamo.output_graph")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_compilecontract.receipt import defaults_key
+from pytest_compilecontract.facts.receipt import defaults_key
 
 CONTRACTS = """
 import torch

@@ -12,8 +12,8 @@ import torch
 from holding import hold, measured
 from torch import nn
 
-from pytest_compilecontract.lane import CompileLane
-from pytest_compilecontract.receipt import Entry
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.compile_lane import CompileLane
 
 X = torch.ones(3)
 

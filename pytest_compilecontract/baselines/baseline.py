@@ -1,0 +1,643 @@
+"""Baselines: what a lane is held to by later runs, one JSON file a test module and environment, kept in git.
+
+A file is written to be read in a diff: keys in order, one fact a line, no times, and nothing of a lane that did not
+run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/test_block.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pytest_compilecontract.compare.drift import LaneComparison, compare
+from pytest_compilecontract.compare.policy import BANDED, DEFAULT_POLICY, METRICS, Policy
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.facts.ladder import Frontier, without_details
+from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, GraphBreak, Measurement, Numerics
+from pytest_compilecontract.facts.receipt import (
+    FORMAT,
+    Entry,
+    Environment,
+    Receipt,
+    clear_strays,
+    decoded,
+    defaults_key,
+    document_from_json,
+    environment_key,
+    fingerprint,
+    lane_faults,
+    read_bytes,
+    remove_file,
+    schema_of,
+    value_from_data,
+    value_to_data,
+    write_bytes,
+)
+from pytest_compilecontract.judge.contract import Verdict
+
+Mode = Literal["new", "changed", "all"]
+MODES: tuple[Mode, ...] = ("new", "changed", "all")
+FOLDER = PurePosixPath("contracts/baselines")
+DEFAULTS = "defaults"
+# What a run took, and how often torch's caches were met, is not what a later run is held to.
+_NOT_KEPT = frozenset(
+    (
+        "calls",
+        "compiles",
+        "caches",
+        "counters",
+        *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),
+        "speed",
+    )
+)
+# Many small numbers that are one fact together.
+_COUNTED_BY_NAME = ("operations",)
+_KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaselineLane:
+    """One lane of one contract, as it was when it was recorded.
+
+    `accepted` is why what should not be recorded was recorded all the same. `environment` is a key of the file's
+    `environments`. `spread` is the band of each banded metric over the `repeats`, rounded outward.
+    """
+
+    test: str
+    verdict: Verdict
+    environment: str
+    measurement: Measurement
+    accepted: str = ""
+    limits: dict[str, Any] = field(default_factory=dict)
+    lane_settings: dict[str, Any] = field(default_factory=dict)
+    repeats: int = 1
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
+    frontier: Frontier | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """What a test module's contracts are held to in one environment: lanes by contract, then by name."""
+
+    format: int = FORMAT
+    environments: dict[str, Environment] = field(default_factory=dict)
+    contracts: dict[str, dict[str, BaselineLane]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A lane's baseline: the environment key that it was recorded under, and what was recorded.
+
+    `defaults` are those of the torch it was recorded on, empty where they were not kept.
+    """
+
+    key: str
+    entry: Entry
+    environment: Environment
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What recording did: the lanes written, and those refused with why, each as (contract, lane[, why])."""
+
+    files: tuple[Path, ...] = ()
+    lanes: tuple[tuple[str, str], ...] = ()
+    refused: tuple[tuple[str, str, str], ...] = ()
+
+
+class Baselines:
+    """The baselines of a project, in one folder. Files are read when they are first asked for."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        """`folder` is where they are kept, `root` the folder that contracts are named from."""
+        self.folder = folder
+        try:
+            self._beside = PurePosixPath(folder.parent.relative_to(root).as_posix())
+        except ValueError:
+            self._beside = PurePosixPath("-")
+        self._read: dict[Path, Baseline | None] = {}
+        self._older: dict[str, tuple[str, ...]] = {}
+        self._defaults = _Defaults(folder)
+
+    def find(self, contract: str, lane: str, environment: Environment) -> Found | None:
+        """The lane's own baseline, else that of the newest older torch on the same kind of device.
+
+        Raises:
+            ReceiptError: a file on the way cannot be read.
+        """
+        key = environment_key(environment)
+        for each in (key, *self.older(key)):
+            baseline = self._file(self.path(contract, each))
+            kept = baseline.contracts.get(contract, {}).get(lane) if baseline else None
+            if baseline is not None and kept is not None:
+                environment = baseline.environments[kept.environment]
+                return Found(
+                    key=each,
+                    entry=_entry(contract, lane, kept),
+                    environment=environment,
+                    defaults=self._defaults.of(environment),
+                )
+        return None
+
+    def path(self, contract: str, key: str) -> Path:
+        """The file of a contract. What lies beside the folder of the baselines is named without that folder."""
+        module = PurePosixPath(contract.partition("::")[0].replace("\\", "/"))
+        if module.is_relative_to(self._beside):
+            module = module.relative_to(self._beside)
+        # A contract's name may come from a file: it never leads out of the folder.
+        parts = [part for part in module.parts if part not in ("..", "/", "//")] or ["contracts"]
+        if os.name == "nt":
+            # A part with a drive would begin anew.
+            parts = [part.replace(":", "_") for part in parts]
+        return self.folder.joinpath(key, *parts).with_suffix(".json")
+
+    def older(self, key: str) -> tuple[str, ...]:
+        """The environments with a baseline of an older torch on the same kind of device, the newest first."""
+        if key not in self._older:
+            own = _parsed(key)
+            names = [path.name for path in self.folder.iterdir() if path.is_dir()] if self.folder.is_dir() else []
+            others = [(each[0], name) for name in names if own and (each := _parsed(name)) and each[1] == own[1]]
+            self._older[key] = tuple(name for release, name in sorted(others, reverse=True) if own and release < own[0])
+        return self._older[key]
+
+    def size(self, key: str) -> int:
+        """How many lanes are recorded for an environment.
+
+        Raises:
+            ReceiptError: a file cannot be read.
+        """
+        return sum(len(lanes) for _, baseline in self._files(key) for lanes in baseline.contracts.values())
+
+    def contracts(self, key: str) -> tuple[str, ...]:
+        """The contracts that are recorded for an environment.
+
+        Raises:
+            ReceiptError: a file cannot be read.
+        """
+        return tuple(name for _, baseline in self._files(key) for name in baseline.contracts)
+
+    def remove(self, key: str, contracts: Collection[str]) -> None:
+        """Take these contracts out of the files of an environment; a file that has no other goes.
+
+        Raises:
+            ReceiptError: a file cannot be read or written.
+        """
+        for file, baseline in self._files(key):
+            if not set(contracts) & set(baseline.contracts):
+                continue
+            left = {name: lanes for name, lanes in baseline.contracts.items() if name not in contracts}
+            if not left:
+                remove_file(file)
+                self._read[file] = None
+                continue
+            used = {lane.environment for lanes in left.values() for lane in lanes.values()}
+            environments = {name: each for name, each in baseline.environments.items() if name in used}
+            self._read[file] = trimmed = Baseline(environments=environments, contracts=left)
+            write_bytes(file, to_json(trimmed))
+
+    def names(self) -> frozenset[tuple[str, str]]:
+        """Every contract and lane in any of the files; a file that cannot be read is told when it is needed."""
+        found: set[tuple[str, str]] = set()
+        for file in sorted(self.folder.rglob("*.json")):
+            if file.parent == self.folder / DEFAULTS:
+                continue  # no baseline, and of some size
+            with contextlib.suppress(ReceiptError):
+                if (baseline := self._file(file)) is not None:
+                    found |= {(contract, lane) for contract, lanes in baseline.contracts.items() for lane in lanes}
+        return frozenset(found)
+
+    def record(
+        self,
+        entries: Iterable[Entry],
+        environments: Mapping[str, Environment],
+        mode: Mode,
+        accepted: str = "",
+        defaults: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Recorded:
+        """Write what ran to the baseline of the environment that it ran in; all else stays as it is.
+
+        "new" writes lanes that have no baseline there, "changed" those whose baseline says otherwise, "all" both.
+        `defaults` are torch's own, by the key that an environment names: each table is written once, beside.
+
+        Raises:
+            ReceiptError: a file cannot be read or written.
+        """
+        for folder in (self.folder, *(each for each in self.folder.rglob("*") if each.is_dir())):
+            clear_strays(folder)
+        written: dict[Path, Baseline] = {}
+        lanes: list[tuple[str, str]] = []
+        refused: list[tuple[str, str, str]] = []
+        for entry in entries:
+            environment = environments[entry.environment]
+            path = self.path(entry.contract, environment_key(environment))
+            baseline = written.get(path) or self._file(path) or Baseline()
+            kept = baseline.contracts.get(entry.contract, {}).get(entry.lane)
+            if entry.verdict in ("unmeasured", "reference") or not _is_wanted(mode, entry, environment, kept, baseline):
+                continue
+            why = refusal(entry)
+            if why and not (accepted and entry.measurement is not None):
+                refused.append((entry.contract, entry.lane, why))
+                continue
+            written[path] = _with(baseline, entry, environment, accepted if why else "")
+            lanes.append((entry.contract, entry.lane))
+        for path in written:
+            self._refuse_outside(path)
+        for path, baseline in written.items():
+            for environment in baseline.environments.values():
+                self._defaults.keep(environment, defaults or {})
+            write_bytes(path, to_json(baseline))
+            self._read[path] = baseline
+        self._older.clear()
+        return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused))
+
+    def _refuse_outside(self, path: Path) -> None:
+        """A link in the folder may lead anywhere, and what it leads to would be replaced."""
+        try:
+            inside = path.resolve().is_relative_to(self.folder.resolve())
+        except (OSError, RuntimeError, ValueError):
+            return  # writing it says more
+        if not inside:
+            raise ReceiptError("leads out of the folder of the baselines, so it was not written", at=str(path))
+
+    def _files(self, key: str) -> Iterator[tuple[Path, Baseline]]:
+        for file in sorted((self.folder / key).rglob("*.json")):
+            if (baseline := self._file(file)) is not None:
+                yield file, baseline
+
+    def _file(self, path: Path) -> Baseline | None:
+        if path not in self._read:
+            self._read[path] = read_baseline(path) if path.is_file() else None
+        return self._read[path]
+
+
+class _Defaults:
+    """Tables of torch's own defaults: a file each, named by its key, in a folder beside those of the environments."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / DEFAULTS
+        self._read: dict[str, Mapping[str, str]] = {}
+
+    def of(self, environment: Environment) -> Mapping[str, str]:
+        """The table that the environment names; empty where it names none, or none is kept.
+
+        Raises:
+            ReceiptError: the file cannot be read, or is another table than its name says.
+        """
+        key = environment.defaults or ""
+        path = self._folder / f"{key}.json"
+        if key not in self._read:
+            self._read[key] = _read_defaults(path, key) if _is_key(key) and path.is_file() else {}
+        return self._read[key]
+
+    def keep(self, environment: Environment, tables: Mapping[str, Mapping[str, str]]) -> None:
+        """Write the table that the environment names, where there is none yet.
+
+        Raises:
+            ReceiptError: the file cannot be written.
+        """
+        key = environment.defaults or ""
+        path = self._folder / f"{key}.json"
+        if key in tables and _is_key(key) and not path.is_file():
+            data = {"format": FORMAT, "torch": environment.torch, "defaults": dict(tables[key])}
+            write_bytes(path, "\n".join(_lines(data, "")).encode() + b"\n")
+            self._read[key] = tables[key]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DefaultsFile:
+    format: int
+    torch: str | None
+    defaults: dict[str, str]
+
+
+def _read_defaults(path: Path, key: str) -> Mapping[str, str]:
+    name = str(path)
+    read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
+    if defaults_key(read.defaults) != key:
+        raise ReceiptError("not the table that its name says (delete it, and record again)", at=name)
+    return read.defaults
+
+
+def _is_key(text: str) -> bool:
+    # It names a file, and comes from one.
+    return re.fullmatch("[0-9a-f]{12}", text) is not None
+
+
+def compare_lane(
+    entry: Entry,
+    environment: Environment,
+    found: Found,
+    policy: Policy = DEFAULT_POLICY,
+    defaults: Mapping[str, str] | None = None,
+) -> LaneComparison:
+    """A lane that ran, held against its baseline; `defaults` are those of the torch that it ran on."""
+    before = _receipt({found.entry.environment: found.environment}, [found.entry], [found.defaults])
+    after = _receipt({entry.environment: environment}, [kept_entry(entry)], [defaults or {}])
+    lanes = compare(before, after, policy).lanes
+    assert len(lanes) == 1, "a reference has no baseline"
+    return lanes[0]
+
+
+def refusal(entry: Entry) -> str:
+    """Why it would be wrong to hold later runs to this one; empty where it would not."""
+    if entry.measurement is None:
+        return f"nothing was measured ({entry.reason or entry.verdict})"
+    if entry.verdict != "held":
+        return f"{entry.verdict}: {entry.reason}" if entry.reason else entry.verdict
+    if entry.measurement.disagreements:
+        return f"two ways of counting disagree: {entry.measurement.disagreements[0]}"
+    allowed = entry.limits.get("max_graphs") == 0 or entry.limits.get("min_ops_captured") == 0
+    if not entry.measurement.graphs and not allowed:
+        return "nothing was captured"
+    if entry.measurement.limit_hits and not entry.limits.get("allow_recompile_limit"):
+        return "the recompile limit was reached"
+    if entry.measurement.frames_run_eager and not entry.limits.get("max_eager_frames"):
+        return "frames were left eager"
+    return ""
+
+
+def kept_entry(entry: Entry) -> Entry:
+    """The entry with no more than a baseline keeps, so that both sides of a comparison know the same things."""
+    kept = entry.measurement and kept_measurement(entry.measurement)
+    return replace(entry, measurement=kept, spread=kept_spread(entry))
+
+
+def kept_spread(entry: Entry) -> dict[str, tuple[float, float]]:
+    """The bands with three digits that count, never narrower than they were."""
+    return {name: (_down(low), -_down(-high)) for name, (low, high) in sorted(entry.spread.items())}
+
+
+def _down(value: float) -> float:
+    if not math.isfinite(value) or value.is_integer():
+        return float(value)
+    scale = 10.0 ** (2 - math.floor(math.log10(abs(value))))
+    return min(value, math.floor(value * scale) / scale)
+
+
+def kept_measurement(measurement: Measurement) -> Measurement:
+    """What a baseline keeps: no times, no state of caches, and of a break what identifies and explains it."""
+    empty = Measurement()
+    changes: dict[str, Any] = {name: getattr(empty, name) for name in _NOT_KEPT}
+    if measurement.graph_breaks is not None:
+        changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
+    if measurement.operators_run is not None:
+        changes["operators_run"] = replace(measurement.operators_run, modules={}, lines={})
+    if measurement.numerics is not None:
+        changes["numerics"] = _kept_numerics(measurement.numerics)
+    changes["unmeasured"] = {
+        name: why
+        for name, why in measurement.unmeasured.items()
+        # What the device or lane has not is no news of each lane.
+        if name not in _NOT_KEPT and why not in (NO_CUDA, NOT_ASKED)
+    }
+    return replace(measurement, **changes)
+
+
+def _kept_break(found: GraphBreak) -> GraphBreak:
+    # That a break is met at its own line is said by its line.
+    stacks = tuple(stack for stack in found.stacks if stack != (found.location,))
+    return replace(found, explanation="", hints=(), stacks=stacks)
+
+
+def _kept_numerics(found: Numerics) -> Numerics:
+    # No two machines have the same last digits.
+    return replace(found, worst_error=_rounded(found.worst_error), eager_error=_rounded(found.eager_error))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.2g}")
+
+
+def _is_wanted(
+    mode: Mode, entry: Entry, environment: Environment, kept: BaselineLane | None, baseline: Baseline
+) -> bool:
+    if kept is None:
+        return mode != "changed"
+    if mode == "new":
+        return False
+    # An entry that says what its baseline says is left as it is, with the environment it was recorded in.
+    found = Found(
+        key="",
+        entry=_entry(entry.contract, entry.lane, kept),
+        environment=baseline.environments[kept.environment],
+    )
+    lane = compare_lane(entry, environment, found)
+    same = kept.limits == entry.limits and kept.lane_settings == entry.lane_settings
+    # A baseline that has no band yet is to get it.
+    same = same and (entry.repeats == 1 or kept.spread.keys() == entry.spread.keys())
+    return lane.verdict != "held" or bool(lane.drifts) or not same
+
+
+def _with(baseline: Baseline, entry: Entry, environment: Environment, accepted: str) -> Baseline:
+    assert entry.measurement is not None
+    key = fingerprint(environment)
+    lane = BaselineLane(
+        test=entry.test,
+        verdict=entry.verdict,
+        environment=key,
+        measurement=kept_measurement(entry.measurement),
+        accepted=accepted,
+        limits=dict(entry.limits),
+        lane_settings=dict(entry.lane_settings),
+        repeats=entry.repeats,
+        spread=kept_spread(entry),
+        frontier=None if entry.frontier is None else without_details(entry.frontier),
+    )
+    contracts = {**baseline.contracts, entry.contract: {**baseline.contracts.get(entry.contract, {}), entry.lane: lane}}
+    used = {each.environment for lanes in contracts.values() for each in lanes.values()}
+    environments = {**baseline.environments, key: environment}
+    return Baseline(
+        environments={name: each for name, each in environments.items() if name in used},
+        contracts=contracts,
+    )
+
+
+def _entry(contract: str, lane: str, kept: BaselineLane) -> Entry:
+    return Entry(
+        contract=contract,
+        lane=lane,
+        test=kept.test,
+        verdict=kept.verdict,
+        environment=kept.environment,
+        reason=kept.accepted and f"accepted: {kept.accepted}",
+        limits=kept.limits,
+        lane_settings=kept.lane_settings,
+        measurement=kept.measurement,
+        repeats=kept.repeats,
+        spread=kept.spread,
+        frontier=kept.frontier,
+    )
+
+
+def _parsed(key: str) -> tuple[tuple[int, int], str] | None:
+    found = _KEY.fullmatch(key)
+    return ((int(found["major"]), int(found["minor"])), found["device"]) if found else None
+
+
+def _receipt(
+    environments: Mapping[str, Environment], entries: Sequence[Entry], defaults: Iterable[Mapping[str, str]]
+) -> Receipt:
+    named = zip((each.defaults for each in environments.values()), defaults, strict=True)
+    return Receipt(
+        plugin="",
+        created="",
+        environments=dict(environments),
+        defaults={key: dict(table) for key, table in named if key and table},
+        entries=tuple(entries),
+    )
+
+
+# Files
+
+
+def read_baseline(path: Path) -> Baseline:
+    """The baseline in the file.
+
+    Raises:
+        ReceiptError: the file cannot be read, or is no baseline.
+    """
+    return from_json(read_bytes(path), name=str(path))
+
+
+def from_json(data: bytes, *, name: str) -> Baseline:
+    """The baseline in `data`; `name` is what messages call it.
+
+    Raises:
+        ReceiptError: one line, whatever the bytes are.
+    """
+    baseline = decoded(data, Baseline)
+    if baseline is not None and baseline.format == FORMAT and next(_faults(baseline), None) is None:
+        return baseline
+    # Something is wrong, or may be: this way is slower, and says what and where.
+    return from_document(document_from_json(data, name=name), name=name)
+
+
+def from_document(document: dict[str, Any], *, name: str) -> Baseline:
+    """The baseline that `document` describes.
+
+    Raises:
+        ReceiptError: a key is missing or unknown, a value is not of its type, or an environment is not there.
+    """
+    baseline = value_from_data(document, Baseline, name=name)
+    for at, fault in _faults(baseline):
+        raise ReceiptError(fault, at=f"{name}: {at}")
+    return baseline
+
+
+def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """What no baseline can be, each with its place: lanes whose environment is not in the file, then bands."""
+    lanes = [(contract, name, lane) for contract, each in baseline.contracts.items() for name, lane in each.items()]
+    for contract, name, lane in lanes:
+        if lane.environment not in baseline.environments:
+            yield f"contracts[{contract!r}][{name!r}].environment", f"{lane.environment!r} is not in environments"
+    for contract, name, lane in lanes:
+        for at, fault in lane_faults(lane.measurement, lane.repeats, lane.spread):
+            yield f"contracts[{contract!r}][{name!r}].{at}", fault
+
+
+def read_folder(folder: Path) -> Receipt:
+    """All baselines of one environment, as the receipt of a run that they could have been recorded from.
+
+    Raises:
+        ReceiptError: the folder holds no baseline, those of several environments, or one that cannot be read.
+    """
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and _parsed(path.name))
+    if len(inner) > 1:
+        names = ", ".join(path.name for path in inner)
+        raise ReceiptError(f"baselines of several environments ({names}), name one of them", at=str(folder))
+    environments: dict[str, Environment] = {}
+    entries: list[Entry] = []
+    files = sorted((inner[0] if inner else folder).rglob("*.json"))
+    if not files:
+        raise ReceiptError("neither receipt.json nor a baseline in it", at=str(folder))
+    for file in files:
+        baseline = read_baseline(file)
+        environments |= baseline.environments
+        entries += [
+            _entry(contract, name, lane)
+            for contract, lanes in baseline.contracts.items()
+            for name, lane in lanes.items()
+        ]
+    kept = _Defaults(inner[0].parent if inner else folder.parent)
+    return _receipt(environments, entries, [kept.of(each) for each in environments.values()])
+
+
+def to_json(baseline: Baseline) -> bytes:
+    """The document: keys in order, one fact a line, without what says nothing."""
+    data = {
+        "format": baseline.format,
+        "environments": {name: _said(each) for name, each in baseline.environments.items()},
+        "contracts": {
+            contract: {name: _said(lane) for name, lane in lanes.items()}
+            for contract, lanes in baseline.contracts.items()
+        },
+    }
+    return "\n".join(_lines(data, "")).encode() + b"\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a baseline file."""
+    return schema_of(
+        Baseline,
+        name="baseline",
+        description="What the contracts of one test module are held to in one environment.",
+    )
+
+
+def schema_json() -> bytes:
+    """The text of schemas/baseline.schema.json."""
+    return json.dumps(schema(), indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _said(value: Any) -> Any:
+    """Plain data without the fields that are as they are by default, which is how they are read back."""
+    if isinstance(value, tuple):
+        return [_said(each) for each in value]
+    if not is_dataclass(value):
+        return value_to_data(value)
+    bare = _defaults(type(value))
+    said = {each.name: getattr(value, each.name) for each in fields(value)}
+    return {name: _said(each) for name, each in said.items() if name not in bare or each != bare[name]}
+
+
+def _defaults(type_: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in fields(type_):
+        if each.default is not MISSING:
+            found[each.name] = each.default
+        elif each.default_factory is not MISSING:
+            found[each.name] = each.default_factory()
+    return found
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    """JSON text in which what is in a list, so a fact, is a line of its own."""
+    inner = indent + "  "
+    if isinstance(value, dict) and value:
+        yield "{"
+        items = sorted(value.items())
+        for index, (key, item) in enumerate(items):
+            first, *rest = [_compact(item)] if key in _COUNTED_BY_NAME else _lines(item, inner)
+            comma = "," if index + 1 < len(items) else ""
+            text = [f"{inner}{_compact(key)}: {first}", *rest]
+            yield from [*text[:-1], text[-1] + comma]
+        yield indent + "}"
+    elif isinstance(value, list) and any(not isinstance(item, float) for item in value):
+        yield "["
+        last = len(value) - 1
+        yield from (f"{inner}{_compact(item)}{'' if index == last else ','}" for index, item in enumerate(value))
+        yield indent + "]"
+    else:
+        yield _compact(value)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,85 @@
+"""Trimming: contracts that a baseline has and the project has no more. Told by any run that would have met them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pytest_compilecontract.escaping import plain
+from pytest_compilecontract.report.baselines import MOST, RECORD
+from pytest_compilecontract.report.comparison import cut
+from pytest_compilecontract.report.terminal import Line
+from pytest_compilecontract.wording import counted
+
+from .baseline import Baselines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """What a session collected before any of it was deselected.
+
+    `names` are tests and contracts by module, `places` what it was asked to look into, below the root. `whole`: no
+    test was chosen by its name, so that a module's tests are all there.
+    """
+
+    names: Mapping[str, frozenset[str]]
+    places: tuple[PurePosixPath, ...]
+    whole: bool
+
+
+def collected_from(names: Iterable[str], arguments: Sequence[str], *, root: Path, invocation: Path) -> Collected:
+    """What the names of all tests and contracts, and pytest's arguments, come to."""
+    by_module: dict[str, set[str]] = {}
+    for name in names:
+        by_module.setdefault(name.partition("::")[0], set()).add(name)
+    places = []
+    for argument in arguments:
+        place = (invocation / argument.partition("::")[0]).resolve()
+        if place.is_relative_to(root.resolve()):
+            places.append(PurePosixPath(place.relative_to(root.resolve()).as_posix()))
+        elif root.resolve().is_relative_to(place):
+            places.append(PurePosixPath("."))
+    return Collected(
+        names={module: frozenset(found) for module, found in by_module.items()},
+        places=tuple(places),
+        whole=not any("::" in argument for argument in arguments),
+    )
+
+
+def gone(baselines: Baselines, key: str, collected: Collected, root: Path) -> tuple[str, ...]:
+    """The contracts with a baseline in this environment that the project has no more, as far as this run can tell.
+
+    A module without any test may have been skipped as a whole: only where its file is gone are its contracts gone.
+
+    Raises:
+        ReceiptError: a baseline cannot be read.
+    """
+    if not collected.whole:
+        return ()
+    found = []
+    for contract in baselines.contracts(key):
+        module = contract.partition("::")[0]
+        if module in collected.names:
+            is_gone = contract not in collected.names[module]
+        else:
+            asked = any(PurePosixPath(module).is_relative_to(place) for place in collected.places)
+            is_gone = asked and not (root / module).exists()
+        if is_gone:
+            found.append(contract)
+    return tuple(sorted(found))
+
+
+def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[Line]:
+    """What to say of contracts that are gone, and how to be rid of their baselines."""
+    if not contracts:
+        return []
+    head = f"removed from {folder}" if removed else f"in {folder}"
+    verb = "is" if len(contracts) == 1 else "are"
+    lines: list[Line] = [(f"{head}: {counted(len(contracts), 'contract')} that {verb} no more", {"yellow": True})]
+    lines += [(cut(f"  {plain(contract)}"), {}) for contract in contracts[:MOST]]
+    if len(contracts) > MOST:
+        lines.append((f"  ... and {len(contracts) - MOST} more", {}))
+    if not removed:
+        lines.append((f"  to remove them: {RECORD}, without choosing tests or lanes", {}))
+    return lines

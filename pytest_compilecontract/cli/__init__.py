@@ -1,0 +1,8 @@
+"""The `compilecontract` command, a module a command.
+
+On top of all rooms. No torch here: what needs it runs in a child.
+"""
+
+from .main import main
+
+__all__ = ["main"]

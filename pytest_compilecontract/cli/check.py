@@ -1,0 +1,322 @@
+"""`compilecontract check` and `init`: a sample run on the lanes, and the contract that it would keep today.
+
+The sample runs in a child, as a test of the plugin's own: what is said here is what pytest would say. No torch here.
+"""
+
+# ruff: noqa: T201 - what this module prints is what it is for
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_compilecontract.errors import ReceiptError, UsageError
+from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
+from pytest_compilecontract.facts.lanes import BUILT_IN
+from pytest_compilecontract.facts.receipt import Entry, Receipt, read_receipt, write_bytes
+from pytest_compilecontract.judge.proposal import Proposal, proposed
+from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, watched
+from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines
+from pytest_compilecontract.wording import counted
+
+from .sample import parted
+
+YES, NO = 0, 1
+SECONDS = 600.0
+LONGEST_REASON = 300
+LONGEST_FACTS = 20
+_MEASURING = """\
+from pathlib import Path
+
+from pytest_compilecontract import compile_contract
+from pytest_compilecontract.processes import ends_with
+from pytest_compilecontract.cli.sample import hold
+
+ends_with({parent}, seconds=float({seconds!r}), folder=Path(__file__).parent)
+
+
+@compile_contract()
+def test_sample(compile_lane):
+    hold({name!r}, compile_lane, train={train})
+"""
+# The factory by a name of this text's own: the user's could be any that the text uses, or one that pytest collects.
+_WRITTEN = '''\
+"""{title}
+
+Written by `compilecontract init {name}` from what {torch} showed.
+"""
+
+from {module} import {factory} as _sample
+from pytest_compilecontract import compile_contract
+
+
+{decorator}
+def test_{test}(compile_lane):
+    """{promise}"""
+    target, calls = _sample()
+
+    compile_lane.{verb}
+'''
+_RUN, _TRAIN = "run(target, *calls)", "train(target, calls)"
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `check` and `init` to the command line."""
+    check = commands.add_parser("check", help="run a module on the lanes, and say which contract would hold today")
+    _add_arguments(check)
+    check.set_defaults(command=_check)
+    init = commands.add_parser("init", help="write that contract as a test")
+    _add_arguments(init)
+    init.add_argument("--out", metavar="FILE", type=Path, required=True, help="the test to write")
+    init.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    init.set_defaults(command=_init)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sample",
+        metavar="MODULE:FACTORY",
+        help="a function that returns (target, [call, ...]): what to compile, and tuples of arguments to call it with",
+    )
+    parser.add_argument("--train", action="store_true", help="each call is a training step, as compile_lane.train does")
+    parser.add_argument("--lanes", metavar="A,B", default="all", help="(default: all that run here)")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=SECONDS, help=f"for all lanes (default: {SECONDS:.0f})"
+    )
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    receipt = _measured(chosen)
+    found = _proposal(receipt, chosen.sample)
+    _print_measured(receipt, chosen.sample)
+    if found.lanes:
+        print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
+        print(found.decorator())
+        _print_allowed(found)
+        print("\nto write it as a test:")
+        train = ["--train"] if chosen.train else []
+        print(typed(["compilecontract", "init", chosen.sample, *train, "--out", _suggested(chosen.sample)]))
+    return _print_refused(found)
+
+
+def _suggested(sample: str) -> str:
+    module, factory = parted(sample)
+    stem = f"test_{factory.removeprefix('test_')}"
+    return f"contracts/{stem}{'_contract' if _hides(Path(f'{stem}.py'), module) else ''}.py"
+
+
+def _init(chosen: argparse.Namespace) -> int:
+    _check_out(chosen.out, parted(chosen.sample)[0])
+    if chosen.out.exists() and not chosen.force:
+        raise UsageError(f"{chosen.out} exists (--force replaces it)")
+    receipt = _measured(chosen)
+    found = _proposal(receipt, chosen.sample)
+    _print_measured(receipt, chosen.sample)
+    if not found.lanes:
+        _print_refused(found)
+        print(f"\n{chosen.out}: not written, no lane would hold")
+        return NO
+    write_bytes(chosen.out, _test_text(chosen, receipt, found).encode())
+    code = _print_refused(found)
+    # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
+    print(f"\nwrote {chosen.out}, hold it with:")
+    lanes = f"--contract-lanes={','.join(found.lanes)}"
+    print(typed(["python", "-m", "pytest", "--compile-contracts", lanes, *as_tests(str(chosen.out))]))
+    return code
+
+
+def _check_out(out: Path, module: str) -> None:
+    if out.suffix != ".py" or not out.name.startswith("test_"):
+        raise UsageError(f"--out: pytest collects test_NAME.py, got {out.name!r}")
+    if not out.stem.isidentifier():
+        raise UsageError(f"--out: expected letters, digits and _ as in test_block.py, got {out.name!r}")
+    if _hides(out, module):
+        raise UsageError(f"--out: {out.name} would hide the sample's module {module!r} (another name would do)")
+
+
+def _hides(out: Path, module: str) -> bool:
+    """Whether the test is what an import of the module would find: pytest puts the test's folder first on the path."""
+    parts = module.split(".")
+    return out.stem == parts[0] or out.resolve().with_suffix("").parts[-len(parts) :] == tuple(parts)
+
+
+def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) -> str:
+    module, factory = parted(chosen.sample)
+    limits = found.limits
+    counts = [
+        counted(count, noun)
+        for count, noun in (
+            (limits.max_graph_breaks, "graph break"),
+            (limits.max_recompiles, "recompile"),
+        )
+        if count is not None
+    ]
+    steps = counted(found.calls, "step" if chosen.train else "call")
+    return _WRITTEN.format(
+        title=f"What compiling may do to the target that `{chosen.sample}` makes.",
+        name=f"{chosen.sample}{' --train' if chosen.train else ''}",
+        torch=_torch(receipt),
+        module=module,
+        factory=factory,
+        decorator=_folded(found.decorator()),
+        test=chosen.out.stem.removeprefix("test_"),
+        promise=f"At most {', '.join(counts)} over {steps}.",
+        verb=_TRAIN if chosen.train else _RUN,
+    )
+
+
+def _folded(decorator: str) -> str:
+    if len(decorator) <= 100:
+        return decorator
+    inside = decorator.removeprefix("@compile_contract(").removesuffix(")")
+    given = re.split(r", (?=\w+=)", inside)
+    return "\n".join(["@compile_contract(", *(f"    {each}," for each in given), ")"])
+
+
+def _proposal(receipt: Receipt, sample: str) -> Proposal:
+    """What would hold.
+
+    Raises:
+        UsageError: the sample itself is at fault, so that no lane says anything of compiling.
+    """
+    ran = [entry for entry in _in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
+    if not ran:
+        reasons = dict.fromkeys(entry.reason for entry in receipt.entries if entry.reason)
+        raise UsageError(f"{sample}: no lane can run here: {'; '.join(reasons) or 'no lane was chosen'}")
+    if all(entry.measurement is None for entry in ran):
+        reason = next((entry.reason for entry in ran if entry.reason), "it measured nothing")
+        # Where the sample is at fault, its name begins what was said of it; pytest has put words of its own before.
+        _, named, said = reason.partition(sample)
+        raise UsageError(f"{named}{said}" if named else f"{sample}: {reason}")
+    return proposed(ran, torch_version=_torch(receipt).removeprefix("torch "))
+
+
+def _in_order(receipt: Receipt) -> list[Entry]:
+    """The entries in the order of the lanes, each of which adds to the one before it."""
+    order = list(BUILT_IN)
+    return sorted(receipt.entries, key=lambda entry: order.index(entry.lane) if entry.lane in order else len(order))
+
+
+def _torch(receipt: Receipt) -> str:
+    return next((f"torch {each.torch}" for each in receipt.environments.values() if each.torch), "no torch")
+
+
+def _print_measured(receipt: Receipt, sample: str) -> None:
+    rows = [replace(row_of(entry), contract=sample) for entry in _in_order(receipt)]
+    print(f"{_torch(receipt)}")
+    for text, _ in summary_lines(rows, 1):
+        print(printed(text))
+
+
+def _print_allowed(found: Proposal) -> None:
+    """Where each break, recompile and eager frame of the contract comes from: what it allows may be a fault to mend."""
+    if found.allowed:
+        print("\nwhat it allows:")
+    for (limit, details), lanes in found.allowed.items():
+        print(printed(f"  {limit}, in {_listed(lanes)}"))
+        for detail in details[:LONGEST_FACTS]:
+            indent = detail[: len(detail) - len(detail.lstrip(" "))]
+            print(printed(f"    {indent}{one_line(detail.strip(), FAILURE_WIDTH)}"))
+        if (more := len(details) - LONGEST_FACTS) > 0:
+            print(f"    and {counted(more, 'line')} more, in the failure of a test with {limit}=0")
+
+
+def _print_refused(found: Proposal) -> int:
+    if not found.refused:
+        return YES
+    print("\nno contract would hold in:")
+    for lane, reason in found.refused.items():
+        print(printed(f"  {plain(lane)}: {one_line(reason, LONGEST_REASON)}"))
+    return NO
+
+
+def _measured(chosen: argparse.Namespace) -> Receipt:
+    """The receipt of the sample, run as a test in a child.
+
+    Raises:
+        UsageError: the name or the lanes cannot mean anything, the child died, or it took too long.
+    """
+    parted(chosen.sample)
+    if not chosen.timeout > 0:
+        raise UsageError(f"--timeout: expected seconds, got {chosen.timeout:g}")
+    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
+        folder = Path(name)
+        said = folder / "said"
+        code = _run(_command(folder, chosen), said, chosen)
+        try:
+            return read_receipt(folder / "receipt.json")
+        except ReceiptError as error:
+            lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+            told = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR", "ImportError"))]
+            raise UsageError(told[0] if told else f"{chosen.sample}: the run died with exit code {code}") from error
+
+
+def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
+    """The session that measures, its test and settings written to the folder.
+
+    What lies around the folder has no say; the project does by its modules and its pyproject.toml.
+    """
+    # A name that no module has: the test is imported by it, and would be taken for the sample's.
+    test = folder / f"test_{uuid.uuid4().hex}.py"
+    # The parent's deadline comes first, and says more.
+    limit = str(chosen.timeout + 2 * GRACE_SECONDS)
+    text = _MEASURING.format(name=chosen.sample, train=chosen.train, parent=os.getpid(), seconds=limit)
+    test.write_text(text, encoding="utf-8")
+    settings = folder / "pytest.ini"
+    settings.write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "--no-header", "--no-summary"]
+    # pytest's faulthandler would stop the clock of `ends_with` at the first test that fails.
+    command += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "pytest_compilecontract.plugin"]
+    command += ["-c", str(settings), f"--rootdir={Path.cwd()}", "--noconftest", "--compile-contracts"]
+    return [*command, f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}", str(test)]
+
+
+def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
+    # No other plugin of the user has a say.
+    path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
+    variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": path}
+    variables["PYTHONUNBUFFERED"] = "1"
+    shown = 0
+
+    def meanwhile() -> None:
+        nonlocal shown
+        shown = _progress(said, shown)
+
+    code = watched(command, log=said, cwd=Path.cwd(), variables=variables, meanwhile=meanwhile, seconds=chosen.timeout)
+    if code is None:
+        running = _running(said)
+        where = f"it was in lane {running}" if running else "no lane had begun"
+        raise UsageError(f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout gives it more")
+    return code
+
+
+def _lines(said: Path) -> Iterator[tuple[str, str]]:
+    """The lanes that the child has begun, each with its outcome, or "" while it runs."""
+    text = said.read_text(encoding="utf-8", errors="replace")
+    for found in re.finditer(r"::test_sample\[(.+?)\] (PASSED|FAILED|SKIPPED|ERROR)?", text):
+        yield found[1], found[2] or ""
+
+
+def _running(said: Path) -> str:
+    return next((lane for lane, outcome in _lines(said) if not outcome), "")
+
+
+def _progress(said: Path, shown: int) -> int:
+    """Say which lane runs now, for whoever looks on."""
+    begun = list(_lines(said))
+    if sys.stderr is not None and sys.stderr.isatty():
+        for lane, _ in begun[shown:]:
+            print(f"lane {plain(lane)} ...", file=sys.stderr, flush=True)
+    return len(begun)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

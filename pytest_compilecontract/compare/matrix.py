@@ -1,0 +1,233 @@
+"""The matrix: lanes of contracts down, environments across, each held against the first environment. Data only."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.judge.contract import Verdict as OwnVerdict
+from pytest_compilecontract.wording import counted
+
+from .drift import Comparison, Drift, LaneComparison, Verdict, compare, rerun_command, torch_of
+from .identity import normalised_guard
+from .policy import DEFAULT_POLICY, METRICS, Policy
+from .waivers import Waiver, waived
+
+# The one fact that matters most: a wrong result before a slow one, a cause before its effects.
+_FIRST = (
+    "errors",
+    "numerics",
+    "capture",
+    "eager_frames",
+    "eager_ops",
+    "limit_hits",
+    "graph_breaks",
+    "recompiles",
+    "state_dict",
+    "ops_captured",
+    "fullgraph",
+    "limits",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work.
+
+    `imported` is "not tried" where nothing was installed, and "not known" where nothing ran. `cut_off` is why the tests
+    did not run to their end; empty where they did. `environments` are those of its run, by the names that its entries
+    have for them.
+    """
+
+    name: str
+    installed: str
+    imported: str
+    cut_off: str = ""
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One lane in one environment: its verdict against the first one, and the fact that matters most.
+
+    In the first environment, which is held against nothing, it is the verdict of the contract's own limits. None is a
+    lane that was not in the run.
+    """
+
+    verdict: Verdict | OwnVerdict | None
+    fact: str = ""
+    entry: Entry | None = None
+    environment: Environment | None = None
+    lane: LaneComparison | None = None
+
+    @property
+    def fine(self) -> bool:
+        """Whether there is nothing to tell."""
+        return self.verdict in ("held", "reference") and not self.over_its_limits
+
+    @property
+    def over_its_limits(self) -> bool:
+        """Held to what it was, or better, and not to the limits of the contract."""
+        return self.verdict in ("held", "improved") and self.entry is not None and self.entry.verdict == "violated"
+
+    @property
+    def rerun(self) -> str:
+        """The command that runs this lane alone; empty for one that was never there."""
+        if self.lane is not None:
+            return self.lane.rerun
+        return rerun_command(self.entry) if self.entry is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixRow:
+    """One lane of one contract in every environment."""
+
+    contract: str
+    lane: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def fine(self) -> bool:
+        """Whether it held everywhere."""
+        return all(cell.fine for cell in self.cells)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """All rows, in order of contract and lane. `comparisons` are those of each column but the first with the first."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[MatrixRow, ...]
+    comparisons: tuple[Comparison, ...]
+
+
+def matrix(
+    receipts: Sequence[Receipt],
+    policy: Policy = DEFAULT_POLICY,
+    waivers: Sequence[Waiver] = (),
+    today: datetime.date | None = None,
+) -> Matrix:
+    """The matrix of these receipts, a column each, in this order; the first is what the others are held against.
+
+    Raises:
+        ReceiptError: a receipt has a lane of a contract twice.
+    """
+    assert receipts, "a matrix has a column at least"
+    first, *others = receipts
+    day = today or datetime.date.today()
+    own = compare(first, first, policy)
+    comparisons = tuple(waived(compare(first, each, policy), waivers, day) for each in others)
+    columns = [_first_cells(first, own), *(_cells(*pair) for pair in zip(others, comparisons, strict=True))]
+    keys = sorted({key for cells in columns for key in cells})
+    rows = tuple(
+        MatrixRow(
+            contract=contract,
+            lane=lane,
+            cells=tuple(cells.get((contract, lane), Cell(verdict=None)) for cells in columns),
+        )
+        for contract, lane in keys
+    )
+    return Matrix(columns=tuple(map(_column, receipts)), rows=rows, comparisons=comparisons)
+
+
+def fact_of(lane: LaneComparison) -> str:
+    """The one fact that matters most of a lane that is not as it was; empty where no policy judges any."""
+    wanted = "better" if lane.verdict == "improved" else "worse"
+    drifts = [drift for drift in lane.drifts if drift.gates and drift.direction == wanted]
+    if not drifts:
+        return lane.reason
+    drift = min(drifts, key=lambda each: _FIRST.index(each.metric) if each.metric in _FIRST else len(_FIRST))
+    return _told(drift)
+
+
+def checked(measurement: Measurement) -> str:
+    """What a lane that held is known to have held, and over how much, as narrow as it was checked."""
+    counts = [
+        _count(measurement.graph_breaks, "break"),
+        _count(measurement.recompiles, "recompile"),
+        _count(measurement.lost_frames, "eager frame"),
+    ]
+    known = ", ".join(count for count in counts if count) or "what was measured"
+    calls = len(measurement.calls or ())
+    return f"held {known} over the {counted(calls, 'call')} checked" if calls else f"held {known}"
+
+
+def _count(facts: Sequence[object] | None, noun: str) -> str:
+    return "" if facts is None else counted(len(facts), noun)
+
+
+def _told(drift: Drift) -> str:
+    label = METRICS[drift.metric].label
+    facts = drift.came or drift.went
+    change = f"{label} {_value(drift.before)}→{_value(drift.after)}"
+    if drift.metric == "capture":
+        return f"{label}: {facts[0].where} {facts[0].reason}"
+    if drift.metric == "errors":
+        return facts[0].reason or facts[0].where
+    if drift.metric == "recompiles":
+        return f"recompiles {_value(drift.before)}→{_value(drift.after)}: {normalised_guard(facts[0].reason)}"
+    if drift.metric == "graph_breaks":
+        return f"breaks {_value(drift.before)}→{_value(drift.after)}"
+    if drift.metric == "numerics":
+        return f"numerics: {facts[0].where} {facts[0].reason}"
+    if drift.metric == "limits":
+        return f"over {facts[0].where}"
+    return change
+
+
+def _value(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _column(receipt: Receipt) -> Column:
+    setup = receipt.setup
+    if setup is not None and setup.not_installed:
+        return Column(name=setup.asked, installed=f"no: {setup.not_installed}", imported="not tried")
+    if setup is not None and setup.not_imported:
+        return Column(name=setup.asked, installed="yes", imported=f"no: {setup.not_imported}")
+    imported = "yes"
+    if not any(each.torch for each in receipt.environments.values()):
+        reasons = [entry.reason for entry in receipt.entries if entry.verdict == "unmeasured" and entry.reason]
+        imported = f"no: {reasons[0]}" if reasons else "no" if receipt.entries else "not known"
+    if setup is not None and not receipt.entries:
+        # Who started the run imported torch first, and it did.
+        imported = "yes"
+    return Column(
+        name=torch_of(receipt),
+        installed="yes",
+        imported=imported,
+        environments=receipt.environments,
+        cut_off=setup.not_finished if setup is not None else "",
+    )
+
+
+def _first_cells(receipt: Receipt, own: Comparison) -> dict[tuple[str, str], Cell]:
+    entries = {(entry.contract, entry.lane): entry for entry in receipt.entries}
+    cells = {}
+    for lane in own.lanes:
+        entry = entries[lane.contract, lane.lane]
+        cells[lane.contract, lane.lane] = Cell(
+            verdict=entry.verdict,
+            fact=entry.reason,
+            entry=entry,
+            environment=receipt.environments[entry.environment],
+        )
+    return cells
+
+
+def _cells(receipt: Receipt, comparison: Comparison) -> dict[tuple[str, str], Cell]:
+    entries = {(entry.contract, entry.lane): entry for entry in receipt.entries}
+    cells = {}
+    for lane in comparison.lanes:
+        entry = entries.get((lane.contract, lane.lane))
+        cells[lane.contract, lane.lane] = Cell(
+            verdict=lane.verdict,
+            fact=fact_of(lane),
+            entry=entry,
+            environment=receipt.environments[entry.environment] if entry is not None else None,
+            lane=lane,
+        )
+    return cells

@@ -1,0 +1,193 @@
+"""Waivers: drift that is known and tolerated for a time, each with its issue, its owner and its last day.
+
+    [[waiver]]
+    contract = "contracts/test_decoder.py::*"      # a glob
+    lane = "inductor"                              # a glob
+    metric = "graph_breaks"
+    torch = ">=2.12,<2.14"
+    issue = "https://github.com/pytorch/pytorch/issues/1"
+    owner = "someone"
+    expires = 2027-01-31                           # its last day
+    kind = "workaround"                            # or "open-risk"
+    note = "the router copies its mask"            # may be left out
+
+A waiver that has expired, that matches no lane any more or that no lane needs any more is rotten, and fails.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_compilecontract.errors import UsageError
+
+from .drift import Comparison, Drift, LaneComparison
+from .policy import GATEABLE
+from .versions import VersionRange, version_range
+
+Kind = Literal["workaround", "open-risk"]
+KINDS: tuple[Kind, ...] = ("workaround", "open-risk")
+FILE = Path("contracts/waivers.toml")
+MOST_BYTES = 1024 * 1024
+_TEXTS = ("contract", "lane", "metric", "torch", "issue", "owner")
+_KEYS = (*_TEXTS, "expires", "kind", "note")
+_TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiver:
+    """One drift that is tolerated. `place` is its file and line, `expires` the last day that it holds."""
+
+    contract: str
+    lane: str
+    metric: str
+    torch: VersionRange
+    issue: str
+    owner: str
+    expires: datetime.date
+    kind: Kind
+    note: str = ""
+    place: str = ""
+
+    def is_about(self, lane: LaneComparison) -> bool:
+        """Whether it speaks of this lane on the torch that it ran with."""
+        named = fnmatchcase(lane.contract, _glob(self.contract)) and fnmatchcase(lane.lane, self.lane)
+        return named and lane.torch is not None and lane.torch in self.torch
+
+    @property
+    def exact(self) -> bool:
+        """Whether it names one lane of one contract."""
+        return not set("*?") & {*self.contract, *self.lane}
+
+    def __str__(self) -> str:
+        return f"{self.contract} [{self.lane}] {self.metric}"
+
+
+def read_waivers(path: Path) -> tuple[Waiver, ...]:
+    """The waivers in the file.
+
+    Raises:
+        UsageError: the file cannot be read, or has a waiver that cannot mean anything.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise UsageError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB, so no waivers")
+        text = data.decode()
+        document = tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        cause = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        raise UsageError(f"{path}: cannot be read ({cause})") from error
+    for key in document:
+        if key != "waiver":
+            raise UsageError(f"{path}: unknown key {key!r} (known keys: waiver)")
+    tables = document.get("waiver", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{path}: waiver: expected tables, as [[waiver]]")
+    lines = [number for number, line in enumerate(text.splitlines(), start=1) if _TABLE.match(line)]
+    # Only where each table has a line of its own is it known which is whose.
+    places = [f"{path}:{line}" for line in lines] if len(lines) == len(tables) else [str(path)] * len(tables)
+    return tuple(_waiver(table, place) for table, place in zip(tables, places, strict=True))
+
+
+def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.date) -> Comparison:
+    """The comparison with what is waived marked: a lane whose every drift is waived is itself "waived".
+
+    A waiver that has expired waives nothing.
+    """
+    valid = [waiver for waiver in waivers if waiver.expires >= today]
+    if not valid:
+        return comparison
+    return replace(comparison, lanes=tuple(_waived(lane, valid) for lane in comparison.lanes))
+
+
+def rotten(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:
+    """The waivers to delete, a line each: where, which, and why.
+
+    Of a run that is not `whole` nobody can say that a glob matches nothing any more.
+    """
+    found = [(waiver, _why_rotten(waiver, comparison, today, whole)) for waiver in waivers]
+    return tuple(f"{waiver.place}: the waiver of {waiver} {why}: delete it" for waiver, why in found if why)
+
+
+def _waived(lane: LaneComparison, waivers: Sequence[Waiver]) -> LaneComparison:
+    about = {waiver.metric: waiver for waiver in waivers if waiver.is_about(lane)}
+    if not about or not (lane.verdict == "drifted" or lane.newly_broken):
+        return lane
+    drifts = tuple(_marked(drift, about.get(drift.metric)) for drift in lane.drifts)
+    if any(_is_worse(drift) and not drift.waived for drift in drifts):
+        return replace(lane, drifts=drifts)
+    used = dict.fromkeys(_said(about[drift.metric]) for drift in drifts if drift.waived)
+    return replace(lane, verdict="waived", drifts=drifts, reason="; ".join(used))
+
+
+def _marked(drift: Drift, waiver: Waiver | None) -> Drift:
+    return replace(drift, waived=waiver.issue) if waiver is not None and _is_worse(drift) else drift
+
+
+def _is_worse(drift: Drift) -> bool:
+    return drift.gates and drift.direction == "worse"
+
+
+def _said(waiver: Waiver) -> str:
+    note = f": {waiver.note}" if waiver.note else ""
+    return f"{waiver.kind}, {waiver.issue} ({waiver.owner}, until {waiver.expires}){note}"
+
+
+def _why_rotten(waiver: Waiver, comparison: Comparison, today: datetime.date, whole: bool) -> str:
+    if waiver.expires < today:
+        return f"expired on {waiver.expires}"
+    lanes = [lane for lane in comparison.lanes if waiver.is_about(lane)]
+    if not lanes:
+        # On another torch than it speaks of it says nothing, and is needed all the same.
+        speaks = any(lane.torch is not None and lane.torch in waiver.torch for lane in comparison.lanes)
+        return "matches no lane any more" if whole and speaks else ""
+    if not all(lane.compared for lane in lanes) or not (whole or waiver.exact):
+        return ""
+    if waiver.metric != "errors" and any(lane.after == "broken" for lane in lanes):
+        # A lane that broke off shows no other drift.
+        return ""
+    needed = any(drift.metric == waiver.metric and _is_worse(drift) for lane in lanes for drift in lane.drifts)
+    return "" if needed else "is not needed any more"
+
+
+def _glob(contract: str) -> str:
+    # In a test's name, brackets are its parameters.
+    return contract.replace("[", "[[]")
+
+
+def _waiver(table: Mapping[str, Any], place: str) -> Waiver:
+    for key in table:
+        if key not in _KEYS:
+            raise UsageError(f"{place}: unknown key {key!r} (known keys: {', '.join(_KEYS)})")
+    for key in (*_TEXTS, "expires", "kind"):
+        if key not in table:
+            raise UsageError(f"{place}: {key}: missing")
+    for key in (*_TEXTS, "note"):
+        value = table.get(key, "-")
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(f"{place}: {key}: expected a text, got {value!r}")
+    if table["metric"] not in GATEABLE:
+        known = ", ".join(sorted(GATEABLE))
+        raise UsageError(f"{place}: metric: unknown metric {table['metric']!r} (known metrics: {known})")
+    if table["kind"] not in KINDS:
+        raise UsageError(f"{place}: kind: expected {' or '.join(map(repr, KINDS))}, got {table['kind']!r}")
+    if not re.match(r"https?://\S+$", table["issue"]):
+        raise UsageError(f"{place}: issue: expected a URL, got {table['issue']!r}")
+    expires = table["expires"]
+    if type(expires) is not datetime.date:
+        raise UsageError(f"{place}: expires: expected a date, as 2027-01-31 without quotes, got {expires!r}")
+    return Waiver(
+        **{key: table[key] for key in ("contract", "lane", "metric", "issue", "owner", "kind")},
+        torch=version_range(table["torch"], where=f"{place}: torch"),
+        expires=expires,
+        note=table.get("note", ""),
+        place=place,
+    )

@@ -1,0 +1,4 @@
+"""Files: receipts and logs of runs, written whole or not at all, and read with one clear error.
+
+Imports `facts`.
+"""

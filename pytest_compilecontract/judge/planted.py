@@ -1,0 +1,157 @@
+"""Judging a run with a fault in it: whether it turned red, by what, and what would have noticed a fault that it let by.
+
+A red lane alone says nothing: what turned it red has to be what the fault is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_compilecontract.facts.faults import (
+    NUMERICS,
+    RAISES,
+    DeviceFault,
+    Factor,
+    Fault,
+    FrameGivenBack,
+    GradientFault,
+    GraphBreakMore,
+    GraphSkipped,
+    HalfInside,
+    HostSync,
+    KernelMore,
+    LimitReached,
+    MemoryKept,
+    RecompileMore,
+)
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.planted import Noticed
+from pytest_compilecontract.facts.receipt import Entry
+
+from .contract import Limits
+
+LONGEST = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """What a run with a fault in it showed.
+
+    `entry` is None where nothing was judged. `drifted` are the metrics that its baseline found otherwise. `own` is the
+    type of what the test itself raised, `asserted` whether it was an assertion.
+    """
+
+    entry: Entry | None
+    drifted: tuple[str, ...] = ()
+    own: str = ""
+    asserted: bool = False
+
+
+def judged(fault: Fault, shown: Shown) -> tuple[Noticed, str]:
+    """What became of a fault that was planted, and by what."""
+    right = list(dict.fromkeys(_right(fault, shown)))
+    if right:
+        return "noticed", ", ".join(right)
+    red = list(dict.fromkeys(_red(shown)))
+    return ("another reason", ", ".join(red)) if red else ("not noticed", "")
+
+
+def _right(fault: Fault, shown: Shown) -> Iterator[str]:
+    """What is red for the right reason."""
+    entry = shown.entry
+    if entry is not None:
+        wrong = fault.kinds & kinds_of(entry.measurement)
+        names = {*fault.limits, *((NUMERICS,) if wrong else ())}
+        raised = entry.measurement.raised if entry.measurement is not None else None
+        if raised is not None and not _may_raise(fault, raised.type):
+            names.discard(RAISES)
+        yield from (each.limit for each in entry.violations if name_of(each.limit) in names)
+    yield from (f"baseline: {metric}" for metric in shown.drifted if metric in fault.metrics)
+    if shown.asserted:
+        yield "an assertion of the test"
+    elif shown.own and RAISES in fault.limits and _may_raise(fault, shown.own):
+        yield f"{shown.own} in the test"
+
+
+def _may_raise(fault: Fault, type_: str) -> bool:
+    return not fault.raised or type_ in fault.raised
+
+
+def _red(shown: Shown) -> Iterator[str]:
+    """All that is red, whatever for."""
+    entry = shown.entry
+    if entry is not None:
+        yield from (_told(each.limit, entry) for each in entry.violations)
+        if entry.verdict != "held" and not entry.violations:
+            yield f"{entry.verdict}: {entry.reason}"[:LONGEST]
+    yield from (f"baseline: {metric}" for metric in shown.drifted)
+    if shown.own:
+        yield f"{shown.own} in the test"
+
+
+def _told(limit: str, entry: Entry) -> str:
+    kinds = sorted(kinds_of(entry.measurement)) if name_of(limit) == NUMERICS else []
+    if name_of(limit) == RAISES and entry.measurement is not None and entry.measurement.raised is not None:
+        kinds = [entry.measurement.raised.type]
+    return f"{limit}: {', '.join(kinds)}" if kinds else limit
+
+
+def name_of(limit: str) -> str:
+    """A limit's name, of what a violation calls it: `max_graph_breaks=0`, `no exception (default)`."""
+    return limit.partition("=")[0].removesuffix(" (default)")
+
+
+def kinds_of(seen: Measurement | None) -> frozenset[str]:
+    """The kinds of difference from eager that a measurement has."""
+    if seen is None or seen.numerics is None:
+        return frozenset()
+    return frozenset(each.kind for each in seen.numerics.differences)
+
+
+def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward: bool) -> str:
+    """What would notice a fault in a lane where nothing did.
+
+    `seen` is what the lane shows without it. `backward`: the program asks for gradients.
+    """
+    if isinstance(fault, DeviceFault):
+        return _advised_on_device(fault, seen)
+    counts: dict[type[Fault], tuple[str, Sequence[object] | None]] = {
+        GraphBreakMore: ("max_graph_breaks", seen.graph_breaks if seen else None),
+        RecompileMore: ("max_recompiles", seen.compiled_again if seen else None),
+        FrameGivenBack: ("max_eager_frames", seen.lost_frames if seen else None),
+    }
+    if type(fault) in counts:
+        name, facts = counts[type(fault)]
+        return f"{name}={len(facts or ())} would notice it"
+    if isinstance(fault, LimitReached):
+        return "allow_recompile_limit=False would notice it"
+    if limits.numerics is None:
+        return "nothing is compared (numerics=None): numerics='fp64' would notice it"
+    if seen is None or seen.numerics is None:
+        return "nothing is compared with eager: use compile_lane.run, train or compare"
+    if isinstance(fault, GradientFault):
+        if limits.check_grads is False or not backward:
+            return "check_grads=True would notice it"
+        return "no limit: the gradient is within what the rule takes for rounding"
+    if limits.rtol is not None or limits.atol is not None:
+        return "a smaller rtol= or atol= would notice it"
+    if isinstance(fault, (HalfInside, Factor)):
+        rule = (
+            "the rule" if seen.numerics.method == limits.numerics else f"{seen.numerics.method}, without a float64 run,"
+        )
+        return f"a smaller rtol= would notice it: it is within what {rule} takes for rounding"
+    return "no limit: what the fault changed is not among what is compared"
+
+
+def _advised_on_device(fault: Fault, seen: Measurement | None) -> str:
+    if isinstance(fault, GraphSkipped):
+        return "cudagraphs='required' would notice it"
+    if isinstance(fault, HostSync):
+        syncs = sum(each.count for each in seen.host_syncs or ()) if seen else 0
+        return f"max_host_syncs={syncs} would notice it"
+    if isinstance(fault, KernelMore):
+        kernels = seen.kernels.compiled.total if seen and seen.kernels else None
+        return f"max_kernels={'N' if kernels is None else kernels} would notice it"
+    assert isinstance(fault, MemoryKept)
+    return "max_memory_growth=0 would notice it, with compile_lane.run or train"

@@ -1,0 +1,110 @@
+"""Proposals: the contract that what was measured would keep today, as a line to paste. Data in, data out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
+
+from .contract import Limits, doubts, judge
+
+# Each limit that a proposal may name, and the count that it bounds. Not `max_graphs`: another number of graphs with no
+# other break and no other recompile is nothing to block an upgrade for.
+_COUNTS: dict[str, Callable[[Measurement], int | None]] = {
+    "max_graph_breaks": lambda seen: None if seen.graph_breaks is None else len(seen.graph_breaks),
+    "max_recompiles": lambda seen: None if seen.recompiles is None else len(seen.recompiles),
+    "max_eager_frames": lambda seen: None if seen.frames_run_eager is None else len(seen.frames_run_eager),
+}
+# What a proposal loosens is told against this.
+_NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
+
+    `calls` is how many calls each lane checked. `allowed` has each fact that a stricter contract would not allow, as a
+    limit with the lines that belong to it, and the lanes that show it.
+    """
+
+    limits: Limits
+    lanes: tuple[str, ...]
+    refused: dict[str, str]
+    calls: int
+    allowed: dict[tuple[str, tuple[str, ...]], tuple[str, ...]]
+
+    def decorator(self) -> str:
+        """The line to paste above a test."""
+        shown = self.limits if self.refused else replace(self.limits, lanes=None)
+        unsaid = Limits()
+        given = [
+            f"{each.name}={_written(getattr(shown, each.name))}"
+            for each in fields(shown)
+            if getattr(shown, each.name) != getattr(unsaid, each.name)
+        ]
+        return f"@compile_contract({', '.join(given)})"
+
+
+def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
+    """The contract that these lanes of one sample would keep; each was measured with no limit of its own.
+
+    A lane that no count can make hold is refused, with its reason: compiled raised, differs from eager, or is not
+    certain. Lanes that cannot run here are neither.
+    """
+    refused: dict[str, str] = {}
+    sound: dict[str, Measurement] = {}
+    for entry in entries:
+        if entry.verdict in ("unmeasured", "reference"):
+            continue
+        seen = entry.measurement
+        if seen is None or entry.verdict == "broken":
+            refused[entry.lane] = entry.reason or entry.verdict
+            continue
+        limits = _limits([seen])
+        kept_not = [f"{each.limit}: {each.measured}" for each in judge(limits, seen, torch_version=torch_version)]
+        if why := [*kept_not, *doubts(limits, seen)]:
+            refused[entry.lane] = "; ".join(why)
+        else:
+            sound[entry.lane] = seen
+    limits = replace(_limits(list(sound.values())), lanes=tuple(sound))
+    calls = max((len(seen.calls or ()) for seen in sound.values()), default=0)
+    allowed = _allowed(sound, torch_version=torch_version)
+    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, calls=calls, allowed=allowed)
+
+
+def _allowed(
+    sound: Mapping[str, Measurement], *, torch_version: str
+) -> dict[tuple[str, tuple[str, ...]], tuple[str, ...]]:
+    found: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+    for lane, seen in sound.items():
+        for each in judge(_NOTHING, seen, torch_version=torch_version):
+            if not each.details:  # such as a count that this torch cannot give
+                continue
+            fact = (each.limit.partition("=")[0], each.details)
+            found[fact] = (*found.get(fact, ()), lane)
+    return found
+
+
+def _limits(seen: Sequence[Measurement]) -> Limits:
+    """The tightest counts that all of these keep; an allowance is named only where one of them needs it."""
+    given: dict[str, int] = {}
+    for name, count in _COUNTS.items():
+        counts = [count(each) for each in seen]
+        known = [each for each in counts if each is not None]
+        if known and len(known) == len(counts):
+            given[name] = max(known)
+    if not given.get("max_eager_frames"):
+        given.pop("max_eager_frames", None)
+    hit = any(each.limit_hits for each in seen)
+    return Limits(
+        max_graph_breaks=given.get("max_graph_breaks"),
+        max_recompiles=given.get("max_recompiles"),
+        max_eager_frames=given.get("max_eager_frames"),
+        allow_recompile_limit=True if hit else None,
+    )
+
+
+def _written(value: object) -> str:
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)

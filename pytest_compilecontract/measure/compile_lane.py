@@ -1,0 +1,307 @@
+"""The lane that a test runs in: what the `compile_lane` fixture gives."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from pytest_compilecontract.calls import as_calls, call
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
+from pytest_compilecontract.judge.contract import Limits
+
+from .gpu_steps import nowhere, with_facts
+from .placement import placed
+from .probes.availability import device_of, replaced_compile
+from .probes.inplace import compile_in_place, is_compiled, structure
+from .probes.modes import Modes
+from .probes.source import Paths
+from .probes.targets import made_by
+from .programs import Body, Forward, Program, Training
+from .recorder import Measuring, without_comparison
+from .runner import Runner
+
+
+class Observation:
+    """What was compiled inside a `with compile_lane.observe()` block."""
+
+    def __init__(self, measuring: Measuring) -> None:
+        self._measuring = measuring
+
+    @property
+    def measurement(self) -> Measurement:
+        """The measurement; inside the block, of what was compiled so far. No numerics: nothing was compared."""
+        return alone(self._measuring.measurement())
+
+
+def alone(measured: Measurement) -> Measurement:
+    """The measurement of what was compiled and not run against eager."""
+    reason = "observed, not run against eager"
+    facts = nowhere(reason if torch.cuda.is_available() else NO_CUDA)
+    return with_facts(without_comparison(measured, reason), facts)
+
+
+@contextlib.contextmanager
+def observing(paths: Paths, lane: Lane | None = None) -> Iterator[Observation]:
+    """Measure whatever is compiled inside, in any thread; `lane` is what it is to be compiled as, if anything."""
+    measuring = Measuring(paths, lane=lane, calls=True)
+    with measuring:
+        yield Observation(measuring)
+
+
+class CompileLane:
+    """One lane of a contract.
+
+    `name` is the lane's, `device` a torch.device, `dtype` a torch.dtype (the lane's, else float32).
+    """
+
+    def __init__(
+        self, lane: Lane, limits: Limits, root: Path, *, timed: bool = False, trains: bool | None = None
+    ) -> None:
+        self.name = lane.name
+        self.device = device_of(lane)
+        self.dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
+        self.measurements: list[Measurement] = []
+        self.trained = False
+        self.open = True
+        self._lane = lane
+        self._limits = limits
+        self._timed = timed
+        # Whether `run` trains: a ladder that has "train" says it of each rung.
+        self._trains = trains
+        self._paths = Paths(root)
+        self._undo = contextlib.ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<compile lane {self.name} on {self.device}>"
+
+    @contextlib.contextmanager
+    def body(self) -> Iterator[None]:
+        """Around the body of the test: a mode that it leaves on is told with what it measured, or raised.
+
+        It is still on afterwards: a fixture may take it off, or else who isolates the test.
+        """
+        __tracebackhide__ = True
+        modes = Modes()
+        try:
+            yield
+        except BaseException as error:
+            for each in modes.left():
+                error.add_note(f"the test left {each} on")
+            raise
+        if self.measurements and (left := modes.left()):
+            said = tuple(f"the test left {each} on" for each in left)
+            last = self.measurements[-1]
+            self.measurements[-1] = replace(last, doubts=(*last.doubts, *said))
+
+    def close(self) -> None:
+        """Undo what compiling in place changed in modules."""
+        self._undo.close()
+
+    def run(self, target: Any, *calls: Any, compile_with: Callable[[Any], Any] | None = None) -> Measurement:
+        """Call `target` eager and compiled, compare, measure; leaves the target as it was.
+
+        Args:
+            target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device,
+                unless one of them is there already, and floating ones to its dtype, and put back.
+            calls: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
+            compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
+                be called; for regions of a module, or a wrapper of one's own. Without it the whole target is compiled.
+
+        Raises:
+            UsageError: what was given cannot be run.
+            BrokenLane: the compiled run raised and eager did not, or the reverse.
+            Exception: what eager itself raises, where the compiled run raises the same.
+        """
+        __tracebackhide__ = True
+        made = _as_calls(calls, where="compile_lane.run")
+        if not callable(target) or isinstance(target, type):
+            got = f"the class {target.__name__}" if isinstance(target, type) else repr(type(target).__name__)
+            raise UsageError(f"compile_lane.run takes a function or module, got {got}")
+        if self._trains:
+            if not isinstance(target, torch.nn.Module):
+                raise UsageError(
+                    f"frontier: 'train' trains what is run, a torch.nn.Module, got {type(target).__name__!r}"
+                )
+            return self._train(target, calls, compile_with=compile_with)
+        return self._hold(target, Forward(gradients=bool(self._limits.check_grads)), made, compile_with)
+
+    def train(
+        self,
+        module: torch.nn.Module,
+        batches: Sequence[Any],
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        optimizer: Callable[..., Any] | None = None,
+        compile_with: Callable[[Any], Any] | None = None,
+    ) -> Measurement:
+        """Train `module` for one step a batch, eager and compiled, compare, measure; leaves the module as it was.
+
+        A step is forward, loss, backward, optimizer step, zero_grad.
+
+        Args:
+            module: a module, not compiled yet.
+            batches: one a step: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
+            loss: makes a scalar tensor of the output. One that requires more gets it from the end of the batch:
+                `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if it has
+                one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the mean of
+                their squares.
+            optimizer: makes an optimizer of a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
+                a learning rate of 0.01.
+            compile_with: as in `run`.
+
+        Raises:
+            As `run`.
+        """
+        __tracebackhide__ = True
+        if self._trains is not None:
+            raise UsageError(
+                "frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on"
+            )
+        return self._train(module, batches, loss=loss, optimizer=optimizer, compile_with=compile_with)
+
+    def _train(
+        self,
+        module: torch.nn.Module,
+        batches: Sequence[Any],
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        optimizer: Callable[..., Any] | None = None,
+        compile_with: Callable[[Any], Any] | None = None,
+    ) -> Measurement:
+        __tracebackhide__ = True
+        if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
+            raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
+        made = _as_calls(tuple(batches), where="compile_lane.train")
+        if not isinstance(module, torch.nn.Module):
+            raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
+        if loss is not None and (not callable(loss) or isinstance(loss, type)):
+            got = f"the class {loss.__name__}" if isinstance(loss, type) else repr(type(loss).__name__)
+            raise UsageError(f"compile_lane.train: loss= is a function or module, got {got}")
+        if isinstance(optimizer, torch.optim.Optimizer):
+            name = type(optimizer).__name__
+            raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
+        if optimizer is not None and not callable(optimizer):
+            raise UsageError(f"compile_lane.train: optimizer= makes an optimizer, got {type(optimizer).__name__!r}")
+        program = Training(
+            module=module,
+            loss=loss,
+            optimizer=optimizer or functools.partial(torch.optim.SGD, lr=0.01),
+            gradients=self._limits.check_grads is not False,
+        )
+        seen = self._hold(module, program, made, compile_with)
+        self.trained = True
+        return seen
+
+    def compare(self, body: Callable[[Callable[..., Any]], Any]) -> Measurement:
+        """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
+
+        For what lies between calls: a learning rate that moves, a parameter that is frozen, a backward of one's own.
+
+        Args:
+            body: builds what it needs, compiles with its one argument, calls, and returns what is to be compared.
+                Its argument is `compile_lane.compile`, or in the eager runs a function that gives back what it gets.
+
+        Raises:
+            As `run`.
+        """
+        __tracebackhide__ = True
+        if not callable(body) or isinstance(body, type):
+            got = f"the class {body.__name__}" if isinstance(body, type) else repr(type(body).__name__)
+            raise UsageError(f"compile_lane.compare takes a function of one argument, got {got}")
+        return self._hold(_uncompiled, Body(body=body), (call(),), lambda _: self.compile)
+
+    def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
+        """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
+
+        With `in_place` (or `in_place = true` in the lane, unless said otherwise here) a module is compiled in place, as
+        `module.compile()` does, and returned.
+        """
+        if self._lane.reference:
+            return target
+        if found := replaced_compile(self._paths):
+            raise UsageError(f"torch.compile has been replaced by {found}: a lane is compiled by torch's own")
+        options = {**self._lane.compile_options(), **overrides}
+        inside = self._lane.in_place if in_place is None else in_place
+        if not isinstance(target, torch.nn.Module) or not inside:
+            return torch.compile(target, **options)
+        self._undo.callback(compile_in_place(target, options))
+        return target
+
+    @contextlib.contextmanager
+    def observe(self) -> Iterator[Observation]:
+        """Measure whatever is compiled inside the block, in any thread. Starts from no compiled code."""
+        self._refuse_when_over()
+        with observing(self._paths, self._lane) as seen:
+            try:
+                yield seen
+            finally:
+                self.measurements.append(seen.measurement)
+
+    def _refuse_when_over(self) -> None:
+        if not self.open:
+            raise UsageError("compile_lane measures in the body of the test, not in a fixture: nothing else is judged")
+
+    def _hold(
+        self, target: Any, program: Program, calls: Sequence[call], compile_with: Callable[[Any], Any] | None
+    ) -> Measurement:
+        __tracebackhide__ = True
+        self._refuse_when_over()
+        if maker := made_by(target):
+            raise UsageError(
+                f"a {type(target).__name__} made by {maker} is no target of torch.compile: "
+                "give compile_lane the module or function that it was made from"
+            )
+        if isinstance(target, torch.nn.Module) and any(map(is_lazy, (*target.parameters(), *target.buffers()))):
+            raise UsageError("the module has parameters without a shape yet (lazy ones): call it once before")
+        if is_compiled(target):
+            raise UsageError("the target is compiled already; give compile_lane the eager function or module")
+        if compile_with is not None and not callable(compile_with):
+            raise UsageError(f"compile_with= is a function of the target, got {type(compile_with).__name__!r}")
+        put_back = structure(target) if isinstance(target, torch.nn.Module) else None
+        runner = Runner(
+            lane=self._lane,
+            limits=self._limits,
+            device=self.device,
+            paths=self._paths,
+            compile_target=self.compile if compile_with is None else functools.partial(_made, compile_with, put_back),
+            timed=self._timed,
+            beside=() if compile_with is None else (compile_with,),
+        )
+        dtype = self.dtype if self._lane.dtype else None
+        try:
+            with placed(target, calls, device=self.device, dtype=dtype) as made:
+                held = runner.hold(target, program, made)
+        finally:
+            if put_back is not None and compile_with is not None:
+                put_back()
+        self.measurements.append(held.measurement)
+        if held.error is not None:
+            raise held.error
+        return held.measurement
+
+
+def _as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
+    return as_calls([call(each) if isinstance(each, torch.Tensor) else each for each in values], where=where)
+
+
+def _made(compile_with: Callable[[Any], Any], put_back: Callable[[], None] | None, target: Any) -> Any:
+    """What `compile_with` makes of the target, which an earlier pass may have left compiled."""
+    if put_back is not None:
+        put_back()
+    made = compile_with(target)
+    if not callable(made):
+        raise UsageError(f"compile_with= returned {type(made).__name__!r}: it returns what is to be called")
+    return made
+
+
+def _uncompiled(target: Any, **_overrides: Any) -> Any:
+    return target

@@ -1,0 +1,303 @@
+"""Isolation: a lane starts from a clean process state, and leaves the process as it found it, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.lanes import Lane
+
+from .probes import randomness
+from .probes.caches import own_caches
+from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
+from .probes.stance import ambient, forget_examples, stance_kept
+
+SEED = 0
+CONFIGS = (
+    "torch._dynamo.config",
+    "torch._inductor.config",
+    "torch._functorch.config",
+    "torch.compiler.config",
+    "torch.fx.experimental._config",
+)
+# Settings that would make a count depend on what ran before, in another test or another process.
+EXACT: dict[str, dict[str, object]] = {
+    # A warm precompile cache loads code without any attempt to compile it.
+    "torch._dynamo.config": {
+        "caching_precompile": False,
+        "automatic_dynamic_local_pgo": False,
+        "automatic_dynamic_remote_pgo": False,
+    },
+    # With a job id, profile-guided shapes of an earlier process make the first compile dynamic.
+    "torch.compiler.config": {"job_id": None},
+}
+
+
+# Why each is otherwise than around the test, where a project has set it.
+WHY_EXACT = "what an earlier test or process compiled would change the counts"
+
+
+@contextlib.contextmanager
+def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[tuple[str, ...]]:
+    """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
+
+    `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
+    Given are sentences on what of the project's own is otherwise inside than around the test. A lane says by itself how
+    it is compiled and run; a test that compiles by itself has the stance, the grad mode and the default dtype that its
+    project has set.
+
+    Saved and put back: random generators, grad and inference mode, default dtype and device, determinism, matmul
+    precision, autocast, anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch
+    setting. Modes and hooks that the body leaves on are taken off. Dynamo's compiled code is dropped before and after.
+    """
+    replaced = _replaced(lane, defaults or {})
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_process_state())
+        stack.enter_context(_settings(lane, defaults or {}))
+        if lane is None or lane.cache == "lane":
+            stack.enter_context(own_caches())
+        # Left again, each puts back the stance from before, whatever the test has set.
+        stack.enter_context(stance_kept() if lane is None else torch.compiler.set_stance("default"))
+        _reset()
+        stack.callback(_reset)
+        if lane is not None:
+            torch.set_grad_enabled(True)
+            torch.set_default_dtype(_dtype_of(lane))
+        if lane is not None and lane.matmul_precision not in (None, torch.get_float32_matmul_precision()):
+            torch.set_float32_matmul_precision(lane.matmul_precision)
+        randomness.seed(SEED)
+        yield replaced
+
+
+def _dtype_of(lane: Lane) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, lane.dtype or "float32")
+    return dtype
+
+
+def _replaced(lane: Lane | None, defaults: Mapping[str, object]) -> tuple[str, ...]:
+    """What the project has set, for all of its tests or in a fixture, and what a measurement has in its place."""
+    found: list[str] = []
+    if lane is not None and not lane.reference and (stance := ambient()):
+        found.append(f"around the test the stance is {stance}, in the lane it is 'default'")
+    if lane is not None and not torch.is_grad_enabled():
+        found.append("around the test gradients are off, in the lane they are on")
+    if lane is not None and torch.get_default_dtype() != (dtype := _dtype_of(lane)):
+        found.append(f"around the test the default dtype is {torch.get_default_dtype()}, in the lane it is {dtype}")
+    for name, values in EXACT.items():
+        module = _loaded(name)
+        entries = getattr(module, "_config", {})
+        for key, value in values.items():
+            now = getattr(module, key, value)
+            if key in entries and now not in (value, entries[key].default) and f"{name}.{key}" not in defaults:
+                found.append(f"{name}.{key} is {now!r} around the test and {value!r} in it: {WHY_EXACT}")
+    return tuple(found)
+
+
+def _reset() -> None:
+    torch.compiler.reset()
+    forget_examples()
+
+
+def _matmul_precision() -> str | None:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by backend, and this cannot say it
+        return None
+
+
+def _set_default_device(device: Any) -> None:
+    # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
+    torch.set_default_device(None if device == torch.device("cpu") else device)
+
+
+def _set_matmul_precision(precision: str | None) -> None:
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _set_deterministic(enabled: bool) -> None:
+    torch.use_deterministic_algorithms(enabled, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
+
+
+def _set_warn_only(warn_only: bool) -> None:
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=warn_only)
+
+
+# How each is read, in torch's words, and set.
+_GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    # First, for it moves the grad mode.
+    "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, set_inference_mode),
+    "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
+    **{
+        f"torch.is_autocast_enabled({device!r})": (
+            functools.partial(torch.is_autocast_enabled, device),
+            functools.partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    **{
+        f"torch.get_autocast_dtype({device!r})": (
+            functools.partial(torch.get_autocast_dtype, device),
+            functools.partial(torch.set_autocast_dtype, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "torch.autocast, how often entered": (autocast_nesting, set_autocast_nesting),
+    "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
+    "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    "torch.get_default_device()": (torch.get_default_device, _set_default_device),
+    "torch.get_float32_matmul_precision()": (_matmul_precision, _set_matmul_precision),
+    "torch.are_deterministic_algorithms_enabled()": (torch.are_deterministic_algorithms_enabled, _set_deterministic),
+    "torch.is_deterministic_algorithms_warn_only_enabled()": (
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        _set_warn_only,
+    ),
+}
+
+
+class GlobalSettings:
+    """Torch's settings of the whole process or thread that code may change, as they are now."""
+
+    def __init__(self) -> None:
+        self._saved = {name: read() for name, (read, _) in _GLOBAL.items()}
+
+    def left(self) -> dict[str, str]:
+        """What is otherwise now, in words that are the same for the same value."""
+        return {f"setting left: {name}": str(now) for name, now in self._changed()}
+
+    def put_back(self) -> None:
+        """Set what is otherwise now as it was.
+
+        What is as it was is left alone: to set a precision changes others beside it, and with them the keys of torch's
+        caches.
+        """
+        for name, _ in self._changed():
+            _, write = _GLOBAL[name]
+            write(self._saved[name])
+
+    def _changed(self) -> Iterator[tuple[str, Any]]:
+        for name, (read, _) in _GLOBAL.items():
+            if (now := read()) != self._saved[name]:
+                yield name, now
+
+
+@contextlib.contextmanager
+def _process_state() -> Iterator[None]:
+    generators = randomness.generators()
+    modes, settings = Modes(), GlobalSettings()
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    saved = {group: dict(values) for group, values in counters.items()}
+    card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    counters.clear()
+    try:
+        yield
+    finally:
+        modes.take_off()
+        counters.clear()
+        for group, values in saved.items():
+            counters[group].update(values)
+        settings.put_back()
+        if card is not None and torch.cuda.current_device() != card:
+            torch.cuda.set_device(card)
+        randomness.put_back(generators)
+
+
+@contextlib.contextmanager
+def _settings(lane: Lane | None, defaults: Mapping[str, object]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name in CONFIGS:
+            if (module := _loaded(name)) is not None:
+                stack.enter_context(_kept(module))
+        stack.enter_context(given(defaults))
+        stack.enter_context(exact())
+        if lane is not None:
+            for name, values in overrides(lane).items():
+                stack.enter_context(importlib.import_module(name).patch(dict(values)))
+        yield
+
+
+@contextlib.contextmanager
+def given(defaults: Mapping[str, object]) -> Iterator[None]:
+    """Settings in place of torch's own defaults, by their full names.
+
+    Raises:
+        UsageError: this torch has no such setting.
+    """
+    with contextlib.ExitStack() as stack:
+        for full_name, value in defaults.items():
+            name = next(name for name in CONFIGS if full_name.startswith(f"{name}."))
+            _give(stack, name, full_name.removeprefix(f"{name}."), value)
+        yield
+
+
+def _give(stack: contextlib.ExitStack, name: str, key: str, value: object) -> None:
+    module = importlib.import_module(name)
+    if key not in module.get_config_copy():
+        raise UsageError(f"torch {torch.__version__} has no setting {name}.{key}")
+    # A tuple or a set is written as a list in what is recorded.
+    now = module.get_config_copy()[key]
+    fitted = (
+        type(now)(value) if isinstance(now, (list, tuple, set)) and isinstance(value, (list, tuple, set)) else value
+    )
+    stack.enter_context(module.patch({key: fitted}))
+
+
+@contextlib.contextmanager
+def exact() -> Iterator[None]:
+    """The settings without which no count is exact."""
+    with contextlib.ExitStack() as stack:
+        for name, values in EXACT.items():
+            if (module := _loaded(name)) is not None:
+                known = {key: value for key, value in values.items() if hasattr(module, key)}
+                stack.enter_context(module.patch(known))
+        yield
+
+
+def overrides(lane: Lane) -> dict[str, Mapping[str, object]]:
+    """The settings that a lane overrides, by the module that holds them."""
+    tables = {"torch._dynamo.config": lane.dynamo, "torch._inductor.config": lane.inductor}
+    return {name: values for name, values in tables.items() if values}
+
+
+def missing_setting(lane: Lane) -> str | None:
+    """The setting that the lane overrides and this torch does not have, or None."""
+    for name, values in overrides(lane).items():
+        known = importlib.import_module(name).get_config_copy()
+        for key in values:
+            if key not in known:
+                return f"torch {torch.__version__} has no setting {name}.{key}"
+    return None
+
+
+@contextlib.contextmanager
+def _kept(module: Any) -> Iterator[None]:
+    """Put back every setting that was changed inside."""
+    before = module.get_config_copy()
+    try:
+        yield
+    finally:
+        put_settings_back(module, before)
+
+
+def put_settings_back(module: Any, before: Mapping[str, object]) -> None:
+    """Undo what was changed in a module of settings since its copy was taken."""
+    after = module.get_config_copy()
+    for key, value in before.items():
+        if key in after and after[key] != value:
+            setattr(module, key, value)
+
+
+def _loaded(name: str) -> Any:
+    """A config module, where torch has it; Inductor's is cheap to import, unlike Inductor."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return None
+    return module if hasattr(module, "patch") and hasattr(module, "get_config_copy") else None

@@ -1,0 +1,582 @@
+"""Judging: a compiled run held against eager, place by place. Pure; what the places are is in `snapshot`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+import torch
+
+from pytest_compilecontract.facts.measurement import Difference, Numerics
+
+from .rule import (
+    DOUBT,
+    FLIPPED,
+    MASK_LEAST,
+    NOTHING,
+    RMS_SHARE,
+    Finding,
+    Method,
+    Tolerance,
+    Values,
+    allowed_by,
+    broadcast,
+    chunks,
+    difference,
+    floor_of,
+    is_float,
+    judge_values,
+    lowest_of,
+    noise,
+    same_bits,
+    size_of,
+    turned_zeros,
+    went_another_way,
+)
+from .snapshot import (
+    MADE,
+    NO_VALUES,
+    Branch,
+    Node,
+    Opaque,
+    Run,
+    ScalarLeaf,
+    Snapshot,
+    TensorLeaf,
+    is_complex,
+    short,
+    tensor_leaf,
+)
+
+
+def judge(
+    *,
+    eager: Run,
+    compiled: Run,
+    again: Run | None = None,
+    gold: Run | None = None,
+    gold_absent: str = "",
+    method: Method = "fp64",
+    rtol: float | None = None,
+    atol: float | None = None,
+    precision: torch.dtype | None = None,
+    tf32: bool = False,
+) -> Numerics:
+    """Hold a compiled run against an eager one.
+
+    `again` is a second eager run from the same state: what differs between the two is not held against compiled.
+    `gold` is the run in float64; without it (`gold_absent` says why) "fp64" becomes "allclose".
+    `rtol` and `atol` replace the floor; one alone leaves the other 0. `precision` is the lowest that the run computes
+    in (the lane's dtype, or autocast's), where that is below what its tensors show; `tf32` says that products are, in
+    TF32, which has the digits of float16 and the range of float32.
+
+    The rules, with c, e and g an element of compiled, eager and float64:
+        fp64      |c-g| <= 3 max|e-g| + floor x max(|g|, RMS of g), and the like for the RMS over the tensor
+        allclose  |c-e| <= 2 x floor x max(|e|, RMS of e) + grain x RMS of the largest tensor in the group
+        bitwise   the same bits; NaN equals NaN, -0.0 is not 0.0
+    NaN and inf must be where eager's are, whatever the rule. A parameter's floor has a part for gradients that may be
+    noise (DOUBT), where `eager.before` has the parameter; it and the gradient are found by their places, which differ
+    in " parameter" and " grad" alone. torch.testing's tolerances are for one operation: of the 12 models that the
+    constants above are from, 3 alarm by them in float32 and 9 in bfloat16. So they are not used.
+    """
+    notes = []
+    if method == "fp64" and gold is None:
+        method = "allclose"
+        notes.append("no float64 reference" + (f": {gold_absent}" if gold_absent else ""))
+    precision = torch.float16 if tf32 else precision
+    tolerance = Tolerance(method=method, rtol=rtol, atol=atol, precision=precision, tf32=tf32)
+    alike, verdicts = _alike(eager, compiled, again or eager, gold if method == "fp64" else None, tolerance)
+    if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
+        places = list(_places(eager, compiled, again, gold))
+        steps = _Steps(places, tolerance)
+        verdicts += [_judge_place(place, steps, tolerance) for place in places if place.at not in alike]
+    verdicts += _missing(eager, compiled)
+    uncompared = tuple(_uncompared(eager, verdicts))
+    verdicts += _judge_aliases(eager, compiled, again or eager)
+    verdicts += _judge_facts(eager, compiled, again or eager)
+    return replace(_numerics(method, notes, verdicts), uncompared=uncompared)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """One place in all runs. `size` is the RMS there, `group_size` the largest of its group."""
+
+    at: str
+    group: str
+    eager: Node
+    compiled: Node
+    again: Node | None
+    gold: Node | None
+    before: Node | None
+    size: float
+    group_size: float
+
+
+def _numerics(method: str, notes: list[str], verdicts: list[Finding]) -> Numerics:
+    worst = max(verdicts, key=lambda each: -1.0 if each.error is None else each.error, default=Finding(at=""))
+    own = [each.eager_error for each in verdicts if each.eager_error is not None]
+    unstable = [f"{each.at} by {each.unstable}" for each in verdicts if each.unstable]
+    notes += _listed("this model is not deterministic: eager differs from eager at", unstable)
+    for reason in dict.fromkeys(each.without_gold for each in verdicts if each.without_gold):
+        places = [each.at for each in verdicts if each.without_gold == reason]
+        notes += _listed(f"judged by allclose, as {reason}:", places)
+    # Told and not judged: relu6, a maximum or a sum on Inductor may give either.
+    zeros = [f"{each.at} ({each.zeros})" for each in verdicts if each.zeros]
+    notes += _listed("zeros of the other sign, which numerics='bitwise' would judge, at", zeros)
+    notes += _listed("not compared:", [f"{each.at} {each.unread}" for each in verdicts if each.unread])
+    return Numerics(
+        method=method,
+        note="; ".join(notes),
+        compared=sum(each.compared for each in verdicts),
+        worst_at=worst.at if worst.error is not None else "",
+        worst_error=worst.error,
+        eager_error=max(own, default=None),
+        differences=tuple(each for verdict in verdicts for each in verdict.differences),
+    )
+
+
+def _listed(sentence: str, items: list[str]) -> list[str]:
+    if not items:
+        return []
+    more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+    return [f"{sentence} {', '.join(items[:3])}{more}"]
+
+
+def _places(eager: Run, compiled: Run, again: Run | None, gold: Run | None) -> Iterator[_Place]:
+    """Every place that both runs have. Where one lacks a place, something above it differs, and that is reported."""
+    for group, reference in eager.groups.items():
+        found, repeated, exact = (_group(run, group) for run in (compiled, again or eager, gold))
+        before = eager.before.nodes if group in ("input", "parameter") and eager.before else {}
+        sizes = {at: _size_at(leaf, exact.get(at)) for at, leaf in reference.tensors()}
+        group_size = max(sizes.values(), default=0.0)
+        if group_size <= NOTHING * _largest_input(eager):
+            group_size = _largest_input(eager)
+        for at, node in reference.nodes.items():
+            if at in found:
+                yield _Place(
+                    at=at,
+                    group=group,
+                    eager=node,
+                    compiled=found[at],
+                    again=repeated.get(at),
+                    gold=exact.get(at),
+                    before=before.get(at),
+                    size=sizes.get(at, 0.0),
+                    group_size=group_size,
+                )
+
+
+def _alike(
+    eager: Run, compiled: Run, again: Run, gold: Run | None, tolerance: Tolerance
+) -> tuple[set[str], list[Finding]]:
+    """The places at which no rule can find anything, so that only the errors are looked up.
+
+    All runs have the same facts there, and the same bits, which is most places where nothing is fused; or eager and
+    compiled are both nearer to float64 than the floor.
+    """
+    alike, verdicts = set(), []
+    for group, reference in eager.groups.items():
+        found, repeated, exact = (_group(run, group) for run in (compiled, again, gold))
+        for at, node in reference.nodes.items():
+            others = (found.get(at), repeated.get(at))
+            if isinstance(node, Branch) and all(node == each for each in others):
+                alike.add(at)
+            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(_is_same(each, node) for each in others):
+                alike.add(at)
+                verdicts.append(Finding(at=at, compared=True))
+            elif isinstance(node, TensorLeaf) and all(_is_twin(node, each) for each in others):
+                alike.add(at)
+                verdicts.append(_known(at, node, exact.get(at)))
+            elif (finding := _near(at, node, *others, exact.get(at), tolerance)) is not None:
+                alike.add(at)
+                verdicts.append(finding)
+    return alike, verdicts
+
+
+def _near(
+    at: str, eager: Node, compiled: Node | None, again: Node | None, gold: Node | None, tolerance: Tolerance
+) -> Finding | None:
+    """A finding without a difference, where both errors are below the smaller part of the floor everywhere."""
+    if tolerance.given or tolerance.method != "fp64" or not isinstance(gold, TensorLeaf) or gold.data is None:
+        return None
+    if not isinstance(eager, TensorLeaf) or not isinstance(compiled, TensorLeaf) or not _is_twin(eager, again):
+        return None
+    if eager.data is None or compiled.data is None or gold.shape != eager.shape:
+        return None
+    if eager.type != compiled.type or list(_facts(eager, compiled)):
+        return None
+    values = (gold.data, eager.data, compiled.data)
+    if not all(each.is_floating_point() and each.numel() for each in values):
+        return None
+    g, e, c = (each.to(torch.float64) for each in values)
+    size = float(g.square().mean().sqrt())
+    own, error = float((e - g).abs().max()), float((c - g).abs().max())
+    lowest = lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype)
+    # A hair less than the rule has, which adds up the RMS in another order.
+    limit = 0.999 * RMS_SHARE * floor_of(lowest) * size
+    # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. Each comparison is false for NaN, which
+    # `max` of the two errors would pass over.
+    if float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit:
+        zeros = turned_zeros(compiled.data, eager.data)
+        return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
+    return None
+
+
+def _is_discrete(node: ScalarLeaf) -> bool:
+    return not isinstance(node.value, (float, complex))
+
+
+def _is_twin(leaf: TensorLeaf, other: Node | None) -> bool:
+    if not isinstance(other, TensorLeaf) or leaf.data is None or other.data is None or leaf.type != other.type:
+        return False
+    return not list(_facts(leaf, other)) and leaf.data.shape == other.data.shape and same_bits(leaf.data, other.data)
+
+
+def _known(at: str, eager: TensorLeaf, gold: Node | None) -> Finding:
+    """What there is to say of a tensor that compiled has bit by bit: its error is eager's own."""
+    assert eager.data is not None
+    if not is_float(eager.data):
+        return Finding(at=at, compared=True)
+    if not isinstance(gold, TensorLeaf) or gold.data is None or gold.shape != eager.shape:
+        return Finding(at=at, compared=True, error=0.0)
+    error, _ = noise(eager.data, gold.data)
+    return Finding(at=at, compared=True, error=error, eager_error=error)
+
+
+def _group(run: Run | None, group: str) -> Mapping[str, Node]:
+    return run.groups[group].nodes if run and group in run.groups else {}
+
+
+def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
+    """The tops of groups that only one of the runs has: as the gradient of one step, or all of them."""
+    for group in dict.fromkeys((*eager.groups, *compiled.groups)):
+        if group == MADE:
+            # What one of them keeps for later is its own affair.
+            continue
+        ours, theirs = _group(eager, group), _group(compiled, group)
+        for at in _tops(ours):
+            if at not in theirs:
+                yield difference(at, "structure", "eager has it, compiled has not")
+        for at in _tops(theirs):
+            if at not in ours:
+                yield difference(at, "structure", "compiled has it, eager has not")
+
+
+def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
+    """The outputs of which nothing was compared, and what else may hide a change, each with the reason."""
+    known = {each.at: each for each in findings}
+    yield from _hidden(eager, known)
+    nodes = _group(eager, "output")
+    for top in _tops(nodes):
+        leaves = [at for at, node in nodes.items() if at.startswith(top) and not isinstance(node, Branch)]
+        # A number beside a tensor that cannot be read does not stand for it.
+        below = [at for at in leaves if not _is_incidental(nodes[at])] or leaves
+        found = [known[at] for at in below if at in known]
+        if unstable := [each.at for each in found if each.unstable]:
+            yield f"{unstable[0]}: eager differs from itself there"
+        elif below and not any(each.differences or each.compared for each in found):
+            yield f"{top}: a {nodes[top].type} cannot be compared"
+
+
+def _hidden(eager: Run, known: Mapping[str, Finding]) -> Iterator[str]:
+    """What the run left that could not be read, as state that it changed, and gradients."""
+    for group in eager.groups:
+        if group in ("input", MADE):
+            continue
+        for at, node in _group(eager, group).items():
+            unread = known[at].unread if at in known and not known[at].differences else ""
+            if unread and NO_VALUES not in unread and not (isinstance(node, Opaque) and node.incidental):
+                yield f"{at} {unread}"
+
+
+def _is_incidental(node: Node | None) -> bool:
+    return isinstance(node, ScalarLeaf) and node.incidental
+
+
+def _tops(nodes: Mapping[str, Node]) -> list[str]:
+    inner = {at + part for at, node in nodes.items() if isinstance(node, Branch) for part in node.parts}
+    return [at for at in nodes if at not in inner]
+
+
+def _size_at(eager: TensorLeaf, gold: Node | None) -> float:
+    if isinstance(gold, TensorLeaf) and gold.shape == eager.shape and gold.data is not None:
+        return size_of(gold.data)
+    return 0.0 if eager.data is None else size_of(eager.data)
+
+
+def _largest_input(run: Run) -> float:
+    leaves = (run.before or Snapshot(nodes=_group(run, "input"))).tensors()
+    return max((size_of(leaf.data) for _, leaf in leaves if leaf.data is not None), default=0.0)
+
+
+def _judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
+    unstable = eager.aliases ^ again.aliases
+    found: dict[str, list[str]] = {}
+    for output, other in sorted(eager.aliases - compiled.aliases - unstable):
+        found.setdefault(output, []).append(f"shares memory with {other} in eager, not in compiled")
+    for output, other in sorted(compiled.aliases - eager.aliases - unstable):
+        found.setdefault(output, []).append(f"shares memory with {other} in compiled, not in eager")
+    return [difference(output, "alias", "; ".join(details)) for output, details in found.items()]
+
+
+def _judge_facts(eager: Run, compiled: Run, again: Run) -> Iterator[Finding]:
+    """What a run left beside values; a fact that eager itself leaves otherwise the second time says nothing."""
+    for name in sorted({*eager.facts, *compiled.facts}):
+        ours, theirs = eager.facts.get(name, ""), compiled.facts.get(name, "")
+        if again.facts.get(name, "") == ours and theirs != ours:
+            kind, _, at = name.partition(": ")
+            yield difference(at, kind, f"compiled {theirs or 'not'}, eager {ours or 'not'}")
+
+
+def _judge_place(place: _Place, steps: _Steps, tolerance: Tolerance) -> Finding:
+    built = _built_otherwise(place.eager, place.compiled)
+    if built is not None:
+        if place.again is None or _built_otherwise(place.eager, place.again) is not None:
+            incidental = _is_incidental(place.eager) or _differ_by_the_way(place.eager, place.again)
+            return Finding(at=place.at, unstable="" if incidental else "its structure")
+        return difference(place.at, *built)
+    if isinstance(place.eager, TensorLeaf) and isinstance(place.compiled, TensorLeaf):
+        slack = steps.slack(place)
+        return _judge_tensor(place, place.eager, place.compiled, slack, tolerance)
+    if isinstance(place.eager, ScalarLeaf) and isinstance(place.compiled, ScalarLeaf):
+        return _judge_scalar(place, place.eager, place.compiled, tolerance)
+    reasons = [each.unread for each in (place.eager, place.compiled) if isinstance(each, Opaque) and each.unread]
+    return Finding(at=place.at, unread=f"cannot be read ({reasons[0]})" if reasons else "")
+
+
+def _differ_by_the_way(one: Node, other: Node | None) -> bool:
+    """Whether two objects differ in nothing but which incidental attributes they have."""
+    if not isinstance(one, Branch) or not isinstance(other, Branch) or one.type != other.type:
+        return False
+    mine, theirs = ([part for part in each.parts if part not in each.incidental] for each in (one, other))
+    return mine == theirs
+
+
+def _built_otherwise(eager: Node, compiled: Node) -> tuple[str, str] | None:
+    """The kind and detail of a difference in type or parts."""
+    if eager.type != compiled.type or type(eager) is not type(compiled):
+        return "type", f"compiled {compiled.type}, eager {eager.type}"
+    if not isinstance(eager, Branch) or not isinstance(compiled, Branch) or eager.parts == compiled.parts:
+        return None
+    missing = [part for part in eager.parts if part not in compiled.parts]
+    added = [part for part in compiled.parts if part not in eager.parts]
+    if not missing and not added:
+        return "structure", "compiled has the same parts in another order"
+    lists = [f"{word} {', '.join(parts[:5])}" for word, parts in (("without", missing), ("with", added)) if parts]
+    return "structure", f"compiled is {' and '.join(lists)} ({len(compiled.parts)} parts, eager {len(eager.parts)})"
+
+
+def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolerance: Tolerance) -> Finding:
+    if isinstance(eager.value, (float, complex)):
+        return _judge_float(place, tolerance)
+    if not isinstance(place.again, ScalarLeaf) or not _is_same(place.again, eager):
+        return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
+    if _is_same(compiled, eager):
+        return Finding(at=place.at, compared=True)
+    detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
+    if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
+        detail += f", float64 {place.gold.value!r}: a discrete choice may have flipped"
+    return replace(difference(place.at, "value", detail), compared=True)
+
+
+def _is_same(one: Node | None, other: ScalarLeaf) -> bool:
+    """Whether two discrete values are the same; NaN is as NaN, in a Decimal or a set too."""
+    if not isinstance(one, ScalarLeaf) or one.type != other.type or one.incidental != other.incidental:
+        return False
+    if isinstance(other.value, (set, frozenset)):
+        return bool(one.value == other.value) or Counter(map(repr, one.value)) == Counter(map(repr, other.value))
+    if isinstance(other.value, Decimal) and (one.value.is_nan() or other.value.is_nan()):
+        return str(one.value) == str(other.value)  # a signalling NaN refuses to be compared
+    return bool(one.value == other.value)
+
+
+def _judge_float(place: _Place, tolerance: Tolerance) -> Finding:
+    eager, compiled, again, gold = (
+        _float_leaf(node) for node in (place.eager, place.compiled, place.again, place.gold)
+    )
+    assert eager is not None
+    assert compiled is not None
+    assert eager.data is not None
+    if _is_incidental(place.eager) and (again is None or again.data is None or not same_bits(eager.data, again.data)):
+        return Finding(at=place.at, compared=True)
+    # As far as can be known, `.item()` took it out of a float32 tensor.
+    precision = lowest_of(torch.float32, tolerance.precision or torch.float32)
+    as_tensors = replace(place, eager=eager, compiled=compiled, again=again, gold=gold, size=size_of(eager.data))
+    return _judge_tensor(as_tensors, eager, compiled, None, replace(tolerance, precision=precision))
+
+
+def _float_leaf(node: Node | None) -> TensorLeaf | None:
+    if not isinstance(node, ScalarLeaf) or not isinstance(node.value, (float, complex)):
+        return None
+    dtype = torch.float64 if isinstance(node.value, float) else torch.complex128
+    return tensor_leaf(torch.tensor(node.value, dtype=dtype, device="cpu"))
+
+
+def _judge_tensor(
+    place: _Place, eager: TensorLeaf, compiled: TensorLeaf, slack: torch.Tensor | None, tolerance: Tolerance
+) -> Finding:
+    again = place.again
+    if not isinstance(again, TensorLeaf) or again.shape != eager.shape or again.dtype != eager.dtype:
+        return Finding(at=place.at, unstable="its shape or dtype")
+    unstable = {fact for fact, _ in _facts(eager, again)}
+    differences = tuple(
+        Difference(at=place.at, kind=fact, detail=detail)
+        for fact, detail in _facts(eager, compiled)
+        if fact not in unstable
+    )
+    if compiled.shape != eager.shape or is_complex(compiled) != is_complex(eager):
+        return Finding(at=place.at, compared=True, differences=differences)
+    values = _values(place, eager, compiled, again, slack, tolerance)
+    if values is None:
+        unread = [each.unread for each in (eager, compiled, again) if each.data is None]
+        return Finding(at=place.at, differences=differences, unread=unread[0])
+    verdict = judge_values(values, tolerance)
+    zeros = turned_zeros(values.compiled, values.eager) if tolerance.method != "bitwise" else 0
+    if verdict.unstable:
+        # Where eager has other values the second time, nothing is held against compiled.
+        return replace(verdict, zeros=zeros)
+    return replace(verdict, differences=differences + verdict.differences, zeros=zeros)
+
+
+def _values(
+    place: _Place,
+    eager: TensorLeaf,
+    compiled: TensorLeaf,
+    again: TensorLeaf,
+    slack: torch.Tensor | None,
+    tolerance: Tolerance,
+) -> Values | None:
+    if eager.data is None or compiled.data is None or again.data is None:
+        return None
+    gold = place.gold if isinstance(place.gold, TensorLeaf) and tolerance.method == "fp64" else None
+    if gold is not None and (gold.shape != eager.shape or is_complex(gold) != is_complex(eager)):
+        gold = None
+    # A run may have expanded a tensor that another wrote out: an element has one place in all of them.
+    sides = [compiled.data, eager.data, again.data]
+    if gold is not None and gold.data is not None:
+        sides.append(gold.data)
+    compiled_data, eager_data, again_data, *of_gold = broadcast(*sides)
+    return Values(
+        at=place.at,
+        kind=_kind(place, eager, compiled),
+        compiled=compiled_data,
+        eager=eager_data,
+        again=again_data,
+        gold=of_gold[0] if of_gold else None,
+        slack=torch.zeros(1, device="cpu") if slack is None else slack,
+        size=place.size if gold or tolerance.method == "fp64" else size_of(eager.data),
+        group_size=place.group_size,
+        lowest=lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype),
+    )
+
+
+class _Steps:
+    """What the noise in gradients does to parameters, and these to buffers, in training."""
+
+    def __init__(self, places: list[_Place], tolerance: Tolerance) -> None:
+        self._tolerance = tolerance
+        self._gradients = [each for each in places if each.group == "grad"]
+        self._travel: dict[str, float] = {}
+        self._some_gradient_is_noise: bool | None = None
+        if tolerance.method == "bitwise":
+            return
+        for each in places:
+            step, _, name = each.at.partition(" parameter")
+            if each.group == "parameter" and name:
+                self._travel[step] = max(self._travel.get(step, 0.0), _moved_by(each))
+
+    def slack(self, place: _Place) -> torch.Tensor | None:
+        """What each element may be off by on that account, on top."""
+        step, _, name = place.at.partition(f" {place.group}")
+        if (
+            not isinstance(place.eager, TensorLeaf)
+            or not self._travel.get(step)
+            or not place.eager.dtype.is_floating_point
+        ):
+            return None
+        if place.group == "parameter":
+            return 2 * self._travel[step] * self._doubt(name, place.eager.shape)
+        earlier = list(self._travel)[: list(self._travel).index(step)]
+        # A running mean follows the bias of the convolution before it.
+        if place.group != "buffer" or not earlier or not self._noisy():
+            return None
+        return torch.tensor([2 * self._travel[earlier[-1]]], device="cpu")
+
+    def _doubt(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        mine = [each for each in self._gradients if each.at.partition(" grad")[2] == name]
+        doubt = torch.zeros(shape, device="cpu") if mine else torch.ones(shape, device="cpu")
+        for gradient in mine:
+            doubt = torch.maximum(doubt, _doubt(gradient, shape, self._tolerance))
+        return doubt
+
+    def _noisy(self) -> bool:
+        if self._some_gradient_is_noise is None:
+            self._some_gradient_is_noise = any(
+                isinstance(each.eager, TensorLeaf)
+                and bool(_doubt(each, each.eager.shape, self._tolerance).mean() > 1 - FLIPPED)
+                for each in self._gradients
+            )
+        return self._some_gradient_is_noise
+
+
+def _moved_by(place: _Place) -> float:
+    before, eager = place.before, place.eager
+    if not isinstance(before, TensorLeaf) or not isinstance(eager, TensorLeaf) or before.shape != eager.shape:
+        return 0.0
+    if before.data is None or eager.data is None or not is_float(eager.data):
+        return 0.0
+    return noise(before.data, eager.data)[0]
+
+
+def _doubt(gradient: _Place, shape: tuple[int, ...], tolerance: Tolerance) -> torch.Tensor:
+    """The share of each element of a gradient that may be noise; 1 where the gradient cannot be judged."""
+    eager = gradient.eager
+    everything = torch.ones(shape, device="cpu")
+    if not isinstance(eager, TensorLeaf):
+        return everything
+    values = _values(gradient, eager, eager, eager, None, tolerance)
+    if values is None or values.eager.shape != shape or not is_float(values.eager):
+        return everything
+    if values.gold is not None and went_another_way(values):
+        values = replace(values, gold=None)
+    allowed = allowed_by(values, tolerance)
+    start = 0
+    for e, g in chunks(values.eager, values.reference):
+        g = torch.where(g.isfinite(), g, e)
+        limit = allowed.multiple * torch.clamp((e - g).abs(), min=allowed.own) + allowed.floor(g)
+        share = torch.nan_to_num(DOUBT * limit / g.abs(), nan=1.0, posinf=1.0).clamp(max=1.0)
+        everything.reshape(-1)[start : start + e.numel()] = share.to(torch.float32)
+        start += e.numel()
+    return everything
+
+
+def _kind(place: _Place, eager: TensorLeaf, compiled: TensorLeaf) -> str:
+    """What a difference in value is called: of an input, that only one of the runs wrote to it, if that is known."""
+    before = place.before
+    if place.group != "input":
+        return "value"
+    if not isinstance(before, TensorLeaf) or before.data is None or before.shape != eager.shape:
+        return "input changed"
+    unchanged = [each.data is not None and same_bits(before.data, each.data) for each in (eager, compiled)]
+    return "input changed" if any(unchanged) else "value"
+
+
+def _facts(eager: TensorLeaf, compiled: TensorLeaf) -> Iterator[tuple[str, str]]:
+    pairs: list[tuple[str, object, object]] = [
+        ("dtype", short(compiled.dtype), short(eager.dtype)),
+        ("shape", list(compiled.shape), list(eager.shape)),
+        ("device", compiled.device, eager.device),
+        ("layout", compiled.layout, eager.layout),
+        ("requires_grad", compiled.requires_grad, eager.requires_grad),
+    ]
+    if compiled.requires_grad == eager.requires_grad:
+        pairs.append(("grad_fn", _graph(compiled), _graph(eager)))
+    if compiled.shape == eager.shape and compiled.stride is not None and eager.stride is not None:
+        pairs.append(("stride", list(compiled.stride), list(eager.stride)))
+    return ((fact, f"compiled {theirs}, eager {ours}") for fact, theirs, ours in pairs if theirs != ours)
+
+
+def _graph(leaf: TensorLeaf) -> str:
+    return "in a graph" if leaf.has_graph else "in none"

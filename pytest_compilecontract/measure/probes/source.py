@@ -1,0 +1,100 @@
+"""Where code is, without machine paths: a file below the project, or below the folder that packages are in."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest_compilecontract
+from pytest_compilecontract.facts.measurement import Location
+
+# The folder of this package: not the user's code, also where it is a checkout and not installed.
+OWN = str(Path(pytest_compilecontract.__file__).parent) + os.sep
+
+
+class Paths:
+    """Turn absolute file names into the names that receipts keep."""
+
+    def __init__(self, root: Path) -> None:
+        schemes = ("purelib", "platlib", "stdlib")
+        installed = [sysconfig.get_path(scheme) for scheme in schemes]
+        # The project first: its environment may lie inside it.
+        self._roots = [*installed, str(root)]
+
+    def name(self, file: str) -> str:
+        """The shortest of the names below a known folder; another file keeps its last two parts."""
+        for folder in self._roots:
+            if file.startswith(folder + os.sep):
+                return Path(file[len(folder) + 1 :]).as_posix()
+        if not os.path.isabs(file):
+            return file
+        found = re.search(r"[/\\](?:site|dist)-packages[/\\](.+)$", file)
+        return Path(found.group(1)).as_posix() if found else "/".join(Path(file).parts[-2:])
+
+    def is_users(self, file: str) -> bool:
+        """Whether a file is neither an installed package nor Python's own nor made up."""
+        installed = any(file.startswith(folder + os.sep) for folder in self._roots[:-1])
+        return not installed and os.path.isabs(file)
+
+    def is_pythons(self, file: str) -> bool:
+        """Whether a file is of Python's own library; packages are installed in a folder of it."""
+        *packages, library, _ = self._roots
+        return file.startswith(library + os.sep) and not any(file.startswith(each + os.sep) for each in packages)
+
+    def is_out_of_reach(self, file: str) -> bool:
+        """Whether a file is of torch's own package or of Python's library, where nobody who compiles changes a line.
+
+        How deep torch goes into these before it gives up is torch's, and differs from one release to the next.
+        """
+        torch = str(importlib.import_module("torch").__path__[0])
+        return file.startswith(torch + os.sep) or self.is_pythons(file)
+
+    def text(self, text: str) -> str:
+        """Torch's text without what differs from process to process: folders, addresses, object ids."""
+        for folder in self._roots:
+            text = text.replace(folder + os.sep, "")
+        text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
+        return re.sub(r"(?<![\d.])\d{12,}(?![\d.])", "...", text)
+
+    def location(self, file: str, line: int, function: str, source: str = "") -> Location:
+        text = source or linecache.getline(file, line)
+        scope = "" if self.is_out_of_reach(file) else scope_of(file, line)
+        return Location(file=self.name(file), line=line, function=function, source=text.strip(), scope=scope)
+
+
+def file_of(shortened: str, line: int, source: str, likely: Sequence[str] = ()) -> str | None:
+    """The file that torch means by the end of its name, by the text of the line; None where there is no such file.
+
+    Torch cuts off what a name has in common with its own folder, and one letter more (`shorten_filename` in
+    torch/utils/_traceback.py).
+    """
+    torch = str(importlib.import_module("torch").__path__[0])
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    for file in (*likely, os.path.join(torch, shortened), *loaded):
+        if file and file.endswith(shortened) and linecache.getline(file, line).strip() == source:
+            return str(file)
+    return None
+
+
+def scope_of(file: str, line: int) -> str:
+    """The classes around a line, the outermost first, as Python's `__qualname__` has them; empty where none is."""
+    return ".".join(name for first, last, name in _classes_in(file) if first <= line <= last)
+
+
+@functools.lru_cache(maxsize=256)
+def _classes_in(file: str) -> tuple[tuple[int, int, str], ...]:
+    """The classes of a file with their first and last lines, in order; none where it cannot be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    return tuple(sorted((each.lineno, each.end_lineno or 0, each.name) for each in found))

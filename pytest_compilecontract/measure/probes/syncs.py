@@ -1,0 +1,55 @@
+"""Host syncs: where a step makes the CPU wait for the device, by torch's own warning, each with the user's line.
+
+torch warns in `.item()`, `.cpu()`, `nonzero` and blocking copies, not in `torch.cuda.synchronize()`, in waits for an
+event, or inside of libraries (c10/cuda/CUDAFunctions.h).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from pytest_compilecontract.facts.measurement import HostSync, Location
+
+from .source import Paths
+
+WARNING = "called a synchronizing CUDA operation"
+_OURS = "pytest_compilecontract"
+
+
+def host_syncs(step: Callable[[], object], paths: Paths) -> tuple[HostSync, ...]:
+    """The lines at which one step made the CPU wait, in the order first met."""
+    import torch
+
+    found: Counter[Location | None] = Counter()
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if WARNING in str(message):
+            found[user_line(sys._getframe(1), paths)] += 1
+
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return tuple(HostSync(location=location, count=count) for location, count in found.items())
+
+
+def user_line(frame: FrameType | None, paths: Paths) -> Location | None:
+    """The innermost frame of the project's, from `frame` outwards; ours are nobody's."""
+    while frame is not None:
+        code = frame.f_code
+        ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
+        if not ours and paths.is_users(code.co_filename):
+            return paths.location(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None

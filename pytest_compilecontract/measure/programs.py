@@ -1,0 +1,268 @@
+"""Programs: what a contract makes its target do, the same in every run: forward calls, training steps, or its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from pytest_compilecontract.calls import call
+from pytest_compilecontract.errors import UsageError
+
+from . import numerics
+from .probes.alive import Watch
+
+
+@dataclass(kw_only=True, slots=True)
+class Trail:
+    """What one run of a program left: snapshots by group, and the exception that ended it."""
+
+    groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
+    before: list[numerics.Snapshot] = field(default_factory=list)
+    aliases: set[tuple[str, str]] = field(default_factory=set)
+    facts: dict[str, str] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+    alive: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    error: Exception | None = None
+    error_at: int = 0
+    random: bool = False
+
+    def note(self, group: str, value: object, at: str) -> numerics.Snapshot:
+        """Keep a snapshot of a value, under the place `at`."""
+        kept = numerics.snapshot(value, at=at)
+        self.groups.setdefault(group, []).append(kept)
+        return kept
+
+    def run(self) -> numerics.Run:
+        """The trail as the numerics compare it."""
+        return numerics.Run(
+            groups={name: numerics.joined(each) for name, each in self.groups.items()},
+            before=numerics.joined(self.before),
+            aliases=frozenset(self.aliases),
+            facts=self.facts,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What is around each forward and before each backward of a run, and the tensors that the target reaches.
+
+    A run that is not `recorded` keeps nothing in its trail, and does no more than the user's own program would.
+    """
+
+    autocast: Callable[[], AbstractContextManager[Any]]
+    before_backward: Callable[[torch.Tensor], None]
+    leaves: Mapping[str, torch.Tensor]
+    recorded: bool = True
+
+
+Step = Callable[[call, Trail, str], Any]
+
+
+class Program(Protocol):
+    """Makes the steps of one run; `run` is the target or its compiled form."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def reaches(self) -> tuple[Any, ...]:
+        """What has state beside the target."""
+        ...
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forward:
+    """Forward calls; with `gradients`, a backward through the outputs after each, and its gradients."""
+
+    gradients: bool
+    unit: str = "call"
+    reaches: tuple[Any, ...] = ()
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        ones: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+
+        def upstream(root: torch.Tensor) -> torch.Tensor:
+            # Made once, so that it is no part of the steps after.
+            key = (root.shape, root.dtype)
+            if key not in ones:
+                ones[key] = torch.ones_like(root)
+            return ones[key]
+
+        def step(arguments: call, trail: Trail, at: str) -> Any:
+            __tracebackhide__ = True
+            leaves = dict(around.leaves)
+            if self.gradients:
+                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
+                    leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
+            with around.autocast():
+                output = run(*arguments.args, **arguments.kwargs)
+            if self.gradients and not around.recorded:
+                roots = [each for each in _floating(output) if each.requires_grad]
+                torch.autograd.backward(roots, [upstream(each) for each in roots])
+            elif self.gradients:
+                root = _weighted_sum(output)
+                around.before_backward(root)
+                root.backward()  # type: ignore[no-untyped-call]
+                grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
+                trail.note("grad", grads, f"{at} grad")
+            return output
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Body:
+    """Code that builds, compiles and calls by itself; `run` is what it compiles with. What it returns is its output."""
+
+    body: Callable[[Callable[..., Any]], Any]
+    unit: str = "body"
+
+    @property
+    def reaches(self) -> tuple[Any, ...]:
+        return (self.body,)
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        def step(_arguments: call, _trail: Trail, _at: str) -> Any:
+            __tracebackhide__ = True
+            with around.autocast():
+                return self.body(run)
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """Whole steps: forward, loss, backward, optimizer step, zero_grad."""
+
+    module: torch.nn.Module
+    loss: Callable[..., torch.Tensor] | None
+    optimizer: Callable[..., Any]
+    gradients: bool
+    unit: str = "step"
+
+    @property
+    def reaches(self) -> tuple[Any, ...]:
+        return (self.loss,) if isinstance(self.loss, torch.nn.Module) else ()
+
+    def _made_optimizer(self) -> Any:
+        parameters = [each for each in self.module.parameters() if each.requires_grad]
+        if not parameters:
+            raise UsageError("compile_lane.train: the module has no parameter that requires a gradient")
+        optimizer = self.optimizer(parameters)
+        if not callable(getattr(optimizer, "step", None)) or not callable(getattr(optimizer, "zero_grad", None)):
+            made = type(optimizer).__name__
+            raise UsageError(f"compile_lane.train: optimizer= made a {made}, which has no step and zero_grad")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise UsageError("compile_lane.train: optimizer= made an LBFGS, which runs more than one forward a step")
+        return optimizer
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        optimizer = self._made_optimizer()
+        extra = extra_arguments(self.loss)
+        initial = numerics.snapshot(_named(self.module.named_parameters()), at="start") if around.recorded else None
+
+        def step(batch: call, trail: Trail, at: str) -> Any:
+            __tracebackhide__ = True
+            inputs, targets = _split(batch.args, extra)
+            with around.autocast():
+                output = run(*inputs, **batch.kwargs)
+                loss = _own_loss(output) if self.loss is None else self.loss(output, *targets)
+            _refuse_what_is_no_loss(loss)
+            around.before_backward(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if initial is None:
+                optimizer.step()
+                optimizer.zero_grad()
+                return output
+            trail.note("loss", loss, f"{at} loss")
+            named = _named(self.module.named_parameters())
+            if self.gradients:
+                trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad")
+            optimizer.step()
+            # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
+            trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
+            trail.note("parameter", named, f"{at} parameter")
+            trail.note("buffer", _named(self.module.named_buffers()), f"{at} buffer")
+            optimizer.zero_grad()
+            return output
+
+        return step
+
+
+def _named(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The tensors by name, as it is without torch.compile's wrapper around a part of the module."""
+    return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors}
+
+
+def _refuse_what_is_no_loss(loss: object) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(f"compile_lane.train: the loss is a {type(loss).__name__}, not a tensor")
+    if loss.numel() != 1:
+        raise UsageError(f"compile_lane.train: the loss has shape {list(loss.shape)}, not one number")
+    if not loss.requires_grad:
+        raise UsageError("compile_lane.train: the loss does not depend on a parameter that requires a gradient")
+
+
+def extra_arguments(loss: Callable[..., Any] | None) -> int:
+    """How many arguments a loss requires beside the output: the last ones of each batch."""
+    if loss is None:
+        return 0
+    target = loss.forward if isinstance(loss, torch.nn.Module) else loss
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # a function of torch's own, written in C: torch.mean
+        return 0
+    required = [
+        each
+        for each in parameters
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return max(len(required) - 1, 0)
+
+
+def _split(args: tuple[Any, ...], extra: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    if len(args) <= extra and extra:
+        raise UsageError(
+            f"compile_lane.train: the loss takes {extra} more than the output, but a batch has {len(args)} arguments "
+            "(the model's come first, the loss's last)"
+        )
+    return args[: len(args) - extra], args[len(args) - extra :]
+
+
+def _own_loss(output: Any) -> torch.Tensor:
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    if isinstance(output, torch.Tensor) and output.dim() == 0:
+        return output
+    squares = [each.float().square().mean() for each in _floating(output)]
+    if not squares:
+        raise UsageError("compile_lane.train: the output has no floating tensor to make a loss of; give loss=")
+    return torch.stack(squares).sum()
+
+
+def _weighted_sum(output: Any) -> torch.Tensor:
+    """A scalar through which every element gets a gradient of its own: a plain sum is constant after a softmax."""
+    weighted = [
+        (each.double() * _weights(each)).sum().to(each.device) for each in _floating(output) if each.requires_grad
+    ]
+    if not weighted:
+        raise UsageError("check_grads=True, but no output requires a gradient")
+    return torch.stack(weighted).sum()
+
+
+def _weights(tensor: torch.Tensor) -> torch.Tensor:
+    # Not from a generator: the run's own random numbers must not move.
+    return torch.linspace(0.5, 1.5, tensor.numel(), dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
+
+
+def _floating(value: Any) -> list[torch.Tensor]:
+    return [each for each in numerics.tensors_in(value) if each.is_floating_point()]

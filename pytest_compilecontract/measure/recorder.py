@@ -1,0 +1,281 @@
+"""Measuring: from Dynamo's ledger, the second channel and the calls made to one measurement."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import Call, Measurement, Phase
+from pytest_compilecontract.wording import counted
+
+from .probes.caches import cache_state
+from .probes.canary import canary
+from .probes.counters import Rises, counters
+from .probes.dynamo import COUNTING, NEEDS, Ledger
+from .probes.inplace import COMPILED
+from .probes.processes import Processes
+from .probes.source import Paths
+from .probes.stance import switched_off
+from .probes.trace import Trace, disagreements
+
+
+@dataclass(kw_only=True, slots=True)
+class Timed:
+    """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run.
+
+    `callee` tells the calls of one compiled thing from those of another; `attempts` were made before it.
+    """
+
+    seconds: float
+    compiled: bool
+    executed: int
+    callee: int = 0
+    attempts: int = 0
+
+
+class Measuring:
+    """Record all that Dynamo does while entered. Starts from no compiled code.
+
+    Who cannot enter it, being called in the middle of things, calls `start` and `stop`, and answers for the rest.
+    """
+
+    def __init__(self, paths: Paths, *, lane: Lane | None = None, calls: bool = False) -> None:
+        self._paths = paths
+        self._lane = lane
+        self._backend = lane.backend if lane is not None else ""
+        self._trace = Trace()
+        self.ledger = Ledger(paths, calls=calls)
+        self._processes = Processes()
+        self.timed: list[Timed] = []
+        self.backwards: set[int] | None = None
+        self._doubt: str | None = None
+        self._done: Measurement | None = None
+        self._callees = 0
+
+    _active = False
+
+    def __enter__(self) -> Measuring:
+        if Measuring._active:
+            raise UsageError("a measurement is going on: observe and run do not go into one another")
+        self._doubt = switched_off() or canary()
+        torch.compiler.reset()
+        counters().clear()
+        self.start(Rises())
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+        if self._done is None:
+            self._done = self._measurement()
+
+    @staticmethod
+    def going_on() -> bool:
+        """Whether anything is being measured now."""
+        return Measuring._active
+
+    def start(self, rises: Rises) -> None:
+        """Record from here on; what is compiled already stays. `rises` are the counters since the test began."""
+        self._rises = rises
+        self._rises.settle()
+        self.ledger.__enter__()
+        self._trace.__enter__()
+        self._processes.__enter__()
+        Measuring._active = True
+
+    def stop(self) -> None:
+        """Record no more."""
+        Measuring._active = False
+        self._processes.__exit__()
+        self._trace.__exit__()
+        self.ledger.__exit__()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether Dynamo meant to compile anything."""
+        return bool(self.ledger.attempts or self.ledger.loose_graphs)
+
+    def noting(self, compiled: Any, *, device: torch.device) -> Any:
+        """What was compiled, each call of it kept as a call of its own."""
+        self._callees += 1
+        callee = self._callees
+
+        def noted(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                # Inside of other compiled code it is part of that code's call.
+                if torch.compiler.is_compiling():
+                    return original(*args, **kwargs)
+                return self.call(functools.partial(original, *args, **kwargs), device=device, callee=callee)
+
+            return call
+
+        if not isinstance(compiled, torch.nn.Module):
+            return noted(compiled) if callable(compiled) else compiled
+        # Where torch keeps the compiled call: in a module that was compiled in place, and in the one around it.
+        place = COMPILED if vars(compiled).get(COMPILED) is not None else "forward"
+        vars(compiled)[place] = noted(getattr(compiled, place))
+        return compiled
+
+    def call(self, make: Callable[[], Any], *, device: torch.device, callee: int = 0) -> Any:
+        """Make one call and keep its figures, also when it raises."""
+        attempts = len(self.ledger.attempts)
+        executed = self.ledger.executed
+        synchronize(device)
+        started = time.perf_counter()
+        try:
+            result = make()
+            synchronize(device)
+            return result
+        finally:
+            self.timed.append(
+                Timed(
+                    seconds=time.perf_counter() - started,
+                    compiled=len(self.ledger.attempts) > attempts,
+                    executed=self.ledger.executed - executed,
+                    callee=callee,
+                    attempts=attempts,
+                )
+            )
+
+    def raised_in_both(self, error: BaseException) -> None:
+        """Note that eager ended its last call with this exception, as the compiled run did."""
+        if self.timed:
+            self.ledger.excuse(error, since=self.timed[-1].attempts)
+
+    def close(self) -> None:
+        """Take the measurement now; what is compiled later, while the taps are still on, is not in it."""
+        self._done = self._measurement()
+
+    def measurement(self) -> Measurement:
+        """What was measured; while still measuring, what is known so far."""
+        return self._done or self._measurement()
+
+    def _measurement(self) -> Measurement:
+        ledger = self.ledger
+        facts = {name: read() for name, read in self._readers().items()}
+        unmeasured = {
+            name: ledger.missing[tap] for name, taps in NEEDS.items() for tap in taps if tap in ledger.missing
+        }
+        facts.update(dict.fromkeys(unmeasured, None))
+        calls = self._calls(measured="graphs_executed" not in unmeasured) if self.timed else None
+        if calls is None:
+            unmeasured["calls"] = "the test makes its own calls"
+        if self.backwards is None:
+            unmeasured["backward_graphs"] = "no loss was followed into its backward, as compile_lane.train does"
+        rises = {
+            group: {self._paths.text(key): rise for key, rise in values.items()}
+            for group, values in self._rises.all().items()
+        }
+        ran = dict.fromkeys(each.backend for each in facts["compiles"] or () if not each.by_torch)
+        return Measurement(
+            backend=", ".join(ran) or self._backend,
+            calls=calls,
+            backward_graphs=None if self.backwards is None else len(self.backwards),
+            caches=cache_state(rises),
+            counters=rises,
+            disagreements=self._disagreements(),
+            doubts=self._doubts(),
+            processes=self._processes.told(),
+            unmeasured=unmeasured,
+            **seconds(calls),
+            **facts,
+        )
+
+    def _readers(self) -> dict[str, Callable[[], Any]]:
+        ledger = self.ledger
+        kept = [graph for graph in ledger.graphs if graph.kept]
+        installed = [attempt for attempt in ledger.attempts if attempt.installed]
+        first = [attempt for attempt in installed if not attempt.recompiles]
+        return {
+            "graphs": lambda: len(kept),
+            "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
+            "ops_captured": lambda: sum(graph.operations.total() for graph in kept),
+            "compiles": lambda: ledger.compiles(self._lane),
+            "operations": lambda: dict(sorted(sum((graph.operations for graph in kept), Counter()).items())),
+            "first_compiles": lambda: len(first),
+            "continuations": lambda: sum(1 for attempt in first if attempt.continuation),
+            "recompiles": ledger.recompiles,
+            "graph_breaks": ledger.graph_breaks,
+            "break_events": lambda: len(ledger.broken()),
+            "eager_frames": ledger.eager_frames,
+            "limit_hits": ledger.limit_hits,
+            "backend_failures": ledger.failures,
+            "errors_suppressed": ledger.suppressed,
+            "graphs_executed": lambda: ledger.executed,
+            "resets": lambda: ledger.resets,
+            "dropped": ledger.dropped,
+            "eager_by_request": ledger.eager_by_request,
+        }
+
+    def _doubts(self) -> tuple[str, ...]:
+        found = [
+            f"thread {name!r} was running before this measurement and compiled {count} frames in it"
+            for name, count in self.ledger.strangers.items()
+        ]
+        forced = self.ledger.stances.forced
+        for each in self.ledger.compiles(self._lane):
+            if each.contrary and each.backend != forced:
+                graphs = counted(each.graphs, "graph")
+                where = f" (compiled at {each.location})" if each.location is not None else ""
+                found.append(f"{graphs} not compiled as the lane says: {each.contrary}{where}")
+        if self._backend and forced:
+            found.append(f"the stance forced backend {forced!r}, the lane's is {self._backend!r}")
+        return tuple(found)
+
+    def _disagreements(self) -> tuple[str, ...]:
+        doubts = (self._doubt,) if self._doubt else ()
+        if COUNTING & set(self.ledger.missing):
+            return doubts
+        unique_graphs = self._rises.of("stats", "unique_graphs") if self._rises.intact() else None
+        return doubts + disagreements(self.ledger, self._trace, unique_graphs)
+
+    def _calls(self, *, measured: bool) -> tuple[Call, ...]:
+        by_callee = sorted(self.timed, key=lambda each: each.callee)
+        firsts = {id(next(group)) for _, group in itertools.groupby(by_callee, lambda each: each.callee)}
+        return tuple(
+            Call(
+                phase=_phase(each, first=id(each) in firsts),
+                seconds=each.seconds,
+                graphs_executed=each.executed if measured else None,
+            )
+            for each in by_callee
+        )
+
+
+def _phase(timed: Timed, *, first: bool) -> Phase:
+    if first:
+        return "cold"
+    return "warm-up" if timed.compiled else "steady"
+
+
+def seconds(calls: tuple[Call, ...] | None) -> dict[str, Any]:
+    """Wall seconds of the cold call, of all warm-up calls, and of the median steady call."""
+    calls = calls or ()
+    warm = [each.seconds for each in calls if each.phase == "warm-up"]
+    steady = sorted(each.seconds for each in calls if each.phase == "steady")
+    return {
+        "cold_seconds": calls[0].seconds if calls else None,
+        "warmup_seconds": sum(warm) if calls else None,
+        "steady_seconds": steady[len(steady) // 2] if steady else None,
+    }
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device, where its work is asynchronous."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def without_comparison(measurement: Measurement, reason: str) -> Measurement:
+    """The measurement of a run that nothing was compared with, and why."""
+    unmeasured = measurement.unmeasured | {"numerics": reason, "state_change": reason}
+    return replace(measurement, unmeasured=unmeasured)

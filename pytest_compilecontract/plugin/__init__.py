@@ -1,0 +1,8 @@
+"""The plugin as pytest loads it: options, the marker, the fixture, and with `--compile-contracts` the session.
+
+Knows pytest. Imports every room but `upgrade` and `cli`; what needs torch only where a contract runs.
+"""
+
+from .options import compile_lane, pytest_addoption, pytest_configure
+
+__all__ = ["compile_lane", "pytest_addoption", "pytest_configure"]

@@ -1,0 +1,250 @@
+"""Where it broke: with `--contract-bisect` a lane that fails in compiling or in its numbers is run again by stages.
+
+Each stage does more than the one before it: Dynamo's capture, AOTAutograd, decompositions, Inductor. The first that
+fails is named, if it fails twice, and as the lane did. The lane's own verdict and measurement stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_compilecontract.escaping import as_tests, typed
+from pytest_compilecontract.facts.lanes import ALL, BUILT_IN, Lane
+
+from .repeat import forget, tear_down_the_rest
+from .settings import set_options
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.facts.receipt import Entry
+
+    from .hooks import Contract, Hooks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What torch does up to here, the backend that stops there, and the built-in lane of that backend, if any."""
+
+    what: str
+    backend: str
+    lane: str = ""
+
+    @property
+    def told(self) -> str:
+        """The stage and its backend; of a backend that is not torch's, itself."""
+        return f"{self.what} (backend {self.backend!r})" if self.what else f"backend {self.backend!r} itself"
+
+
+STAGES = (
+    Stage(what="Dynamo's capture", backend="eager", lane="capture"),
+    Stage(what="AOTAutograd", backend="aot_eager", lane="aot"),
+    Stage(what="decompositions", backend="aot_eager_decomp_partition"),
+    Stage(what="Inductor", backend="inductor", lane="inductor"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What one run of the contract showed: the kinds of its faults, none where it holds.
+
+    `why` is why it was not measured, empty where it was. `backends` are the names of those that compiled in it.
+    """
+
+    faults: frozenset[str] = frozenset()
+    why: str = ""
+    backends: frozenset[str] = frozenset()
+
+    @property
+    def told(self) -> str:
+        if self.why:
+            return f"is not measured ({self.why})"
+        return f"fails ({_listed(self.faults)})" if self.faults else "holds"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """The first stage to fail, the last before it that held, and those not measured; or why that is not known."""
+
+    stage: Stage | None = None
+    held: Stage | None = None
+    unknown: tuple[str, ...] = ()
+    why: str = ""
+
+    def lines(self) -> list[str]:
+        if self.stage is None:
+            return [f"where it broke: not known, {self.why}"]
+        measured = " of those measured" if self.unknown else ""
+        held = f"; up to {self.held.what} it holds" if self.held is not None else ""
+        first = f"where it broke: {self.stage.told} is the first to fail{measured}{held}"
+        return [first, *(f"  {each}" for each in self.unknown)]
+
+
+class Bisecting:
+    """The part of the plugin that is there only where `--contract-bisect` asks for it."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def takes(self, _item: pytest.Item, contract: Contract) -> bool:
+        """Whether the contract has one lane, which says how it is compiled."""
+        return not contract.bare and contract.limits.frontier is None
+
+    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """The reports of the lane, with what the stages showed if it failed."""
+        sections, properties = len(item._report_sections), len(item.user_properties)
+        with self._hooks.surrounded(contract):
+            reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
+        entry = contract.judged.entry if contract.judged is not None else None
+        if entry is not None and faults(entry) and not self._hooks.lost and any(report.failed for report in reports):
+            said = self._bisected(item, contract, (sections, properties))
+            self._hooks.add_to_reason(reports, said)
+        return [*reports, *tear_down_the_rest(item, nextitem)]
+
+    def _bisected(self, item: pytest.Item, contract: Contract, before: tuple[int, int]) -> list[str]:
+        """Which stage is the first to fail, and the command that shows it."""
+        kept = contract.lane, contract.judged, contract.drifted
+        lane = kept[0]
+        assert kept[1] is not None
+        own = next((each for each in STAGES if each.backend == lane.backend), Stage(what="", backend=lane.backend))
+
+        def in_stage(stage: Stage) -> Lane:
+            return lane if stage is own else replace(lane, backend=stage.backend, mode=None, options=None)
+
+        try:
+            found = first_to_fail(
+                _up_to(lane.backend),
+                own,
+                faults(kept[1].entry),
+                lambda stage: self._outcome(item, contract, in_stage(stage), before),
+            )
+        finally:
+            contract.lane, contract.judged, contract.drifted = kept
+        if found.stage is None:
+            return found.lines()
+        ran, asked = in_stage(found.stage), contract.limits.lanes
+        allowed = asked is None or ALL in asked or found.stage.lane in asked
+        shown = found.stage.lane if allowed and is_built_in(ran, found.stage.lane) else ""
+        options = set_options(item.config.getoption("--contract-set") or ())
+        return [*found.lines(), f"  {command(item.nodeid, item.name, lane.name, shown, options)}"]
+
+    def _outcome(self, item: pytest.Item, contract: Contract, lane: Lane, before: tuple[int, int]) -> Outcome:
+        """What the contract shows in this lane."""
+        if self._hooks.lost:
+            return Outcome(why="the process has lost its CUDA device")
+        from pytest_compilecontract.measure.probes.backends import Backends
+        from pytest_compilecontract.measure.recorder import Measuring
+
+        forget(item, *before)
+        contract.lane = lane
+        # Around the taps of a measurement; what a fixture compiles is none of the contract's.
+        with Backends(Measuring.going_on) as backends, self._hooks.surrounded(contract):
+            reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
+        if backends.missing:
+            return Outcome(why=backends.missing)
+        judged, by_itself = contract.judged, Outcome(why="the test failed by itself")
+        if judged is not None:
+            seen = Outcome(faults=faults(judged.entry), backends=frozenset(backends.names))
+            if seen.faults:
+                return seen
+            # What was measured until then holds; what the rest of the test would show is not known.
+            if any(report.failed for report in reports) and not (judged.failed or contract.drifted):
+                return by_itself
+            # A stage that nothing reached says nothing for it.
+            return seen if seen.backends else Outcome(why="nothing was compiled")
+        if skipped := next((report for report in reports if report.skipped), None):
+            return Outcome(why=self._hooks.why_skipped(skipped))
+        return by_itself
+
+
+WRONG_NUMBERS = "wrong numbers"
+
+
+def faults(entry: Entry) -> frozenset[str]:
+    """What a stage of torch's can be the cause of: the types of what compiling raised, and wrong numbers."""
+    seen = entry.measurement
+    if seen is None:
+        return frozenset()
+    # What a backend raised: the exception that Dynamo makes of it has another type for each backend.
+    found = {each.type for each in seen.backend_failures or ()}
+    if seen.raised is not None and not found:
+        found.add(seen.raised.type)
+    # A comparison that was asked for and could not be made is a violation as well, and shows no numbers.
+    differs = seen.numerics is not None and bool(seen.numerics.differences)
+    if differs and any(each.limit.startswith("numerics=") for each in entry.violations):
+        found.add(WRONG_NUMBERS)
+    return frozenset(found)
+
+
+def first_to_fail(
+    stages: Sequence[Stage], own: Stage, wanted: frozenset[str], run: Callable[[Stage], Outcome]
+) -> Found:
+    """The first of `stages`, and then of the lane's `own`, to fail as the lane did, whose faults are `wanted`.
+
+    What fails or holds once may do so by chance: the stage has to fail twice, and the one before it to hold twice; of
+    the first stage of all, the lane itself has to fail again.
+    """
+    held: list[Stage] = []
+    unknown: list[str] = []
+    for stage in (*stages, own):
+        outcome = run(stage)
+        who = "the lane itself" if stage is own else stage.told
+        if others := outcome.backends - {stage.backend}:
+            chosen = ", ".join(map(repr, sorted(others)))
+            return Found(why=f"the test chooses its backend itself: {chosen} compiled where {stage.backend!r} was to")
+        if outcome.why and stage is own:
+            return Found(why=f"{who} is not measured again: {outcome.why}")
+        if outcome.why:
+            unknown.append(f"{stage.what} not measured: {outcome.why}")
+            continue
+        if not outcome.faults and stage is own:
+            return Found(why=f"{who} does not fail again")
+        if not outcome.faults:
+            held.append(stage)
+            continue
+        if outcome.faults != wanted:
+            return Found(why=f"{who} {outcome.told}, where the lane failed otherwise ({_listed(wanted)})")
+        if stage is not own and _differ(outcome, again := run(stage)):
+            return Found(why=f"{who} {outcome.told}, and then {again.told}")
+        if held and _differ(Outcome(), again := run(held[-1])):
+            return Found(why=f"{held[-1].told} holds, and then {again.told}")
+        if not held and stage is not own and _differ(outcome, again := run(own)):
+            return Found(why=f"the lane itself {outcome.told}, and then {again.told}")
+        return Found(stage=stage, held=held[-1] if held else None, unknown=tuple(unknown))
+    raise AssertionError("the lane's own stage is the last")
+
+
+def is_built_in(lane: Lane, name: str) -> bool:
+    """Whether what ran is the built-in lane of that name: nothing set but what that one sets."""
+    return name in BUILT_IN and replace(lane, name=name) == BUILT_IN[name]
+
+
+def command(nodeid: str, name: str, lane: str, shown: str, options: str) -> str:
+    """What shows the fault: the test in the built-in lane `shown`, or where there is none, this very run.
+
+    `nodeid` and `name` are the test's, in `lane`; `options` are further ones, each after a space.
+    """
+    if not shown or shown == lane:
+        bisect = f"pytest --compile-contracts --contract-lanes={lane} --contract-bisect{options}"
+        return f"{bisect} {typed(as_tests(nodeid))}"
+    # The lane is the first of the parameters, and its name may be in the file's too.
+    function, _, parameters = name.partition("[")
+    test = f"{nodeid.removesuffix(name)}{function}[{shown}{parameters.removeprefix(lane)}"
+    return f"pytest --compile-contracts --contract-lanes={shown}{options} {typed(as_tests(test))}"
+
+
+def _differ(one: Outcome, other: Outcome) -> bool:
+    return bool(other.why) or one.faults != other.faults
+
+
+def _listed(kinds: frozenset[str]) -> str:
+    return ", ".join(sorted(kinds))
+
+
+def _up_to(backend: str) -> tuple[Stage, ...]:
+    """The stages before a backend; of one that is not torch's, all that are not Inductor's."""
+    names = [stage.backend for stage in STAGES]
+    return STAGES[: names.index(backend)] if backend in names else STAGES[:2]

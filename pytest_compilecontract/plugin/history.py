@@ -1,0 +1,154 @@
+"""History: what earlier runs recorded, what this run is held to, and what it is to add. Knows no pytest."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_compilecontract.baselines.baseline import Baselines, Found, Recorded, compare_lane, refusal
+from pytest_compilecontract.compare.drift import Comparison, LaneComparison
+from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, rotten, waived
+from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key
+from pytest_compilecontract.report.baselines import what_drifted
+from pytest_compilecontract.report.terminal import Row
+
+from .settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A lane held against a baseline: its `own` environment's, or that of an older torch."""
+
+    found: Found
+    lane: LaneComparison
+    own: bool
+
+    @property
+    def record(self) -> str:
+        """The mode of recording that would make this run the baseline."""
+        return "changed" if self.own else "new"
+
+    @property
+    def failed(self) -> bool:
+        """Drift fails; what is not known is told and fails no test."""
+        return self.lane.verdict == "drifted" or self.lane.newly_broken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """The lanes of a session that a baseline was found for, those without one, and how many the baselines have."""
+
+    held: tuple[Held, ...] = ()
+    new: tuple[Entry, ...] = ()
+    known: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """The project's baselines and waivers, as a session uses them.
+
+    Raises:
+        UsageError: the waivers cannot be read.
+    """
+
+    settings: Settings
+    baselines: Baselines = field(init=False)
+    waivers: tuple[Waiver, ...] = field(init=False)
+    today: datetime.date = field(default_factory=datetime.date.today)
+    _known: frozenset[tuple[str, str]] | None = None
+
+    def __post_init__(self) -> None:
+        file = self.settings.root / FILE
+        self.waivers = read_waivers(file) if file.exists() else ()
+        self.baselines = Baselines(self.settings.baselines, self.settings.root)
+
+    def hold(self, entry: Entry, environment: Environment, defaults: Mapping[str, str]) -> Held | None:
+        """The lane against its baseline; None where it has none, or is the reference. `defaults` are torch's own.
+
+        Raises:
+            ReceiptError: a baseline cannot be read.
+        """
+        if entry.verdict == "reference":
+            return None
+        found = self.baselines.find(entry.contract, entry.lane, environment)
+        if found is None:
+            return None
+        compared = compare_lane(entry, environment, found, defaults=defaults)
+        lane = waived(_alone(compared), self.waivers, self.today).lanes[0]
+        return Held(found=found, lane=lane, own=found.key == environment_key(environment))
+
+    def knows(self, contract: str, lane: str) -> bool:
+        """Whether a baseline of any environment has this lane: cheap, and asked before torch is there."""
+        return (contract, lane) in self._names()
+
+    def _names(self) -> frozenset[tuple[str, str]]:
+        if self._known is None:
+            self._known = self.baselines.names()
+        return self._known
+
+    def rotten(self, summary: Summary) -> tuple[str, ...]:
+        """The waivers to delete, as far as a run of perhaps a part of all tests can tell."""
+        lanes = tuple(each.lane for each in summary.held)
+        return rotten(Comparison(before="", after="", lanes=lanes), self.waivers, self.today, whole=False)
+
+    def is_recorded(self, entry: Entry, held: Held) -> bool:
+        """Whether this run writes the lane anew, so that what changed in it is no failure."""
+        wanted = {"all", "changed" if held.own else "new"}
+        return self.settings.record in wanted and (not refusal(entry) or bool(self.settings.accepted))
+
+    def record(
+        self,
+        entries: Iterable[Entry],
+        environments: Mapping[str, Environment],
+        defaults: Mapping[str, Mapping[str, str]],
+    ) -> Recorded | None:
+        """Write what the session was asked to; None where it was not.
+
+        Raises:
+            ReceiptError: a baseline cannot be read or written.
+        """
+        if self.settings.record is None:
+            return None
+        return self.baselines.record(entries, environments, self.settings.record, self.settings.accepted, defaults)
+
+    def summary(
+        self,
+        entries: Iterable[Entry],
+        environments: Mapping[str, Environment],
+        defaults: Mapping[str, Mapping[str, str]],
+    ) -> Summary:
+        """All lanes of a session against their baselines.
+
+        Raises:
+            ReceiptError: a baseline cannot be read.
+        """
+        held: list[Held] = []
+        new: list[Entry] = []
+        for entry in entries:
+            environment = environments[entry.environment]
+            found = self.hold(entry, environment, defaults.get(environment.defaults or "", {}))
+            if found is not None:
+                held.append(found)
+            elif entry.verdict not in ("reference", "unmeasured"):
+                new.append(entry)
+        keys = sorted({each.found.key for each in held})
+        return Summary(held=tuple(held), new=tuple(new), known=sum(map(self.baselines.size, keys)))
+
+    def marked(self, rows: Sequence[Row], summary: Summary | None) -> list[Row]:
+        """The rows of a session, those that keep to their limits and not to their baseline as drifted."""
+        drifted = {
+            (each.lane.contract, each.lane.lane): what_drifted(each.lane)
+            for each in (summary.held if summary is not None else ())
+            if each.lane.verdict == "drifted" and self.settings.record not in ("all", each.record)
+        }
+        return [
+            replace(row, verdict="drifted", reason=drifted[row.contract, row.lane])
+            if row.verdict == "held" and (row.contract, row.lane) in drifted
+            else row
+            for row in rows
+        ]
+
+
+def _alone(lane: LaneComparison) -> Comparison:
+    return Comparison(before="", after="", lanes=(lane,))

@@ -1,0 +1,145 @@
+"""Replacing a process that lost its CUDA device: what is left of a session runs in a new one, and reports as if here.
+
+After an illegal memory access or a device-side assert CUDA refuses every call of the process. A worker of pytest-xdist
+ends then, and xdist starts another. Without xdist the tests that are left run in a child; a child that loses its device
+has a child of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.files.course import EVENTS_OPTION
+
+EXIT = 70  # EX_SOFTWARE
+REPORTS = "reports.jsonl"
+ITEMS = "items.json"
+# pytest-xdist's word, in the place of setup, call or teardown, for a test whose process died.
+LOST_TEST = "???"
+
+
+def leave_worker() -> None:
+    """End a worker of pytest-xdist in the middle of its test, so that xdist starts another for the ones that are left.
+
+    At once, since Python's own way out would have torch free what it holds on the device, and abort.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT)
+
+
+class Parent:
+    """Run what is left in a child, once the device is lost."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._reports: dict[str, list[dict[str, Any]]] | None = None
+        self._said = ""
+
+    # First, so that nothing of the test runs here.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if not self.lost:
+            return None
+        if self._reports is None:
+            self._run(item)
+        assert self._reports is not None
+        kept = self._reports.get(item.nodeid, [])
+        whole = any(each["when"] in ("teardown", LOST_TEST) for each in kept)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        read = functools.partial(item.config.hook.pytest_report_from_serializable, config=item.config)
+        for report in (*(read(data=each) for each in kept), *(() if whole else (self._crashed(item),))):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if not whole and self._reports:
+            self._reports = None  # it took its process with it: another one for those after it
+        return True
+
+    def _run(self, first: pytest.Item) -> None:
+        items = first.session.items
+        left = [item.nodeid for item in items[items.index(first) :]]
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / ITEMS).write_text(json.dumps(left), encoding="utf-8")
+            config, params = first.config, first.config.invocation_params
+            options = [f"--contract-rest={folder}"]
+            # What a run keeps for the next one, and where it puts its files, is this process's own.
+            if config.pluginmanager.hasplugin("cacheprovider"):
+                options += ["-o", f"cache_dir={folder / 'cache'}"]
+            if given := config.getoption("basetemp"):
+                options += [f"--basetemp={given}-replaced"]
+            if config.getoption(EVENTS_OPTION, None):
+                options += [f"{EVENTS_OPTION}={folder / 'events'}"]
+            with (folder / "output").open("w+b") as output:
+                ran = subprocess.run(
+                    [sys.executable, "-m", "pytest", *map(str, params.args), *options],
+                    cwd=params.dir,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                )
+                output.seek(0)
+                said = output.read().decode(errors="replace").strip().splitlines()
+            self._reports = read_reports(folder / REPORTS)
+        self._said = f"exit code {ran.returncode}" + (f": {said[-1].strip()}" if said else "")
+
+    def _crashed(self, item: pytest.Item) -> pytest.TestReport:
+        began = "while running" if self._reports else "before"
+        return pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords={},
+            outcome="failed",
+            longrepr=f"the process that replaced one without its CUDA device ended {began} it ({self._said})",
+            when=LOST_TEST,  # type: ignore[arg-type]
+        )
+
+
+class Child:
+    """Run what a process that lost its device has left, and write down each report."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        wanted = json.loads((self._folder / ITEMS).read_text(encoding="utf-8"))
+        items[:] = ordered(items, wanted)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = report._to_json()
+        data["$report_type"] = "TestReport"
+        with (self._folder / REPORTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(data, default=str) + "\n")
+
+
+def ordered(items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest.Item]:
+    """The items that are wanted, in the order wanted."""
+    by_name = {item.nodeid: item for item in items}
+    return [by_name[name] for name in wanted if name in by_name]
+
+
+def read_reports(file: Path) -> dict[str, list[dict[str, Any]]]:
+    """The reports that a child wrote, by test; a line that it did not finish is left out."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    if not file.is_file():
+        return found
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        found.setdefault(data["nodeid"], []).append(data)
+    return found

@@ -1,0 +1,189 @@
+"""Observing: tests that are no contracts, measured where they compile. What `--contract-observe` adds to the hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.judge.contract import OBSERVED
+
+from .hooks import (
+    BODY,
+    CONTRACT,
+    Contract,
+    Hooks,
+    failure_without_exception,
+    no_torch,
+    own_failure,
+    said_by,
+    unittest_outcome,
+)
+from .session import failed, judged, unmeasured
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.facts.measurement import Measurement
+    from pytest_compilecontract.facts.receipt import Entry
+
+# Where a worker of pytest-xdist leaves why it could observe nothing.
+UNOBSERVED = "compile_contract_unobserved"
+
+
+@dataclass(kw_only=True, slots=True)
+class Watched:
+    """A test that is watched. `open` while its body runs, `failed` if a subtest of it did, `contract` if it is one."""
+
+    started: float
+    open: bool = True
+    failed: bool = False
+    contract: Contract | None = None
+
+
+WATCHED = pytest.StashKey[Watched]()
+
+
+class Observer:
+    """Makes a contract without limits of each test whose body compiles or calls torch.compile, or did for its baseline.
+
+    What a fixture compiles is not counted, and compiled anew where the body runs it: in which test a shared one is made
+    depends on the selection. A unittest's setUp is a part of the body.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        from pytest_compilecontract.measure.observed import Watch
+
+        self._hooks = hooks
+        self._root = hooks.session.settings.root
+        self._watch = Watch(self._root, no_torch, hooks.where)
+
+    # Inside pytest's own wrappers, as the hooks of marked contracts are.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
+        if CONTRACT in item.stash:
+            return (yield)
+        item.stash[WATCHED] = watched = Watched(started=time.perf_counter())
+        try:
+            with _quiet(), self._as_asked(), self._watch.body() as body:
+                result = yield
+        finally:
+            watched.open = False
+            if body.measurement is not None:
+                self._judge(item, watched, body.measurement)
+        if watched.failed or unittest_outcome(item) is not None:
+            return result
+        if watched.contract is None and self._is_held(item) and not self._why_not():
+            self._judge(item, watched, self._watch.nothing())
+        if watched.contract is not None:
+            watched.contract.drifted = self._hooks.drift(watched.contract)
+            if watched.contract.drifted:
+                pytest.fail(watched.contract.drifted, pytrace=False)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        report: pytest.TestReport = yield
+        watched = item.stash.get(WATCHED, None)
+        if watched is not None and watched.open:
+            # A subtest of a test that is still running.
+            watched.failed |= report.outcome == "failed"
+            return report
+        if CONTRACT not in item.stash and (call.when == "call" or report.outcome != "passed"):
+            entry = self._entry(item, watched, call, report)
+            if entry is not None:
+                self._hooks.attach(report, entry, unusable=call.excinfo is None and bool(self._why_not()))
+        return report
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._watch.close()
+        if (why := self._watch.why_not) and hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[UNOBSERVED] = why
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        if why := getattr(node, "workeroutput", {}).get(UNOBSERVED):
+            self._watch.why_not = why
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._watch.why_not:
+            terminalreporter.write_line(f"no test could be observed: {self._watch.why_not}", yellow=True)
+
+    def _as_asked(self) -> contextlib.AbstractContextManager[None]:
+        """The settings that this run was given in place of torch's defaults."""
+        overrides = self._hooks.session.settings.overrides
+        if not overrides or no_torch() is not None:
+            return contextlib.nullcontext()
+        from pytest_compilecontract.measure.isolation import given
+
+        return given(overrides)
+
+    # one test
+
+    def _judge(self, item: pytest.Item, watched: Watched, measurement: Measurement) -> None:
+        import torch
+
+        watched.contract = _contract(item)
+        watched.contract.judged = judged(
+            self._hooks.subject(watched.contract),
+            measurements=(measurement,),
+            seconds=time.perf_counter() - watched.started,
+            torch_version=torch.__version__,
+        )
+
+    def _entry(
+        self, item: pytest.Item, watched: Watched | None, call: pytest.CallInfo[None], report: pytest.TestReport
+    ) -> Entry | None:
+        """The entry of a test that was to compile, or is held to a baseline; None for all others."""
+        contract = watched.contract if watched is not None else None
+        measured = contract.judged.entry if contract is not None and contract.judged is not None else None
+        raised = call.excinfo if contract is None or not contract.drifted else None
+        subtests = watched is not None and watched.failed
+        # What pytest makes of a test that went through and was expected not to; drift is no failure of the test's own.
+        expected = raised is None and report.failed and not (contract is not None and contract.drifted)
+        if raised is None and not subtests and not expected:
+            if measured is None and self._is_held(item) and (why := self._why_not()):
+                return unmeasured(self._hooks.subject(_contract(item)), why)
+            return measured
+        if report.outcome == "skipped":
+            # Skipped, or expected to fail: nobody is to hear of it, unless it was otherwise before.
+            said = said_by(raised) if raised is not None else "expected to fail"
+            return unmeasured(self._hooks.subject(_contract(item)), said) if self._is_held(item) else None
+        if measured is None and not self._is_held(item):
+            return None
+        reason = own_failure(call) if raised is not None else failure_without_exception(report, subtests)
+        return failed(self._hooks.subject(_contract(item)), reason, measured)
+
+    def _is_held(self, item: pytest.Item) -> bool:
+        """Whether the test has a baseline to be held to."""
+        history = self._hooks.history
+        if not history.knows(item.nodeid, BODY.name):
+            return False
+        # It did compile once, so torch is to be imported, and to say whether that baseline is for here.
+        if no_torch() is not None:
+            return True
+        try:
+            return history.baselines.find(item.nodeid, BODY.name, self._hooks.where()[1]) is not None
+        except ReceiptError:
+            return True  # who compares with it says what is wrong with it
+
+    def _why_not(self) -> str:
+        """Why a test that compiled for its baseline cannot be measured here."""
+        return self._watch.why_not or no_torch() or ""
+
+
+def _contract(item: pytest.Item) -> Contract:
+    return Contract(item=item, limits=OBSERVED, lane=BODY, bare=True)
+
+
+def _quiet() -> contextlib.AbstractContextManager[None]:
+    if "torch" not in sys.modules:
+        return contextlib.nullcontext()
+    from pytest_compilecontract.measure.probes.trace import quiet
+
+    return quiet()

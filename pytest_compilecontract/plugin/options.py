@@ -1,0 +1,220 @@
+"""The plugin as pytest loads it: options and the fixture. What runs with `--compile-contracts` is in `hooks`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.measure.compile_lane import CompileLane
+
+    from .hooks import Hooks
+
+HOOKS: pytest.StashKey[Hooks] = pytest.StashKey()
+MARKER = (
+    "compile_contract(**limits): what compiling may do in this test, held with --compile-contracts "
+    "(max_recompiles, max_graph_breaks, ...; see pytest_compilecontract.compile_contract)"
+)
+NEED_SWITCH = (
+    "--contract-lanes",
+    "--contract-report",
+    "--contract-baselines",
+    "--contract-record",
+    "--contract-accept-reason",
+    "--contract-repeat",
+    "--contract-set",
+    "--contract-observe",
+    "--contract-timeout",
+    "--contract-speed",
+    "--contract-bisect",
+    "--contract-allow-unmeasured",
+    "--contract-plant",
+    "--contract-rest",
+)
+MODES = ("new", "changed", "all")
+ALL_FAULTS = "all"
+MOST_REPEATS = 1000
+LONGEST_SECONDS = 1e6  # what a timer takes everywhere
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("compile contracts", "torch.compile contracts")
+    group.addoption(
+        "--compile-contracts", action="store_true", help="hold every compile contract to its limits, lane by lane"
+    )
+    group.addoption(
+        "--contract-lanes",
+        metavar="A,B",
+        default=None,
+        help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
+    )
+    group.addoption("--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json")
+    group.addoption(
+        "--contract-baselines",
+        metavar="DIR",
+        default=None,
+        help="hold every lane to the baselines in DIR, and fail if none was compared (default: contracts/baselines)",
+    )
+    group.addoption(
+        "--contract-record",
+        metavar="MODE",
+        nargs="?",
+        const="all",
+        type=_mode,
+        default=None,
+        help="write what this run measured as the baseline: lanes that are new, those that changed, or all (default)",
+    )
+    group.addoption(
+        "--contract-accept-reason",
+        metavar="WHY",
+        default=None,
+        help="record even what broke, exceeds its limits or captured nothing; the reason is kept in the baseline",
+    )
+    group.addoption(
+        "--contract-repeat",
+        metavar="N",
+        type=_repeats,
+        default=None,
+        help="measure each lane N times: counts that differ are unstable, times and sizes get the band they lay in",
+    )
+    group.addoption(
+        "--contract-set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=None,
+        help="give every lane a setting in place of torch's default (torch._dynamo.config.recompile_limit=4); the "
+        "receipt keeps it, and no such run is held to anything",
+    )
+    group.addoption(
+        "--contract-observe",
+        action="store_true",
+        default=None,
+        help="measure every test that compiles anything, marked or not; one that is not marked fails by drift alone",
+    )
+    group.addoption(
+        "--contract-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=None,
+        help="a lane whose test runs longer is broken (default: no limit)",
+    )
+    group.addoption(
+        "--contract-speed",
+        action="store_const",
+        const=True,
+        default=None,
+        help="time every lane on a CUDA device, eager against compiled (else only those with a limit min_speedup)",
+    )
+    group.addoption(
+        "--contract-bisect",
+        action="store_const",
+        const=True,
+        default=None,
+        help="run a lane that fails in compiling or in its numbers again through capture, AOTAutograd, decompositions "
+        "and Inductor, and name the first stage that fails",
+    )
+    group.addoption(
+        "--contract-allow-unmeasured",
+        action="store_const",
+        const=True,
+        default=None,
+        help="a session in which no lane could be measured is no failure (default: it fails, and says why)",
+    )
+    group.addoption(
+        "--contract-plant",
+        metavar="KIND,...",
+        nargs="?",
+        const=ALL_FAULTS,
+        type=_faults,
+        default=None,
+        help="run each lane that holds again with one fault planted at a time, which has to turn it red (default: "
+        "all kinds)",
+    )
+    # How a process that lost its CUDA device tells the one that replaces it what is left to run.
+    group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
+    parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
+
+
+def _mode(text: str) -> str:
+    if text not in MODES:
+        known = ", ".join(MODES)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known} (before a path, write --contract-record=all)")
+    return text
+
+
+def _faults(text: str) -> str:
+    from pytest_compilecontract.errors import UsageError
+    from pytest_compilecontract.facts.faults import chosen
+
+    try:
+        chosen([each.strip() for each in text.split(",")] if text != ALL_FAULTS else [])
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error}; before a path, write --contract-plant={ALL_FAULTS}") from None
+    return text
+
+
+def _repeats(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_REPEATS):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_REPEATS}, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
+    return seconds
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    if config.getoption("--compile-contracts"):
+        from .hooks import Hooks
+
+        config.stash[HOOKS] = hooks = Hooks(config)
+        config.pluginmanager.register(hooks, "compilecontract-hooks")
+        from .climb import Walking
+        from .run import Running, Strategy
+
+        strategies: list[Strategy] = [Walking(hooks)]
+        if hooks.session.settings.repeat > 1:
+            from .repeat import Repeating
+
+            strategies.append(Repeating(hooks))
+        elif config.getoption("--contract-bisect"):
+            from .bisect import Bisecting
+
+            strategies.append(Bisecting(hooks))
+        elif (kinds := config.getoption("--contract-plant")) is not None:
+            from pytest_compilecontract.facts.faults import chosen
+
+            from .plant import Sowing
+
+            faults = chosen([each.strip() for each in kinds.split(",")] if kinds != ALL_FAULTS else [])
+            sowing = Sowing(hooks, faults)
+            config.pluginmanager.register(sowing, "compilecontract-sowing")
+            strategies.append(sowing)
+        config.pluginmanager.register(Running(hooks, strategies), "compilecontract-running")
+        if config.getoption("--contract-observe"):
+            from .observe import Observer
+
+            config.pluginmanager.register(Observer(hooks), "compilecontract-observer")
+    elif used := [name for name in NEED_SWITCH if config.getoption(name) is not None]:
+        raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
+
+
+@pytest.fixture
+def compile_lane(request: pytest.FixtureRequest) -> Iterator[CompileLane]:
+    """The lane that this test runs in: `run`, `train`, `compile` and `observe` in it; its `device` and `dtype`."""
+    hooks = request.config.stash.get(HOOKS, None)
+    if hooks is None:
+        pytest.skip("compile contracts run with --compile-contracts")
+    lane = hooks.lane_of(request.node)
+    yield lane
+    lane.close()

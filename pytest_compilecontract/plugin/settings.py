@@ -1,0 +1,180 @@
+"""Settings: the options of a session, as one frozen object. No pytest objects past this module."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_compilecontract.baselines.baseline import FOLDER, Mode
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import one_line, typed
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen, lanes_from_table
+from pytest_compilecontract.measure.environment import DEFAULTS_MODULES
+
+DEFAULT_LANES = ("capture", "aot", "inductor")
+TABLE = "compilecontract"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What a session was asked to do.
+
+    `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
+    is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
+    what to write there, None nothing; `accepted` is why even what should not be recorded is to be. A lane is measured
+    `repeat` times. `overrides` are settings of torch by their full names, given to every lane in place of torch's
+    defaults. `observe`: tests that are no contracts are measured too. `timeout` is how many seconds the body of a test
+    may run in a lane, None for ever. `timed`: every lane on a CUDA device is timed, not only those with a limit on
+    their speed. `rest` is the file that says what a replacement of a process that lost its device is to run.
+    `allow_unmeasured`: a session of which no lane could be measured is no failure. `rank` is that of this process among
+    several that run the same session: all but the first write to folders of their own, and record nothing.
+    """
+
+    root: Path
+    lanes: tuple[Lane, ...]
+    known: Mapping[str, Lane]
+    report: Path | None
+    baselines: Path
+    asked_for_baselines: bool = False
+    asked_for_lanes: bool = False
+    record: Mode | None = None
+    accepted: str = ""
+    repeat: int = 1
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    observe: bool = False
+    timeout: float | None = None
+    timed: bool = False
+    rest: Path | None = None
+    allow_unmeasured: bool = False
+    rank: int = 0
+
+
+def settings_from(
+    *,
+    root: Path,
+    asked: str | None,
+    configured: Sequence[str],
+    report: str | None,
+    invocation: Path,
+    baselines: str | None = None,
+    record: Mode | None = None,
+    accepted: str | None = None,
+    repeat: int = 1,
+    overrides: Sequence[str] = (),
+    observe: bool = False,
+    timeout: float | None = None,
+    timed: bool = False,
+    rest: str | None = None,
+    allow_unmeasured: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings behind the options.
+
+    `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`; the former wins.
+
+    Raises:
+        UsageError: a lane that is not known, an option that does nothing, or a table in pyproject.toml that cannot
+            mean anything.
+    """
+    known = {**BUILT_IN, **project_lanes(root)}
+    rank = _rank(variables or {})
+    if report == "":
+        raise UsageError("--contract-report names no folder")
+    if baselines == "":
+        raise UsageError("--contract-baselines names no folder")
+    if accepted is not None and record is None:
+        raise UsageError("--contract-accept-reason does nothing without --contract-record")
+    if overrides and record is not None:
+        raise UsageError("--contract-record records what users have, and --contract-set gives them something else")
+    if accepted is not None and not accepted.strip():
+        raise UsageError("--contract-accept-reason gives no reason")
+    names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
+    if asked is not None and not names:
+        raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")
+    return Settings(
+        root=root,
+        lanes=chosen(names or DEFAULT_LANES, known),
+        known=known,
+        report=_of_rank(invocation / report, rank) if report else None,
+        baselines=invocation / baselines if baselines else root / FOLDER,
+        asked_for_baselines=baselines is not None,
+        asked_for_lanes=asked is not None,
+        record=record,
+        accepted=(accepted or "").strip(),
+        repeat=repeat,
+        overrides=_overrides(overrides),
+        observe=observe,
+        timeout=timeout,
+        timed=timed,
+        rest=Path(rest) if rest else None,
+        allow_unmeasured=allow_unmeasured,
+        rank=rank,
+    )
+
+
+def _rank(variables: Mapping[str, str]) -> int:
+    """Which of several processes of one job this is, as torchrun says it; 0 where it is the only one."""
+    rank, size = variables.get("RANK", ""), variables.get("WORLD_SIZE", "")
+    if not all(each.isascii() and each.isdecimal() for each in (rank, size)) or int(size) < 2:
+        return 0
+    return int(rank)
+
+
+def _of_rank(report: Path, rank: int) -> Path:
+    return report / f"rank{rank}" if rank else report
+
+
+def _overrides(texts: Sequence[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.startswith(tuple(f"{module}." for module in DEFAULTS_MODULES)):
+            raise UsageError(
+                f"--contract-set={text}: expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of "
+                f"{', '.join(DEFAULTS_MODULES)}"
+            )
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            expected = "a value as Python writes it (True, 8, 'text')"
+            raise UsageError(f"--contract-set={text}: expected {expected}, got {value!r}") from error
+    return found
+
+
+def set_options(texts: Sequence[str]) -> str:
+    """The options `--contract-set` as they were given, for a command that is to be typed: each after a space."""
+    return "".join(f" {typed([f'--contract-set={text}'])}" for text in texts)
+
+
+def project_lanes(root: Path) -> dict[str, Lane]:
+    """The lanes of `[tool.compilecontract.lanes]` in the project's pyproject.toml.
+
+    Raises:
+        UsageError: the file cannot be read, or the table holds what cannot mean anything.
+    """
+    file = root / "pyproject.toml"
+    if not file.is_file():
+        return {}
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"pyproject.toml: {one_line(str(error))}") from error
+    except RecursionError as error:
+        raise UsageError("pyproject.toml: nested too deep") from error
+    table = _table(document.get("tool", {}), TABLE, where="pyproject.toml: tool")
+    for key in table:
+        if key != "lanes":
+            raise UsageError(f"pyproject.toml: tool.{TABLE}: unknown key {key!r} (known keys: lanes)")
+    lanes = _table(table, "lanes", where=f"pyproject.toml: tool.{TABLE}")
+    return lanes_from_table(lanes, where="pyproject.toml")
+
+
+def _table(parent: Any, key: str, *, where: str) -> dict[str, Any]:
+    table = parent.get(key, {}) if isinstance(parent, dict) else parent
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}.{key}: expected a table, got {table!r}")
+    return table

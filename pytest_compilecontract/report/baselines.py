@@ -1,0 +1,120 @@
+"""The text about baselines that pytest's terminal shows: a lane that drifted, and a session's summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pytest_compilecontract.baselines.baseline import Found, Recorded
+from pytest_compilecontract.compare.drift import LaneComparison, Verdict
+from pytest_compilecontract.escaping import plain, printed
+from pytest_compilecontract.wording import counted
+
+from .comparison import cut, drift_headline, lane_lines
+from .terminal import FAILURE_LINES, Line
+
+MOST = 20
+RECORD = "pytest --compile-contracts --contract-record"
+_ORDER: tuple[Verdict, ...] = (
+    "held",
+    "improved",
+    "waived",
+    "unmeasured",
+    "unverified",
+    "unstable",
+    "broken",
+    "drifted",
+)
+
+
+def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
+    """Why a lane is not what its baseline says, at most as long as a failure by limits, and what to do.
+
+    `mode` is the mode of recording that would accept it; `refusal` is why it takes a reason for that, if it does.
+    """
+    head = f"compile contract drifted: {plain(lane.contract)}, lane {plain(lane.lane)}, held to {_where(found)}"
+    accept = "accept it as the baseline:"
+    if refusal:
+        accept = cut(f"accept it as the baseline, with your reason ({plain(refusal)}):")
+    tail = ["rerun this lane alone:", plain(lane.rerun), accept, _record(mode, lane, reason=bool(refusal))]
+    body = list(lane_lines(lane))
+    room = FAILURE_LINES - 1 - len(tail)
+    if len(body) > room:
+        body = [*body[: room - 1], f"  ... and {len(body) - room + 1} lines more (compilecontract compare shows all)"]
+    return "\n".join(map(printed, [head, *body, *tail]))
+
+
+def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str) -> list[Line]:
+    """What the session's lanes were held to, and how that went; `mode` of recording keeps what improved."""
+    if not lanes:
+        said = f"baselines: none for {counted(new, 'lane')}; to record: {RECORD}=new" if new else ""
+        return [(said, {"yellow": True})] if said else []
+    found = Counter(lane.verdict for _, lane in lanes)
+    totals = ", ".join(f"{found[verdict]} {verdict}" for verdict in _ORDER if found[verdict])
+    where = ", ".join(dict.fromkeys(_where(each) for each, _ in lanes))
+    compared = sum(lane.compared for _, lane in lanes)
+    bad = bool({"drifted", "broken"} & set(found))
+    lines: list[Line] = [
+        (
+            f"baselines: compared {compared} of {counted(known, 'lane')} with {where}: {totals}",
+            {"red": True} if bad else {"yellow": True} if {"unstable", "unverified"} & set(found) else {"green": True},
+        )
+    ]
+    for verdict, markup in (
+        ("drifted", {"red": True}),
+        ("waived", {"yellow": True}),
+        ("unstable", {"yellow": True}),
+        ("unverified", {"yellow": True}),
+    ):
+        named = [lane for _, lane in lanes if lane.verdict == verdict]
+        lines += [(cut(f"  {verdict} {_name(lane)}: {what_drifted(lane)}"), markup) for lane in named[:MOST]]
+        if len(named) > MOST:
+            lines.append((f"  ... and {len(named) - MOST} {verdict} more", markup))
+    improved = [lane for _, lane in lanes if lane.verdict == "improved"]
+    lines += [(cut(f"  improved {_name(lane)}: {what_drifted(lane)}"), {"green": True}) for lane in improved[:MOST]]
+    if improved:
+        lines.append((f"  to record what improved: {RECORD}={mode}", {}))
+    if new:
+        lines.append((f"  {counted(new, 'lane')} without a baseline; to record: {RECORD}=new", {"yellow": True}))
+    return lines
+
+
+def record_lines(recorded: Recorded, folder: str) -> list[Line]:
+    """What was recorded, and what was refused with its reason."""
+    lines: list[Line] = [
+        (
+            f"recorded {counted(len(recorded.lanes), 'lane')} in {counted(len(recorded.files), 'file')} of {folder}"
+            if recorded.lanes
+            else "nothing recorded: no lane is new or changed"
+            if not recorded.refused
+            else "nothing recorded",
+            {},
+        )
+    ]
+    for contract, lane, why in recorded.refused[:MOST]:
+        lines.append((cut(f"  not recorded: {plain(contract)} [{plain(lane)}]: {plain(why)}"), {"red": True}))
+    if len(recorded.refused) > MOST:
+        lines.append((f"  ... and {len(recorded.refused) - MOST} more not recorded", {"red": True}))
+    if recorded.refused:
+        lines.append((f'  to record them all the same: {RECORD} --contract-accept-reason="..."', {}))
+    return lines
+
+
+def what_drifted(lane: LaneComparison) -> str:
+    """The metrics that are not as they were, in one line."""
+    judged = [drift_headline(drift) for drift in lane.drifts if drift.gates]
+    return ", ".join(judged) or plain(lane.reason)
+
+
+def _name(lane: LaneComparison) -> str:
+    return f"{plain(lane.contract)} [{plain(lane.lane)}]"
+
+
+def _record(mode: str, lane: LaneComparison, *, reason: bool) -> str:
+    asked = f"--compile-contracts --contract-record={mode}" + (' --contract-accept-reason="..."' if reason else "")
+    return plain(lane.rerun.replace("--compile-contracts", asked, 1))
+
+
+def _where(found: Found) -> str:
+    torch = f" (torch {plain(found.environment.torch)})" if found.environment.torch else ""
+    return f"{plain(found.key)}{torch}"

@@ -1,0 +1,324 @@
+"""Requirements: what a project wants installed beside torch, read from its own files. Nothing is installed here.
+
+Each line that names a package that was asked for by itself (torch, as a rule) is left out: a project that pins the
+torch of today is just the one that asks about the next.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_compilecontract.errors import UsageError
+
+# Where no group or extra is named: the first of these that the project has.
+USUAL = ("test", "tests", "dev")
+_NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[(?P<extras>[^\]]*)\])?")
+_SPEC = re.compile(_NAME.pattern + r"\s*(?P<rest>.*)", re.DOTALL)
+_VERSIONS = re.compile(r"(?:(?:===?|~=|!=|<=?|>=?)\s*[\w.*+!-]+\s*(?:,\s*|$))+")
+_EXACT = re.compile(r"===?\s*(?P<version>[\w.+!-]+)")
+_TORCH_INDEX = re.compile(r"https://download\.pytorch\.org/whl/(?P<backend>cpu|cu\d+|xpu|rocm[\d.]+)/?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What an environment holds beside what was asked for: lines as pip takes them, and uv's options for finding them.
+
+    `editable` are folders to install without their dependencies, which are among the lines. `told` says all of it in
+    words.
+    """
+
+    lines: tuple[str, ...] = ()
+    editable: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+
+
+def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
+    """The packages asked for, as {"torch": "torch==2.12.1"}; `where` is the option that messages name.
+
+    Raises:
+        UsageError: a word is no requirement, or names a package that another names.
+    """
+    specs: dict[str, str] = {}
+    for word in words:
+        found = _SPEC.fullmatch(word)
+        rest = found["rest"].strip() if found else ""
+        sane = found is not None and (not rest or rest.startswith("@") or _VERSIONS.fullmatch(rest))
+        if found is None or not sane or word[:1].isdigit():
+            raise UsageError(f"{where}: expected a requirement as torch==2.12.1, got {word!r}")
+        name = normal(found["name"])
+        if name in specs:
+            raise UsageError(f"{where}: {name} twice ({specs[name]!r} and {word!r})")
+        specs[name] = word.strip()
+    return specs
+
+
+def exact(spec: str) -> str | None:
+    """The version that a requirement allows alone, as "2.12.1" of "torch==2.12.1"."""
+    found = _SPEC.fullmatch(spec)
+    version = _EXACT.fullmatch(found["rest"].strip()) if found else None
+    return version["version"] if version and "*" not in version["version"] else None
+
+
+def normal(name: str) -> str:
+    """A distribution's name as all spellings of it have it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def name_of(requirement: str) -> str | None:
+    """The package that a line names; None for an option or a path."""
+    found = _NAME.match(requirement)
+    ahead = requirement[found.end() :].lstrip()[:1] if found else ""
+    return normal(found["name"]) if found and ahead in ("", "=", "~", "!", "<", ">", "@", ";", ",", "(") else None
+
+
+def wanted(
+    project: Path,
+    *,
+    asked: Collection[str],
+    groups: Sequence[str] = (),
+    extras: Sequence[str] = (),
+    files: Sequence[Path] = (),
+    others: Sequence[str] = (),
+    without_project: bool = False,
+) -> Wanted:
+    """What the project in this folder wants installed, less the packages that are `asked` for.
+
+    Raises:
+        UsageError: a file cannot be read, or there is no such group or extra.
+    """
+    document = _document(project)
+    lines: list[str] = []
+    editable: list[Path] = []
+    told: list[str] = []
+    own = _Project(document, project)
+    if not without_project:
+        installed = own.installable
+        if installed and own.dependencies_are_known:
+            editable.append(project)
+            lines += own.dependencies
+        elif installed:
+            # What it depends on is known to its build backend alone.
+            known = [each for each in extras if each]
+            lines.append(f"-e {project}" + (f"[{','.join(known)}]" if known else ""))
+        else:
+            lines += own.dependencies
+        told.append(
+            f"{own.name or project.name} (editable)" if installed else "no project (nothing here can be installed)"
+        )
+    groups, extras = own.chosen(groups, extras)
+    for group in groups:
+        lines += own.group(group)
+        told.append(f"group {group}")
+    for extra in extras:
+        lines += own.extra(extra)
+        told.append(f"extra {extra}")
+    for file in files:
+        lines += list(_lines_of(file, asked))
+        told.append(str(file))
+    lines += others
+    told += others
+    kept = [line for line in dict.fromkeys(lines) if name_of(line) not in asked]
+    sourced, options = _sourced(kept, own.sources, own.indexes, project, asked)
+    return Wanted(lines=tuple(sourced), editable=tuple(editable), options=tuple(options), told=tuple(told))
+
+
+def pinned(project: Path, name: str) -> str | None:
+    """The one version of a package that the project's own files allow: pyproject.toml, then uv.lock.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    own = _Project(_document(project), project)
+    for line in (*own.dependencies, *(each for group in own.groups for each in own.group(group))):
+        if name_of(line) == name and (version := exact(line.partition(";")[0].strip())):
+            return version
+    return locked(project).get(name)
+
+
+def locked(project: Path) -> dict[str, str]:
+    """The versions in the project's uv.lock; a package that it has several of, for several platforms, is left out.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    found: dict[str, set[str]] = {}
+    for package in _array(_read(project / "uv.lock").get("package")):
+        name, version = package.get("name"), package.get("version")
+        if isinstance(name, str) and isinstance(version, str):
+            found.setdefault(normal(name), set()).add(version)
+    return {name: next(iter(versions)) for name, versions in found.items() if len(versions) == 1}
+
+
+class _Project:
+    """The tables of a pyproject.toml that say what to install. A file without them is a project with nothing to say."""
+
+    def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
+        self._folder = folder
+        self._project = _table(document.get("project"))
+        self.groups = _table(document.get("dependency-groups"))
+        self.extras = _table(self._project.get("optional-dependencies"))
+        uv = _table(_table(document.get("tool")).get("uv"))
+        self.sources = {normal(name): source for name, source in _table(uv.get("sources")).items()}
+        self.indexes = {str(each.get("name")): str(each.get("url")) for each in _array(uv.get("index"))}
+        self.name = str(self._project.get("name", ""))
+        # As uv has it: a project that names no build backend is not installed, its dependencies are.
+        self.installable = "build-system" in document or (folder / "setup.py").is_file()
+
+    @property
+    def dependencies_are_known(self) -> bool:
+        """Whether they are written in pyproject.toml, and not found out by building."""
+        return bool(self._project) and "dependencies" not in _strings(self._project.get("dynamic"))
+
+    @property
+    def dependencies(self) -> list[str]:
+        return self._own(_strings(self._project.get("dependencies")))
+
+    def chosen(self, groups: Sequence[str], extras: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """The groups and extras to install: those named, or else the first usual one."""
+        known = {normal(name) for name in self.groups}
+        for name in groups:
+            if normal(name) not in known:
+                raise UsageError(f"--group {name}: {self._none_such('dependency-groups', self.groups)}")
+        for name in extras:
+            hidden = self.installable and not self.dependencies_are_known
+            if not hidden and normal(name) not in {normal(each) for each in self.extras}:
+                raise UsageError(f"--extra {name}: {self._none_such('project.optional-dependencies', self.extras)}")
+        if groups or extras:
+            return groups, [each for each in extras if normal(each) in {normal(name) for name in self.extras}]
+        for name in USUAL:
+            if name in known:
+                return (name,), ()
+        return (), next(((name,) for name in USUAL if name in {normal(each) for each in self.extras}), ())
+
+    def group(self, name: str) -> list[str]:
+        """The requirements of a dependency group, those of the groups that it includes too (PEP 735)."""
+        return self._own(self._group(name, ()))
+
+    def extra(self, name: str) -> list[str]:
+        """The requirements of an extra."""
+        return self._own(next((_strings(v) for key, v in self.extras.items() if normal(key) == normal(name)), []))
+
+    def _group(self, name: str, seen: tuple[str, ...]) -> list[str]:
+        if normal(name) in seen:
+            raise UsageError(f"pyproject.toml: dependency-groups: {name} includes itself")
+        items = next((items for key, items in self.groups.items() if normal(key) == normal(name)), None)
+        if not isinstance(items, list):
+            raise UsageError(f"pyproject.toml: dependency-groups: no group {name!r}")
+        lines: list[str] = []
+        for item in items:
+            if isinstance(item, dict) and isinstance(item.get("include-group"), str):
+                lines += self._group(item["include-group"], (*seen, normal(name)))
+            elif isinstance(item, str):
+                lines.append(item)
+        return lines
+
+    def _own(self, lines: Iterable[str]) -> list[str]:
+        """The lines, and in place of the project's own extras ("mine[test]") what is in them."""
+        expanded: list[str] = []
+        for line in lines:
+            found = _NAME.match(line)
+            if self.name and found and name_of(line) == normal(self.name) and found["extras"]:
+                for each in found["extras"].split(","):
+                    expanded += self.extra(each.strip())
+            else:
+                expanded.append(line)
+        return expanded
+
+    def _none_such(self, where: str, known: Mapping[str, Any]) -> str:
+        there = f"known: {', '.join(sorted(known))}" if known else f"there is no {where} table"
+        return f"not in {self._folder / 'pyproject.toml'} ({there})"
+
+
+def _sourced(
+    lines: Sequence[str],
+    sources: Mapping[str, Any],
+    indexes: Mapping[str, str],
+    project: Path,
+    asked: Collection[str],
+) -> tuple[list[str], list[str]]:
+    """The lines with `tool.uv.sources` followed, and the options of uv that some sources mean."""
+    sourced: list[str] = []
+    urls: dict[str, None] = {}
+    for line in lines:
+        source = _first(sources.get(name_of(line) or ""))
+        bare = re.split(r"[=~!<>;@ ]", line, maxsplit=1)[0]
+        if "path" in source:
+            place = project / str(source["path"])
+            sourced.append(f"-e {place}" if source.get("editable") else f"{bare} @ {place.resolve().as_uri()}")
+        elif "git" in source:
+            at = next((f"@{source[key]}" for key in ("rev", "tag", "branch") if key in source), "")
+            sourced.append(f"{bare} @ git+{source['git']}{at}")
+        elif "url" in source:
+            sourced.append(f"{bare} @ {source['url']}")
+        else:
+            sourced.append(line)
+    for name in (*asked, *(name_of(line) or "" for line in lines)):
+        url = indexes.get(str(_first(sources.get(name)).get("index")))
+        if url:
+            urls[url] = None
+    options: list[str] = []
+    for url in urls:
+        backend = _TORCH_INDEX.fullmatch(url)
+        options += ["--torch-backend", backend["backend"]] if backend else ["--index", url]
+    if "--index" in options:
+        # An index of a few packages has old releases of others, which are not to hide the newer ones elsewhere.
+        options += ["--index-strategy", "unsafe-best-match"]
+    return sourced, options
+
+
+def _first(source: Any) -> dict[str, Any]:
+    return _table(source[0] if isinstance(source, list) and source else source)
+
+
+def _lines_of(file: Path, asked: Collection[str], depth: int = 0) -> Iterator[str]:
+    """The lines of a requirements file and of those that it reads, paths made absolute."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if depth > 8:
+        raise UsageError(f"{file}: read by itself")
+    for whole in re.sub(r"\\\r?\n", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*$", "", whole).strip()
+        found = re.fullmatch(r"(?P<option>-r|--requirement|-c|--constraint|-e|--editable)(?:\s+|=)(?P<path>.+)", line)
+        if not line:
+            continue
+        if found is None:
+            yield line
+        elif found["option"] in ("-r", "--requirement"):
+            yield from _lines_of(file.parent / found["path"], asked, depth + 1)
+        elif "://" in found["path"]:
+            yield line
+        else:
+            yield f"{found['option']} {(file.parent / found['path']).resolve()}"
+
+
+def _document(project: Path) -> dict[str, Any]:
+    return _read(project / "pyproject.toml")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _array(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _strings(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
