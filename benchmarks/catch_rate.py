@@ -40,7 +40,8 @@ from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, Lane, l
 
 from pytest_compilecontract.compare.drift import LaneComparison, compare  # noqa: E402
 from pytest_compilecontract.errors import ReceiptError  # noqa: E402
-from pytest_compilecontract.facts.receipt import Entry, Receipt, read_receipt  # noqa: E402
+from pytest_compilecontract.facts.receipt import Entry, Receipt  # noqa: E402
+from pytest_compilecontract.files.receipt import read_receipt  # noqa: E402
 
 PYTEST_TORCH = "pytest-torch==1.1.1"
 # Inductor compiles shifted windows in a minute on a free core, and in several on a busy one.

@@ -43,7 +43,7 @@ import pytest
 from pytest_compilecontract.baselines.baseline import DEFAULTS, read_baseline
 from pytest_compilecontract.cli import main as compilecontract
 from pytest_compilecontract.errors import ContractError
-from pytest_compilecontract.facts.receipt import read_receipt
+from pytest_compilecontract.files.receipt import read_receipt
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TESTS = 8

@@ -48,8 +48,8 @@ from pytest_compilecontract.compare.policy import DEFAULT_POLICY, read_policy
 from pytest_compilecontract.compare.waivers import read_waivers
 from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.escaping import printed
-from pytest_compilecontract.facts import receipt
-from pytest_compilecontract.files import journal
+from pytest_compilecontract.facts.receipt import FORMAT, Receipt
+from pytest_compilecontract.files import codec, journal, receipt, sense
 from pytest_compilecontract.plugin.settings import project_lanes
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines
@@ -206,14 +206,14 @@ def a_journal(data: bytes) -> bytes:
 # What each is held to
 
 
-def read_receipt(data: bytes) -> receipt.Receipt:
-    quick = receipt.decoded(data, receipt.Receipt)
-    slow: receipt.Receipt | ContractError
+def read_receipt(data: bytes) -> Receipt:
+    quick = codec.decoded(data, Receipt)
+    slow: Receipt | ContractError
     try:
-        slow = receipt.receipt_from_document(receipt.document_from_json(data, name="x"), name="x")
+        slow = receipt.receipt_from_document(codec.document_from_json(data, name="x"), name="x")
     except ContractError as error:
         slow = error
-    if quick is not None and quick.format == receipt.FORMAT and receipt._is_consistent(quick):
+    if quick is not None and quick.format == FORMAT and sense.is_consistent(quick):
         if isinstance(slow, ContractError):
             raise Wrong(f"the quick way reads what the slow way refuses: {slow}") from slow
         if quick != slow and "nan" not in repr(slow):
@@ -224,20 +224,20 @@ def read_receipt(data: bytes) -> receipt.Receipt:
 
 
 def read_baseline(data: bytes) -> baseline.Baseline:
-    quick = receipt.decoded(data, baseline.Baseline)
-    slow = baseline.from_document(receipt.document_from_json(data, name="x"), name="x")
+    quick = codec.decoded(data, baseline.Baseline)
+    slow = baseline.from_document(codec.document_from_json(data, name="x"), name="x")
     if quick is not None and baseline.from_json(data, name="x") != slow and "nan" not in repr(slow):
         raise Wrong("the two ways read two baselines")
     return slow
 
 
 def read_matrix(data: bytes) -> document.MatrixDocument:
-    return document.document_from_data(receipt.document_from_json(data, name="x"), name="x")
+    return document.document_from_data(codec.document_from_json(data, name="x"), name="x")
 
 
 def reported(value: object) -> None:
     """Every report of a receipt, as the command makes them."""
-    assert isinstance(value, receipt.Receipt)
+    assert isinstance(value, Receipt)
     written = receipt.to_json(value)
     if receipt.to_json(receipt.from_json(written, name="x")) != written:
         raise Wrong("what is read is not what is written")

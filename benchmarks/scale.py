@@ -41,7 +41,8 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
     StateChange,
 )
-from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, read_receipt, write_receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.files.receipt import read_receipt, write_receipt
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from pytest_compilecontract.facts.faults import FAULTS, KNOWN
 from pytest_compilecontract.facts.planted import Planted
-from pytest_compilecontract.facts.receipt import Entry, Receipt, read_receipt
+from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.wording import counted
 
 ROOT = Path(__file__).parent.parent

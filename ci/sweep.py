@@ -20,7 +20,8 @@ from pathlib import Path
 from pytest_compilecontract.baselines.baseline import kept_entry
 from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.errors import ContractError
-from pytest_compilecontract.facts.receipt import Receipt, write_receipt
+from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.upgrade.bump import KEPT, Bench, Side, claimed

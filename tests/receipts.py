@@ -30,7 +30,7 @@ from pytest_compilecontract.facts.measurement import (
     StepOperators,
 )
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
-from pytest_compilecontract.judge.contract import Violation
+from pytest_compilecontract.facts.verdict import Violation
 
 OLD = Environment(torch="2.11.0", triton="3.6.0", device="A processor", python="3.11.7", commit="a" * 40, dirty=False)
 NEW = replace(OLD, torch="2.15.0", triton="3.9.0")

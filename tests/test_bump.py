@@ -26,7 +26,8 @@ from upgrades import (
 )
 
 from pytest_compilecontract.cli.main import main
-from pytest_compilecontract.facts.receipt import Receipt, read_receipt
+from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.upgrade import bump as command
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")

@@ -14,7 +14,8 @@ import pytest
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, to_json, write_receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.files.receipt import to_json, write_receipt
 
 pytest.importorskip("jsonschema")
 

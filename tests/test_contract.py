@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.limits import OBSERVED, Limits, limits_from
 from pytest_compilecontract.facts.measurement import (
     Call,
     Difference,
@@ -22,7 +23,9 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
     StateChange,
 )
-from pytest_compilecontract.judge.contract import OBSERVED, Limits, Violation, doubts, judge, limits_from, verdict
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.judge.limits import judge
+from pytest_compilecontract.judge.verdicts import doubts, verdict
 
 KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "

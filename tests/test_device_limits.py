@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import (
     NO_CUDA,
     NOT_ASKED,
@@ -25,7 +26,10 @@ from pytest_compilecontract.facts.measurement import (
     Timing,
     combined,
 )
-from pytest_compilecontract.judge.contract import Limits, Violation, doubts, judge, undecided
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.judge.device import undecided
+from pytest_compilecontract.judge.limits import judge
+from pytest_compilecontract.judge.verdicts import doubts
 
 ADD = Location(file="model.py", line=12, function="forward", source="x.add_(1)")
 ITEM = Location(file="model.py", line=14, function="forward", source="x.sum().item()")

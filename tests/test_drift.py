@@ -51,9 +51,10 @@ from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.policy import BANDED, METRICS, Policy
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.ladder import StepVerdict
+from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, defaults_key
-from pytest_compilecontract.judge.contract import OBSERVED, Violation
+from pytest_compilecontract.facts.verdict import Violation
 
 
 def compared(old: Measurement | None, new: Measurement | None, **changes: Any) -> LaneComparison:

@@ -28,7 +28,8 @@ from receipts import (
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import Entry, Receipt, Setup, to_json, write_receipt
+from pytest_compilecontract.facts.receipt import Entry, Receipt, Setup
+from pytest_compilecontract.files.receipt import to_json, write_receipt
 
 YES, NO, UNUSABLE, NOT_KNOWN = 0, 1, 2, 3
 NOTHING = replace(HOLDING, graphs=0, ops_captured=0, graphs_executed=0, backward_graphs=0)

@@ -21,18 +21,10 @@ from pytest_compilecontract.baselines.baseline import Baselines
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.attribution import trial_in
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.facts.receipt import (
-    STRAY_SECONDS,
-    Receipt,
-    clear_strays,
-    decoded,
-    document_from_json,
-    from_json,
-    receipt_from_document,
-    to_json,
-    write_bytes,
-    write_receipt,
-)
+from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.files.codec import decoded, document_from_json
+from pytest_compilecontract.files.receipt import from_json, receipt_from_document, to_json, write_receipt
+from pytest_compilecontract.files.whole import STRAY_SECONDS, clear_strays, write_bytes
 
 STRAY = ".0123456789abcdef.tmp"
 FIRST = ("entries", 0)
@@ -274,9 +266,9 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
-import pytest_compilecontract.facts.receipt as receipt
-receipt.os.replace = lambda *_: os.kill(os.getpid(), 9)
-receipt.write_bytes(Path(sys.argv[1]), b"{}")
+import pytest_compilecontract.files.whole as whole
+whole.os.replace = lambda *_: os.kill(os.getpid(), 9)
+whole.write_bytes(Path(sys.argv[1]), b"{}")
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "receipt.json")], check=False)
     left = [path.name for path in tmp_path.iterdir()]
@@ -304,7 +296,7 @@ def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path: Path) -> None
 
 
 def test_without_locks_only_what_is_old_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_compilecontract.facts.receipt._lock", lambda file: None)
+    monkeypatch.setattr("pytest_compilecontract.files.whole._lock", lambda file: None)
     for name, age in ((STRAY, STRAY_SECONDS + 60), (".aaaaaaaaaaaaaaaa.tmp", 1)):
         (tmp_path / name).write_bytes(b"")
         now = (tmp_path / name).stat().st_mtime

@@ -12,8 +12,9 @@ from receipts import an_entry
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.facts.receipt import Entry, Environment, entry_to_data, environment_to_data, read_receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, name_of, recovered
+from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data, read_receipt
 
 HERE = Environment(torch="2.13.0+cpu")
 CREATED = "2026-01-31T12:00:00Z"

@@ -28,7 +28,8 @@ from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import Waiver
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, Setup, write_receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, Setup
+from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
 
 MIDDLE = replace(OLD, torch="2.13.0")

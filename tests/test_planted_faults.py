@@ -10,10 +10,12 @@ from receipts import DIFFERENCE, HOLDING, RAISED, an_entry
 from pytest_compilecontract.compare.policy import METRICS
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.faults import FAULTS, KNOWN, chosen
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.planted import Planted, survivors
-from pytest_compilecontract.facts.receipt import Entry, entry_from_data, entry_to_data
-from pytest_compilecontract.judge.contract import Limits, Violation
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.files.receipt import entry_from_data, entry_to_data
 from pytest_compilecontract.judge.planted import Shown, advised, judged
 from pytest_compilecontract.report.planted import html, line_of, markdown, planted_lines, title
 

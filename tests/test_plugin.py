@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract import compile_contract
-from pytest_compilecontract.facts.receipt import read_receipt
+from pytest_compilecontract.files.receipt import read_receipt
 
 KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "

@@ -17,7 +17,7 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
 )
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.judge.contract import Verdict
+from pytest_compilecontract.facts.verdict import Verdict
 from pytest_compilecontract.judge.proposal import Proposal, proposed
 
 LINE = Location(file="model.py", line=3, function="forward", source="x = f(x)")

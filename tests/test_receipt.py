@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import pytest_compilecontract
 from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.limits import LARGEST_COUNT
 from pytest_compilecontract.facts.measurement import (
     Call,
     Difference,
@@ -27,20 +29,15 @@ from pytest_compilecontract.facts.measurement import (
     Numerics,
     Recompile,
 )
-from pytest_compilecontract.facts.receipt import (
-    Entry,
-    Environment,
-    Receipt,
-    decoded,
-    document_from_json,
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, environment_key, fingerprint
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.files.codec import decoded, document_from_json
+from pytest_compilecontract.files.receipt import (
     entry_from_data,
     entry_to_data,
     environment_from_data,
-    environment_key,
     environment_to_data,
-    fingerprint,
     from_json,
-    one_line,
     read_receipt,
     receipt_from_document,
     schema,
@@ -48,7 +45,6 @@ from pytest_compilecontract.facts.receipt import (
     to_json,
     write_receipt,
 )
-from pytest_compilecontract.judge.contract import LARGEST_COUNT, Violation
 
 CPU = Environment(torch="2.13.0+cpu", device="A processor", settings={"torch._dynamo.config.verbose": "True"})
 LINE = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")
@@ -583,7 +579,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_file_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_compilecontract.facts.receipt.LARGEST_BYTES", 2 * 1024 * 1024)
+    monkeypatch.setattr("pytest_compilecontract.files.whole.LARGEST_BYTES", 2 * 1024 * 1024)
     path = tmp_path / "receipt.json"
     path.write_bytes(b" " * (3 * 1024 * 1024))
 
@@ -657,7 +653,9 @@ def test_the_fingerprint_is_of_every_field_that_may_change_a_run() -> None:
 
 
 def test_importing_receipts_imports_neither_torch_nor_msgspec() -> None:
-    code = "import sys, pytest_compilecontract.facts.receipt; print({'torch', 'msgspec', 'jsonschema'} & set(sys.modules))"
+    code = (
+        "import sys, pytest_compilecontract.files.receipt; print({'torch', 'msgspec', 'jsonschema'} & set(sys.modules))"
+    )
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -19,7 +19,7 @@ from pytest_compilecontract.facts.measurement import (
     Raised,
 )
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.judge.contract import Violation
+from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.measure.probes.backends import name_of
 from pytest_compilecontract.plugin.bisect import (
     STAGES,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_compilecontract.facts.measurement import EagerFrame, Location, Measurement
-from pytest_compilecontract.judge.contract import Verdict, Violation
+from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.report.terminal import Row, counts_of, failure_text, headline, plain, summary_lines
 
 COUNTS: dict[str, int | None] = {"graphs": 2, "graph_breaks": 1, "recompiles": 0, "eager_frames": 0, "ops_captured": 34}

@@ -22,7 +22,8 @@ from pytest_compilecontract.compare.attribution import (
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import Entry, Receipt, defaults_key, write_receipt
+from pytest_compilecontract.facts.receipt import Entry, Receipt, defaults_key
+from pytest_compilecontract.files.receipt import write_receipt
 
 DYNAMO = "torch._dynamo.config"
 NAMES = [f"{DYNAMO}.{name}" for name in ("a", "b", "c", "d", "e", "f", "g")]

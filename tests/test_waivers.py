@@ -15,7 +15,7 @@ from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import write_receipt
+from pytest_compilecontract.files.receipt import write_receipt
 
 TODAY = datetime.date(2026, 6, 15)
 WAIVER = """

@@ -16,7 +16,7 @@ from typing import Any
 from receipts import HOLDING, OLD, an_entry
 
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import entry_to_data, environment_to_data
+from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 
 PYTHON = """#!{python}
 import json, os, signal, sys, time

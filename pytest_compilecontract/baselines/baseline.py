@@ -26,21 +26,14 @@ from pytest_compilecontract.facts.receipt import (
     Entry,
     Environment,
     Receipt,
-    clear_strays,
-    decoded,
     defaults_key,
-    document_from_json,
     environment_key,
     fingerprint,
-    lane_faults,
-    read_bytes,
-    remove_file,
-    schema_of,
-    value_from_data,
-    value_to_data,
-    write_bytes,
 )
-from pytest_compilecontract.judge.contract import Verdict
+from pytest_compilecontract.facts.verdict import Verdict
+from pytest_compilecontract.files.codec import decoded, document_from_json, schema_of, value_from_data, value_to_data
+from pytest_compilecontract.files.sense import lane_faults
+from pytest_compilecontract.files.whole import clear_strays, read_bytes, remove_file, write_bytes
 
 Mode = Literal["new", "changed", "all"]
 MODES: tuple[Mode, ...] = ("new", "changed", "all")

@@ -20,7 +20,9 @@ from pathlib import Path
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
 from pytest_compilecontract.facts.lanes import BUILT_IN
-from pytest_compilecontract.facts.receipt import Entry, Receipt, read_receipt, write_bytes
+from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.files.receipt import read_receipt
+from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.judge.proposal import Proposal, proposed
 from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, watched
 from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines

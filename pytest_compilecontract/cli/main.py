@@ -27,17 +27,11 @@ from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_p
 from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.errors import ContractError, ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
-from pytest_compilecontract.facts.receipt import (
-    RECEIPT,
-    Receipt,
-    document_from_json,
-    read_bytes,
-    read_receipt,
-    receipt_from_document,
-    write_bytes,
-    write_receipt,
-)
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.files.codec import document_from_json
+from pytest_compilecontract.files.receipt import read_receipt, receipt_from_document, write_receipt
+from pytest_compilecontract.files.whole import read_bytes, write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals

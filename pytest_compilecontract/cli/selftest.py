@@ -18,7 +18,8 @@ from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.faults import KNOWN, DeviceFault, GraphSkipped
 from pytest_compilecontract.facts.planted import survivors
-from pytest_compilecontract.facts.receipt import RECEIPT, Receipt, read_receipt
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.report.planted import line_of, planted_lines
 
 YES, NO = 0, 1

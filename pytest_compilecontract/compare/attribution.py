@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, leads_out, one_line, plain, typed
-from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt, read_receipt
+from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt
+from pytest_compilecontract.files.receipt import read_receipt
 
 from .drift import LaneComparison, changed_defaults, compare, options_of
 from .policy import METRICS, Policy

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import as_tests, typed
+from pytest_compilecontract.facts.limits import OBSERVED_LIMITS
 from pytest_compilecontract.facts.measurement import (
     CompileFailure,
     Difference,
@@ -27,8 +28,7 @@ from pytest_compilecontract.facts.measurement import (
     StepKernels,
 )
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
-from pytest_compilecontract.judge.contract import OBSERVED_LIMITS
-from pytest_compilecontract.judge.contract import Verdict as OwnVerdict
+from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 from pytest_compilecontract.wording import repeated
 
 from .identity import (

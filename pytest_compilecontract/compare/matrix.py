@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
-from pytest_compilecontract.judge.contract import Verdict as OwnVerdict
+from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 from pytest_compilecontract.wording import counted
 
 from .drift import Comparison, Drift, LaneComparison, Verdict, compare, rerun_command, torch_of

@@ -6,7 +6,9 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_compilecontract.facts.receipt import Entry, Environment, entry_from_data, environment_from_data
+from pytest_compilecontract.facts.receipt import Entry, Environment
+
+from .receipt import entry_from_data, environment_from_data
 
 EVENTS_OPTION = "--contract-events"
 # The environment of a test whose process died before any could say.

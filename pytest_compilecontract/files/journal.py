@@ -18,21 +18,12 @@ from typing import IO, Any, TextIO
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.receipt import (
-    Entry,
-    Environment,
-    Receipt,
-    cut_off,
-    entry_faults,
-    entry_from_data,
-    entry_to_data,
-    environment_from_data,
-    from_json,
-    read_bytes,
-    remove_file,
-    to_json,
-    value_to_data,
-)
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off
+
+from .codec import value_to_data
+from .receipt import entry_from_data, entry_to_data, environment_from_data, from_json, to_json
+from .sense import entry_faults
+from .whole import read_bytes, remove_file
 
 NAME = "journal.jsonl"
 WORKERS = "journal."

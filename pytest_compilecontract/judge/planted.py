@@ -25,11 +25,10 @@ from pytest_compilecontract.facts.faults import (
     MemoryKept,
     RecompileMore,
 )
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.planted import Noticed
 from pytest_compilecontract.facts.receipt import Entry
-
-from .contract import Limits
 
 LONGEST = 200
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
 
-from .contract import Limits, doubts, judge
+from .limits import judge
+from .verdicts import doubts
 
 # Each limit that a proposal may name, and the count that it bounds. Not `max_graphs`: another number of graphs with no
 # other break and no other recompile is nothing to block an upgrade for.

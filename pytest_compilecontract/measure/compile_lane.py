@@ -15,8 +15,8 @@ from torch.nn.parameter import is_lazy
 from pytest_compilecontract.calls import as_calls, call
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
-from pytest_compilecontract.judge.contract import Limits
 
 from .gpu_steps import nowhere, with_facts
 from .placement import placed

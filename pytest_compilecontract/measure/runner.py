@@ -18,6 +18,7 @@ import torch
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import (
     GraphStep,
     Location,
@@ -28,7 +29,6 @@ from pytest_compilecontract.facts.measurement import (
     StateChange,
     StepOperators,
 )
-from pytest_compilecontract.judge.contract import Limits
 from pytest_compilecontract.wording import first_said
 
 from . import numerics

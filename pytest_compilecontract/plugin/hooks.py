@@ -23,9 +23,10 @@ from pytest_compilecontract.escaping import as_tests, plain, printed, typed
 from pytest_compilecontract.facts.ladder import NAME as FRONTIER
 from pytest_compilecontract.facts.ladder import TRAIN, Rung, Step, completed, rung
 from pytest_compilecontract.facts.lanes import Lane, chosen, narrowed
-from pytest_compilecontract.facts.receipt import environment_key, name_fault
+from pytest_compilecontract.facts.limits import OBSERVED, Limits, limits_from
+from pytest_compilecontract.facts.receipt import environment_key
 from pytest_compilecontract.files.journal import ENDED
-from pytest_compilecontract.judge.contract import OBSERVED, Limits, limits_from
+from pytest_compilecontract.files.sense import name_fault
 from pytest_compilecontract.report.baselines import baseline_lines, drift_text, record_lines
 from pytest_compilecontract.report.terminal import Line, failure_text, headline, summary_lines
 
@@ -406,7 +407,7 @@ class Hooks:
         self.session.begin(self.subject(contract))
         if not self._worker:
             return
-        from pytest_compilecontract.facts.receipt import entry_to_data, environment_to_data
+        from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 
         item = contract.item
         # pytest passes over a setup that passed: nobody but the controller's own hook takes notice of this one.
@@ -660,7 +661,7 @@ class Hooks:
 
         `unusable`: it was to be measured here, and cannot be.
         """
-        from pytest_compilecontract.facts.receipt import entry_to_data, environment_to_data
+        from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 
         _, environment = self.where()
         kept: dict[str, Any] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.judge.contract import OBSERVED
+from pytest_compilecontract.facts.limits import OBSERVED
 
 from .hooks import (
     BODY,

@@ -29,7 +29,8 @@ from pytest_compilecontract.facts.faults import (
     RecompileMore,
 )
 from pytest_compilecontract.facts.planted import Planted, survivors
-from pytest_compilecontract.facts.receipt import RECEIPT, write_bytes
+from pytest_compilecontract.facts.receipt import RECEIPT
+from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.judge.planted import Shown, advised, judged
 from pytest_compilecontract.report.planted import html, markdown, planted_lines
 
@@ -211,7 +212,7 @@ class Sowing:
 
 def _attach(reports: Sequence[pytest.TestReport], planted: tuple[Planted, ...]) -> None:
     """Send what became of the faults with the lane's entry."""
-    from pytest_compilecontract.facts.receipt import value_to_data
+    from pytest_compilecontract.files.codec import value_to_data
 
     for report in reports:
         if (kept := vars(report).get("compile_contract")) is not None:

@@ -12,29 +12,15 @@ from pytest_compilecontract.compare.policy import BANDED
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.ladder import Frontier
 from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
 from pytest_compilecontract.facts.measurement import Measurement, combined
-from pytest_compilecontract.facts.receipt import (
-    Entry,
-    Environment,
-    Receipt,
-    cut_off,
-    defaults_key,
-    entry_from_data,
-    environment_from_data,
-    timestamp,
-    write_receipt,
-)
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off, defaults_key, timestamp
+from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, is_held, name_of
-from pytest_compilecontract.judge.contract import (
-    OBSERVED_LIMITS,
-    Limits,
-    Verdict,
-    Violation,
-    doubts,
-    judge,
-    undecided,
-    verdict,
-)
+from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
+from pytest_compilecontract.judge.device import undecided
+from pytest_compilecontract.judge.limits import judge
+from pytest_compilecontract.judge.verdicts import doubts, verdict
 from pytest_compilecontract.report.terminal import Row, row_of
 
 from .settings import Settings

@@ -14,8 +14,9 @@ from pytest_compilecontract.compare.drift import Attribution, Direction, Drift, 
 from pytest_compilecontract.compare.gate import Outcome
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.facts.receipt import FORMAT, schema_of, value_from_data, value_to_data
-from pytest_compilecontract.judge.contract import Verdict as OwnVerdict
+from pytest_compilecontract.facts.receipt import FORMAT
+from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
+from pytest_compilecontract.files.codec import schema_of, value_from_data, value_to_data
 
 from .matrix import lists_of
 from .terminal import counts_of

@@ -11,7 +11,7 @@ from typing import Literal
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.judge.contract import Verdict, Violation
+from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.wording import counted, middle
 
 FAILURE_LINES = 25

@@ -26,7 +26,8 @@ from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten,
 from pytest_compilecontract.errors import InstallError, ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
-from pytest_compilecontract.facts.receipt import Receipt, Setup, write_receipt
+from pytest_compilecontract.facts.receipt import Receipt, Setup
+from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report.comparison import answer_lines
 from pytest_compilecontract.report.matrix import markdown, terminal_lines

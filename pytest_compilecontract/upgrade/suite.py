@@ -12,8 +12,9 @@ from pathlib import Path
 from pytest_compilecontract import __version__
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.receipt import Environment, Receipt, Setup, read_receipt, timestamp, write_receipt
+from pytest_compilecontract.facts.receipt import Environment, Receipt, Setup, timestamp
 from pytest_compilecontract.files.course import EVENTS_OPTION, Course, event_from
+from pytest_compilecontract.files.receipt import read_receipt, write_receipt
 from pytest_compilecontract.processes import death, watched
 from pytest_compilecontract.wording import counted
 

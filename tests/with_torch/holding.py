@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
+from pytest_compilecontract.facts.limits import limits_from
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.judge.contract import limits_from
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.isolation import isolated
 from pytest_compilecontract.measure.probes.trace import quiet

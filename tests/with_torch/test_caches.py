@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.judge.contract import Limits
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.isolation import isolated
 

@@ -18,7 +18,8 @@ import pytest
 import torch
 from corpus import RELEASES, TESTS, Case, lay_out, read_cases
 
-from pytest_compilecontract.facts.receipt import Entry, read_receipt
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.measure.probes.source import Paths
 
 ROOT = Path(__file__).parent.parent.parent

@@ -20,7 +20,8 @@ import torch._functorch.config
 import torch._inductor.config
 import torch.compiler.config
 
-from pytest_compilecontract.facts.receipt import Environment, environment_from_data, environment_key, fingerprint
+from pytest_compilecontract.facts.receipt import Environment, environment_key, fingerprint
+from pytest_compilecontract.files.receipt import environment_from_data
 from pytest_compilecontract.measure.environment import current_environment
 
 # Not all of a config module is typed.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract.cli.main import main
-from pytest_compilecontract.facts.receipt import read_receipt
+from pytest_compilecontract.files.receipt import read_receipt
 
 # In this order: a lane that is measured, one that takes its worker along, one that ends the whole run from inside it.
 CONTRACTS = """

@@ -21,7 +21,8 @@ from torch._dynamo.output_graph import OutputGraph
 from pytest_compilecontract.facts.faults import FAULTS, KNOWN, DeviceFault
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.planted import Planted
-from pytest_compilecontract.facts.receipt import Entry, read_receipt
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.judge.planted import Shown, judged
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_compilecontract.facts.receipt import read_receipt
+from pytest_compilecontract.files.receipt import read_receipt
 
 SUITE = """
 import os

@@ -1,0 +1,205 @@
+"""Limits: what an author allows compiling to do, as data and as markers say it."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pytest_compilecontract.errors import UsageError
+
+from .ladder import faults
+
+LARGEST_COUNT = 10**9
+LONGEST_SHOWN = 80
+Rule = Literal["fp64", "allclose", "bitwise"]
+Graphs = Literal["required", "partitioned"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one contract allows. None means that the author did not say, and the default rule is used, if there is one.
+
+    `numerics` is the exception: its default is "fp64", and None is the author's "do not compare". `check_grads` None
+    compares gradients where the contract trains. `lanes` None is every lane that was chosen.
+    """
+
+    max_recompiles: int | None = None
+    max_graph_breaks: int | None = None
+    max_graphs: int | None = None
+    max_eager_frames: int | None = None
+    max_eager_ops: int | None = None
+    min_ops_captured: int | None = None
+    fullgraph: bool | None = None
+    allow_recompile_limit: bool | None = None
+    check_grads: bool | None = None
+    check_state_dict: bool | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    numerics: Rule | None = "fp64"
+    lanes: tuple[str, ...] | None = None
+    frontier: tuple[str, ...] | None = None
+    min_frontier: str | None = None
+    capture_targets: tuple[str, ...] | None = None
+    keeps_outputs: bool | None = None
+    cudagraphs: Graphs | None = None
+    max_kernels: int | None = None
+    max_kernels_ratio: float | None = None
+    max_host_syncs: int | None = None
+    max_memory_ratio: float | None = None
+    max_memory_growth: int | None = None
+    min_speedup: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """The limits that the author gave, as JSON can hold them; without those that say what the default says."""
+        unsaid = Limits()
+        given: dict[str, object] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != getattr(unsaid, each.name):
+                given[each.name] = list(value) if isinstance(value, tuple) else value
+        return given
+
+
+# What a test that is only observed allows: everything. It has no author to have said less.
+OBSERVED = Limits(max_eager_frames=LARGEST_COUNT, min_ops_captured=0, allow_recompile_limit=True, numerics=None)
+# The same, as an entry has it.
+OBSERVED_LIMITS = OBSERVED.to_dict()
+
+
+def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: str) -> Limits:
+    """The limits of a test from its markers, outermost first, each as (where it is, its keywords); the nearer wins.
+
+    `where` is empty for the test's own marker.
+
+    Raises:
+        UsageError: a name that is no limit, a value of the wrong type, or limits that contradict one another.
+    """
+    values: dict[str, Any] = {}
+    for where, keywords in markers:
+        at = f"{test}: {where}" if where else test
+        for name, value in keywords.items():
+            if name not in _LIMITS:
+                raise _refusal(f"{at}: unknown limit {name!r}{_meant(name)}")
+            expected, accept = _LIMITS[name]
+            if name == "capture_targets" and isinstance(value, (list, tuple)):
+                value = [f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else each for each in value]
+            if not accept(value):
+                raise _refusal(f"{at}: {name}: expected {expected}, got {_shown(value)}")
+            if isinstance(value, (list, tuple)):
+                # The order of a ladder is its meaning, and a rung twice a mistake.
+                value = tuple(value) if name == "frontier" else tuple(dict.fromkeys(value))
+            values[name] = value
+    limits = Limits(**values)
+    if found := "; ".join(_contradictions(limits)):
+        raise _refusal(f"{test}: {found}")
+    return limits
+
+
+def _contradictions(limits: Limits) -> Iterator[str]:
+    if limits.fullgraph:
+        for name in ("max_graph_breaks", "max_eager_frames"):
+            if value := getattr(limits, name):
+                yield f"fullgraph=True contradicts {name}={value}"
+        if limits.max_graphs == 0:
+            yield "fullgraph=True contradicts max_graphs=0"
+    if limits.numerics in (None, "bitwise"):
+        for name in ("rtol", "atol"):
+            value = getattr(limits, name)
+            if value is not None:
+                yield f"numerics={limits.numerics!r} contradicts {name}={value!r}"
+    if limits.numerics is None and limits.check_grads:
+        yield "numerics=None contradicts check_grads=True"
+    if limits.frontier is not None:
+        if limits.lanes is not None:
+            yield "frontier walks a ladder of its own, and contradicts lanes"
+        yield from faults(limits.frontier, limits.min_frontier)
+    elif limits.min_frontier is not None:
+        yield f"min_frontier={limits.min_frontier!r} needs frontier"
+    if limits.min_ops_captured and limits.max_graphs == 0:
+        yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
+
+
+def _refusal(message: str) -> UsageError:
+    return UsageError(f"{message} (known limits: {', '.join(sorted(_LIMITS))})")
+
+
+def _meant(name: str) -> str:
+    close = difflib.get_close_matches(name, _LIMITS, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _shown(value: object) -> str:
+    """A value in a message, whatever it is: its `repr` may be endless, or raise."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a class of the user's, or a number with too many digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_tolerance(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+
+
+def _is_rule(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value in ("fp64", "allclose", "bitwise"))
+
+
+def _is_factor(value: object) -> bool:
+    return _is_tolerance(value) and value != 0
+
+
+def _is_graphs(value: object) -> bool:
+    return isinstance(value, str) and value in ("required", "partitioned")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _are_lanes(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
+
+
+_COUNT = (f"a whole number from 0 to {LARGEST_COUNT}", _is_count)
+_FLAG = ("True or False", _is_flag)
+_TOLERANCE = ("a finite number of at least 0", _is_tolerance)
+_FACTOR = ("a finite number above 0", _is_factor)
+_LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "max_recompiles": _COUNT,
+    "max_graph_breaks": _COUNT,
+    "max_graphs": _COUNT,
+    "max_eager_frames": _COUNT,
+    "max_eager_ops": _COUNT,
+    "min_ops_captured": _COUNT,
+    "fullgraph": _FLAG,
+    "allow_recompile_limit": _FLAG,
+    "check_grads": _FLAG,
+    "check_state_dict": _FLAG,
+    "rtol": _TOLERANCE,
+    "atol": _TOLERANCE,
+    "numerics": ("'fp64', 'allclose', 'bitwise' or None", _is_rule),
+    "lanes": ("a list of lane names", _are_lanes),
+    "frontier": ("a list of rungs, the lowest first", _are_lanes),
+    "min_frontier": ("the name of a rung", _is_name),
+    "capture_targets": ("a list of classes, or of their names", _are_lanes),
+    "keeps_outputs": _FLAG,
+    "cudagraphs": ("'required' or 'partitioned'", _is_graphs),
+    "max_kernels": _COUNT,
+    "max_kernels_ratio": _TOLERANCE,
+    "max_host_syncs": _COUNT,
+    "max_memory_ratio": _FACTOR,
+    "max_memory_growth": _COUNT,
+    "min_speedup": _FACTOR,
+}

@@ -1,0 +1,123 @@
+"""Receipts as files: read, written, and their JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.receipt import CREATED, FORMAT, Entry, Environment, Receipt
+
+from .codec import built, decoded, document_from_json, plain, schema_of
+from .sense import is_consistent, refuse_inconsistent
+from .whole import named, read_bytes, write_bytes
+
+
+def to_json(receipt: Receipt) -> bytes:
+    """The document: indented, keys in order, the same bytes for equal receipts."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(plain(receipt), order="sorted"), indent=2) + b"\n"
+
+
+def from_json(data: bytes, *, name: str) -> Receipt:
+    """The receipt in `data`; `name` is what messages call it.
+
+    Raises:
+        ReceiptError: one line, whatever the bytes are.
+    """
+    receipt = decoded(data, Receipt)
+    if receipt is not None and receipt.format == FORMAT and is_consistent(receipt):
+        return receipt
+    # Something is wrong, or may be: this way is slower, and says what and where.
+    return receipt_from_document(document_from_json(data, name=name), name=name)
+
+
+def receipt_from_document(document: dict[str, Any], *, name: str) -> Receipt:
+    """The receipt that `document` describes.
+
+    Raises:
+        ReceiptError: a key is missing or unknown, or a value is not of its type.
+    """
+    try:
+        receipt: Receipt = built(document, Receipt)
+        refuse_inconsistent(receipt, document)
+    except ReceiptError as error:
+        raise named(error, name) from None
+    return receipt
+
+
+def entry_to_data(entry: Entry) -> dict[str, Any]:
+    """The entry as dict, list, str, int, float, bool and None alone, as pytest-xdist can send it."""
+    data: dict[str, Any] = plain(entry)
+    return data
+
+
+def entry_from_data(data: object) -> Entry:
+    """The entry that `entry_to_data` made `data` of.
+
+    Raises:
+        ReceiptError: `data` is of another shape.
+    """
+    entry: Entry = built(data, Entry)
+    return entry
+
+
+def environment_to_data(env: Environment) -> dict[str, Any]:
+    """The environment as plain data, as pytest-xdist can send it."""
+    data: dict[str, Any] = plain(env)
+    return data
+
+
+def environment_from_data(data: object) -> Environment:
+    """The environment that `environment_to_data` made `data` of.
+
+    Raises:
+        ReceiptError: `data` is of another shape.
+    """
+    env: Environment = built(data, Environment)
+    return env
+
+
+def read_receipt(path: Path) -> Receipt:
+    """The receipt in the file.
+
+    Raises:
+        ReceiptError: the file cannot be read, or is no receipt.
+    """
+    return from_json(read_bytes(path), name=str(path))
+
+
+def write_receipt(path: Path, receipt: Receipt) -> None:
+    """Write the file whole or not at all; folders that are missing are made.
+
+    Raises:
+        ReceiptError: the file cannot be written.
+    """
+    try:
+        data = to_json(receipt)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ReceiptError(f"{path}: cannot be written ({one_line(str(error))})") from error
+    write_bytes(path, data)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a receipt of this format, made from the dataclasses.
+
+    Unknown properties are refused: within one format there are none. A reader looks at `format` before the schema, so
+    that a newer document is called newer and not wrong.
+    """
+    made = schema_of(
+        Receipt,
+        name="receipt",
+        description="What compiling did in one session of `pytest --compile-contracts`, contract by contract.",
+    )
+    made["$defs"]["Receipt"]["properties"]["created"]["pattern"] = CREATED
+    return made
+
+
+def schema_json() -> bytes:
+    """The text of schemas/receipt.schema.json."""
+    return json.dumps(schema(), indent=2, sort_keys=True).encode() + b"\n"

@@ -1,0 +1,135 @@
+"""Limits that a GPU alone can feed, held against a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_compilecontract.facts.limits import Limits
+from pytest_compilecontract.facts.measurement import HostSync, Measurement, Speed, StepKernels
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.wording import counted
+
+from .bounds import means_nothing, why_unmeasured
+from .tell import told_line
+
+
+def judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    """What only a GPU can feed. On another device these limits hold nothing: see `undecided`."""
+    yield from _judge_graphs(limits, seen, unmeasurable)
+    kernels, syncs, memory, speed = seen.kernels, seen.host_syncs, seen.memory, seen.speed
+    values: dict[str, tuple[str, float | None, tuple[str, ...]]] = {
+        "max_kernels": ("kernels", None if kernels is None else kernels.compiled.total, _kernel_lines(kernels)),
+        "max_kernels_ratio": ("kernels", None if kernels is None else kernels.ratio, _kernel_lines(kernels)),
+        "max_host_syncs": ("host_syncs", _sync_count(syncs), _sync_lines(syncs or ())),
+        "max_memory_ratio": ("memory", None if memory is None else memory.ratio, ()),
+        "max_memory_growth": ("memory", None if memory is None else memory.growth_bytes, ()),
+        "min_speedup": ("speed", None if speed is None else speed.speedup, ()),
+    }
+    for limit, (metric, value, details) in values.items():
+        given = getattr(limits, limit)
+        bound = 0 if limit == "max_memory_growth" and given is None else given
+        if bound is None or (value is None and (given is None or means_nothing(seen, metric))):
+            continue
+        label = f"{limit}={bound}" + (" (default)" if given is None else "")
+        if value is None:
+            yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, metric)}")
+        elif limit == "min_speedup":
+            assert seen.speed is not None
+            if seen.speed.spread[1] < bound:
+                yield Violation(limit=label, measured=speed_text(seen.speed), details=_speed_lines(seen.speed))
+        elif value > bound:
+            yield Violation(limit=label, measured=_measured(limit, seen, value), details=details)
+
+
+def _measured(limit: str, seen: Measurement, value: float) -> int | str:
+    if limit == "max_kernels_ratio" and seen.kernels is not None:
+        return f"{value:.2f} ({seen.kernels.compiled.total} compiled, {seen.kernels.eager.total} eager)"
+    if limit == "max_memory_ratio" and seen.memory is not None:
+        sizes = f"{_size(seen.memory.peak_bytes)} compiled, {_size(seen.memory.eager_peak_bytes)} eager"
+        pools = f", {_size(seen.memory.pool_bytes)} of it in CUDA graphs" if seen.memory.pool_bytes else ""
+        return f"{value:.2f} ({sizes}{pools})"
+    if limit == "max_memory_growth":
+        again = ", and CUDA graphs are recorded again" if seen.cuda_graphs and seen.cuda_graphs.recorded_again else ""
+        return f"each steady step leaves {_size(int(value))} behind{again}"
+    return int(value)
+
+
+def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    if limits.cudagraphs is None:
+        return
+    label = f"cudagraphs={limits.cudagraphs!r}"
+    found = seen.cuda_graphs
+    if found is None:
+        if not means_nothing(seen, "cuda_graphs"):
+            yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs')}")
+        return
+    if found.steady is None:
+        yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs.steady')}")
+    if failures := found.failures(whole=limits.cudagraphs == "required"):
+        lines: list[str] = []
+        for reason, location in failures:
+            lines += [reason] if location is None else [told_line(location), f"  {reason}"]
+        measured = f"{found.recorded} recorded, {found.replayed} replayed, {counted(len(found.skips), 'skip')}"
+        yield Violation(limit=label, measured=measured, details=tuple(lines))
+
+
+def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
+    """What the verdict says nothing of: limits about a GPU, where there is none, and what other processes did."""
+    asked = {
+        "cudagraphs": "cuda_graphs",
+        "max_kernels": "kernels",
+        "max_kernels_ratio": "kernels",
+        "max_host_syncs": "host_syncs",
+        "max_memory_ratio": "memory",
+        "max_memory_growth": "memory",
+        "min_speedup": "speed",
+        "keeps_outputs": "overwritten",
+    }
+    unjudged = (
+        f"{limit} is not judged: {seen.unmeasured[metric]}"
+        for limit, metric in asked.items()
+        if getattr(limits, limit) is not None and means_nothing(seen, metric)
+    )
+    return (*unjudged, *((seen.elsewhere,) if seen.elsewhere else ()))
+
+
+def _kernel_lines(kernels: StepKernels | None) -> tuple[str, ...]:
+    if kernels is None:
+        return ()
+    compiled = kernels.compiled
+    most = sorted(compiled.names.items(), key=lambda each: (-each[1], each[0]))
+    kinds = f"{compiled.triton} Triton, {compiled.library} of libraries, {compiled.copies} copies"
+    return (f"{kinds}; eager {kernels.eager.total}", *(f"{count} x {name}" for name, count in most))
+
+
+def _sync_count(syncs: Sequence[HostSync] | None) -> int | None:
+    return None if syncs is None else sum(each.count for each in syncs)
+
+
+def _sync_lines(syncs: Sequence[HostSync]) -> tuple[str, ...]:
+    return tuple(
+        f"{told_line(each.location) if each.location else 'not in a line of the project'} ({each.count} a step)"
+        for each in syncs
+    )
+
+
+def speed_text(speed: Speed) -> str:
+    low, high = speed.spread
+    return f"{speed.speedup:.2f} ({low:.2f} to {high:.2f} in {speed.samples} pairs)"
+
+
+def _speed_lines(speed: Speed) -> tuple[str, ...]:
+    even = "never" if speed.break_even is None else f"after {speed.break_even} steps"
+    return (
+        f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",
+        f"compiling took {speed.compile_seconds:.1f} s and pays {even}",
+    )
+
+
+def _size(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"

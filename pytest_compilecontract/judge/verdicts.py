@@ -1,0 +1,58 @@
+"""Verdicts: what the violations and doubts of a lane come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_compilecontract.facts.limits import Limits
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.verdict import Verdict, Violation
+
+from .bounds import bound_of, eager_calls_allowed, not_known, numerics_given
+from .device import speed_text
+
+
+def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
+    """Why the lane is unverified: two ways of counting disagree, or nothing is known of what only a default judges.
+
+    Where `calls` is None the test calls by itself: then there is nothing to compare with eager, and no call to count.
+    """
+    return tuple(_doubts(limits, measurement))
+
+
+def verdict(measurement: Measurement, violations: Sequence[Violation], doubted: Sequence[str]) -> Verdict:
+    """The verdict of a lane that ran and is judged. The worst counts: broken, violated, unverified, held."""
+    if measurement.raised is not None:
+        return "broken"
+    if violations:
+        return "violated"
+    return "unverified" if doubted else "held"
+
+
+def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
+    for each in seen.disagreements:
+        yield f"two ways of counting disagree: {each}"
+    yield from seen.doubts
+    for limit, metric, value in (
+        ("max_eager_frames", "eager_frames", seen.eager_frames),
+        ("min_ops_captured", "ops_captured", seen.ops_captured),
+    ):
+        judged_by_default = getattr(limits, limit) is None and bound_of(limits, limit)[0] is not None
+        if judged_by_default and value is None:
+            yield not_known(seen, metric)
+    if limits.allow_recompile_limit is None and seen.limit_hits is None:
+        yield not_known(seen, "limit_hits")
+    if seen.calls is None and "eager_by_request" in seen.unmeasured and limits.max_eager_frames is None:
+        yield not_known(seen, "eager_by_request")
+    if limits.min_speedup is not None and seen.speed is not None:
+        low, high = seen.speed.spread
+        if low < limits.min_speedup <= high:
+            yield f"unstable: min_speedup={limits.min_speedup} lies within the spread: {speed_text(seen.speed)}"
+    if seen.calls is None or seen.raised is not None:
+        return
+    if limits.numerics is not None and not numerics_given(limits) and seen.numerics is None:
+        yield not_known(seen, "numerics")
+    for each in seen.numerics.uncompared if seen.numerics is not None else ():
+        yield f"not compared with eager: {each}"
+    if not eager_calls_allowed(limits) and any(call.graphs_executed is None for call in seen.calls):
+        yield not_known(seen, "graphs_executed")
