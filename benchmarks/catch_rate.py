@@ -38,7 +38,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "corpus")]
 
 from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, Lane, lay_out, read_cases  # noqa: E402
 
-from pytest_compilecontract.compare.drift import LaneComparison, compare  # noqa: E402
+from pytest_compilecontract.compare.comparison import compare  # noqa: E402
+from pytest_compilecontract.compare.drift import LaneComparison  # noqa: E402
 from pytest_compilecontract.errors import ReceiptError  # noqa: E402
 from pytest_compilecontract.facts.receipt import Entry, Receipt  # noqa: E402
 from pytest_compilecontract.files.receipt import read_receipt  # noqa: E402

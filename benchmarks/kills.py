@@ -40,7 +40,8 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.baselines.baseline import DEFAULTS, read_baseline
+from pytest_compilecontract.baselines.document import read_baseline
+from pytest_compilecontract.baselines.store import DEFAULTS
 from pytest_compilecontract.cli import main as compilecontract
 from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.files.receipt import read_receipt

@@ -39,9 +39,9 @@ from types import FrameType
 from typing import Any
 from xml.etree import ElementTree
 
-from pytest_compilecontract.baselines import baseline
+from pytest_compilecontract.baselines import document as baseline
 from pytest_compilecontract.cli.main import _rendered
-from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, read_policy

@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.facts.measurement import (

@@ -17,7 +17,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_compilecontract.baselines.baseline import kept_entry
+from pytest_compilecontract.baselines.kept import kept_entry
 from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.facts.receipt import Receipt

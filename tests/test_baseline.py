@@ -28,23 +28,18 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.baselines.baseline import (
+from pytest_compilecontract.baselines.document import (
     Baseline,
     BaselineLane,
-    Baselines,
-    Found,
-    Mode,
-    compare_lane,
     from_json,
-    kept_measurement,
     read_baseline,
-    read_folder,
-    refusal,
     schema,
     schema_json,
     to_json,
 )
-from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.baselines.kept import Mode, kept_measurement, refusal
+from pytest_compilecontract.baselines.store import Baselines, Found, compare_lane, read_folder
+from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.measurement import Measurement

@@ -12,7 +12,7 @@ import pytest
 from corpus import Case
 from receipts import HOLDING, RECOMPILE, after, an_entry, before
 
-from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.comparison import compare
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "catch_rate.py"
 SPEC = importlib.util.spec_from_file_location("catch_rate", FILE)

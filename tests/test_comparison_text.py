@@ -19,7 +19,7 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.facts.measurement import Location

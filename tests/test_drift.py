@@ -36,17 +36,9 @@ from receipts import (
     repeated,
 )
 
-from pytest_compilecontract.compare.drift import (
-    Attribution,
-    Comparison,
-    Drift,
-    Fact,
-    LaneComparison,
-    compare,
-    device_of,
-    rerun_command,
-    unsteady,
-)
+from pytest_compilecontract.compare.attribution import Attribution, device_of
+from pytest_compilecontract.compare.comparison import compare, unsteady
+from pytest_compilecontract.compare.drift import Comparison, Drift, Fact, LaneComparison
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.policy import BANDED, METRICS, Policy
 from pytest_compilecontract.errors import ReceiptError
@@ -54,6 +46,7 @@ from pytest_compilecontract.facts.ladder import StepVerdict
 from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, defaults_key
+from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Violation
 
 

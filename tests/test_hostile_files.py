@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from receipts import CONTRACT, HOLDING, OLD, WORSENED, a_receipt, an_entry
 
-from pytest_compilecontract.baselines import baseline
-from pytest_compilecontract.baselines.baseline import Baselines
+from pytest_compilecontract.baselines import document as baseline
+from pytest_compilecontract.baselines.store import Baselines
 from pytest_compilecontract.cli.main import main
-from pytest_compilecontract.compare.attribution import trial_in
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.files.codec import decoded, document_from_json
 from pytest_compilecontract.files.receipt import from_json, receipt_from_document, to_json, write_receipt
 from pytest_compilecontract.files.whole import STRAY_SECONDS, clear_strays, write_bytes
+from pytest_compilecontract.upgrade.changed_defaults import trial_in
 
 STRAY = ".0123456789abcdef.tmp"
 FIRST = ("entries", 0)

@@ -30,7 +30,7 @@ from receipts import (
 )
 
 import pytest_compilecontract
-from pytest_compilecontract.baselines.baseline import Baselines
+from pytest_compilecontract.baselines.store import Baselines
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix

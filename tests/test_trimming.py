@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from receipts import NEW, OLD, an_entry
 
-from pytest_compilecontract.baselines.baseline import Baselines
-from pytest_compilecontract.baselines.gone import collected_from, gone, gone_lines
+from pytest_compilecontract.baselines.gone import collected_from, gone
+from pytest_compilecontract.baselines.store import Baselines
+from pytest_compilecontract.report.gone import gone_lines
 
 KEY = "torch2.11-cpu"
 HERE, MOVED, ELSEWHERE = "tests/test_a.py::test_here", "tests/test_a.py::test_moved", "tests/sub/test_b.py::test_other"

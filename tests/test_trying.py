@@ -11,7 +11,12 @@ import pytest
 from receipts import BREAK, CONTRACT, HOLDING, NEW, OLD, RAISED, RECOMPILE, WORSENED, an_entry, repeated
 
 from pytest_compilecontract.cli.main import main
-from pytest_compilecontract.compare.attribution import (
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry, Receipt, defaults_key
+from pytest_compilecontract.files.receipt import write_receipt
+from pytest_compilecontract.upgrade.changed_defaults import (
     Measured,
     Settings,
     command_of,
@@ -19,11 +24,6 @@ from pytest_compilecontract.compare.attribution import (
     explained_line,
     refuse_other_torch,
 )
-from pytest_compilecontract.compare.policy import DEFAULT_POLICY
-from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import Entry, Receipt, defaults_key
-from pytest_compilecontract.files.receipt import write_receipt
 
 DYNAMO = "torch._dynamo.config"
 NAMES = [f"{DYNAMO}.{name}" for name in ("a", "b", "c", "d", "e", "f", "g")]

@@ -10,7 +10,8 @@ import pytest
 from receipts import BREAK, HOLDING, NEW, RAISED, WORSENED, a_receipt, after, an_entry, before
 
 from pytest_compilecontract.cli.main import main
-from pytest_compilecontract.compare.drift import Comparison, compare
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.errors import UsageError

@@ -6,13 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_compilecontract.escaping import plain
-from pytest_compilecontract.report.baselines import MOST, RECORD
-from pytest_compilecontract.report.comparison import cut
-from pytest_compilecontract.report.terminal import Line
-from pytest_compilecontract.wording import counted
-
-from .baseline import Baselines
+from .store import Baselines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,18 +62,3 @@ def gone(baselines: Baselines, key: str, collected: Collected, root: Path) -> tu
         if is_gone:
             found.append(contract)
     return tuple(sorted(found))
-
-
-def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[Line]:
-    """What to say of contracts that are gone, and how to be rid of their baselines."""
-    if not contracts:
-        return []
-    head = f"removed from {folder}" if removed else f"in {folder}"
-    verb = "is" if len(contracts) == 1 else "are"
-    lines: list[Line] = [(f"{head}: {counted(len(contracts), 'contract')} that {verb} no more", {"yellow": True})]
-    lines += [(cut(f"  {plain(contract)}"), {}) for contract in contracts[:MOST]]
-    if len(contracts) > MOST:
-        lines.append((f"  ... and {len(contracts) - MOST} more", {}))
-    if not removed:
-        lines.append((f"  to remove them: {RECORD}, without choosing tests or lanes", {}))
-    return lines

@@ -17,10 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from pytest_compilecontract.baselines.baseline import from_document as baseline_from_document
-from pytest_compilecontract.baselines.baseline import read_folder
-from pytest_compilecontract.compare.attribution import explained, explained_line, refuse_other_torch, trial_in
-from pytest_compilecontract.compare.drift import Comparison, compare
+from pytest_compilecontract.baselines.document import from_document as baseline_from_document
+from pytest_compilecontract.baselines.store import read_folder
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
@@ -41,6 +41,7 @@ from pytest_compilecontract.report.page import page
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
 from pytest_compilecontract.upgrade.bump import add_arguments, bump
+from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 from pytest_compilecontract.wording import counted
 
 from .check import add_commands

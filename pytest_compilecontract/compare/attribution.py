@@ -1,261 +1,124 @@
-"""Trying settings: which of torch's changed defaults explains a drift. Each trial is a pytest of its own, elsewhere.
-
-The lane is run on the new torch with the old torch's defaults: with all that changed, then with fewer, till those that
-the drift needs are left. Without torch here.
-"""
+"""Attribution: what differs between the two environments of a lane, by whose doing it is."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 
-from pytest_compilecontract.errors import ReceiptError, UsageError
-from pytest_compilecontract.escaping import as_tests, leads_out, one_line, plain, typed
-from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt
-from pytest_compilecontract.files.receipt import read_receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 
-from .drift import LaneComparison, changed_defaults, compare, options_of
-from .policy import METRICS, Policy
-
-Settings = Mapping[str, str]
-# What a trial gives: the lane as it was measured with these settings, and where.
-Trial = Callable[[Entry, Settings], "Measured"]
-VERSION = "import torch; print(torch.__version__)"
-VERSION_SECONDS = 300
+# Which fields of an environment are whose; a release of torch brings its own triton and is built for one CUDA.
+_FIELDS_OF: dict[str, tuple[str, ...]] = {
+    "torch": ("torch", "triton", "cuda"),
+    "library": ("cudnn", "nccl", "python", "pytest", "plugin"),
+    "hardware": ("device", "capability", "device_count", "processor", "driver", "platform"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """What a trial measured. Without an entry nothing was, and `problem` says why."""
+class Attribution:
+    """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
 
-    entry: Entry | None = None
-    environment: Environment = field(default_factory=Environment)
-    problem: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explained:
-    """What explains the drift of one metric in one lane: settings, each with the old default and the new one.
-
-    None explain it if there are none; `tried` is how many were tried, and `problem` why nobody knows.
+    What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
+    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings of
+    torch that both have and whose defaults differ: they are torch's, so no suspect of their own.
     """
 
-    lane: LaneComparison
-    metric: str
-    settings: tuple[tuple[str, str, str], ...] = ()
-    tried: int = 0
-    problem: str = ""
+    torch: tuple[str, ...] = ()
+    library: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    project: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
+
+    def suspects(self) -> tuple[str, ...]:
+        """The kinds of thing that differ: the drift is due to one of them."""
+        return tuple(each.name for each in fields(self) if each.name != "defaults" and getattr(self, each.name))
 
 
-def explained(before: Receipt, after: Receipt, policy: Policy, run: Trial) -> Iterator[Explained]:
-    """For each metric that drifted in each lane, the changed defaults that explain it."""
-    comparison = compare(before, after, policy)
-    old, new = ({(entry.contract, entry.lane): entry for entry in receipt.entries} for receipt in (before, after))
-    likely: list[frozenset[str]] = []
-    for lane in comparison.lanes:
-        if lane.verdict == "drifted" or lane.newly_broken:
-            key = (lane.contract, lane.lane)
-            yield from _Lane(lane, before, after, (old[key], new[key]), policy, run, likely).explained()
+def torch_of(receipt: Receipt) -> str:
+    """The torch that a receipt was measured with, as text; several where its environments differ."""
+    names = sorted({f"torch {each.torch}" if each.torch else "no torch" for each in receipt.environments.values()})
+    return ", ".join(names) or (receipt.setup.asked if receipt.setup is not None else "no torch")
 
 
-def explained_line(found: Explained) -> str:
-    """What explains a drift, as a line of a terminal."""
-    label = METRICS[found.metric].label
-    if found.problem:
-        return f"  {label}: not known: {plain(found.problem)}"
-    if found.settings:
-        said = " together with ".join(f"{name}: {was} -> {now}" for name, was, now in found.settings)
-        return f"  {label}: explained by {plain(said)}"
-    if not found.tried:
-        return f"  {label}: no default is another, so none explains it"
-    return f"  {label}: none of the {found.tried} changed defaults explains it"
+def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
+    """The kind of device that a lane ran on: "cpu", or CUDA with its compute capability."""
+    named = lane_settings.get("device")
+    if not env.capability or (isinstance(named, str) and named.startswith("cpu")):
+        return "cpu"
+    return f"cuda sm{env.capability.replace('.', '')}"
 
 
-def drifting(lane: LaneComparison) -> tuple[str, ...]:
-    """The metrics of a lane that are worse than they were."""
-    return tuple(drift.metric for drift in lane.drifts if drift.gates and drift.direction == "worse")
+class Environments:
+    """The environments of both sides, and what differs between any two of them."""
 
+    def __init__(self, before: Receipt, after: Receipt) -> None:
+        self.before, self.after = before.environments, after.environments
+        # Why a lane may be in one of the two alone, where that is known.
+        self.stopped_before = before.setup.failure if before.setup is not None else ""
+        self.stopped_after = after.setup.failure if after.setup is not None else ""
+        self._defaults = before.defaults, after.defaults
+        self._known: dict[tuple[str, str], Attribution] = {}
 
-class _Lane:
-    """One lane that drifted, and what trials of it have shown."""
-
-    def __init__(
-        self,
-        lane: LaneComparison,
-        before: Receipt,
-        after: Receipt,
-        entries: tuple[Entry, Entry],
-        policy: Policy,
-        run: Trial,
-        likely: list[frozenset[str]],
-    ) -> None:
-        self._lane, self._policy, self._run, self._likely = lane, policy, run, likely
-        self._old, self._new = entries
-        self._before = before.environments[self._old.environment]
-        tables = [
-            receipt.defaults.get(receipt.environments[entry.environment].defaults or "", {})
-            for receipt, entry in ((before, self._old), (after, self._new))
-        ]
-        self._known = all(tables)
-        self._changed = {name: (was, now) for name, was, now in changed_defaults(*tables)}
-        self._left: dict[frozenset[str], frozenset[str] | str] = {}
-
-    def explained(self) -> Iterator[Explained]:
-        metrics = drifting(self._lane)
-        problem = self._problem()
-        for metric in metrics:
-            if problem or not self._changed:
-                yield Explained(lane=self._lane, metric=metric, problem=problem)
-                continue
-            settings = self._explaining(metric)
-            if settings and settings not in self._likely:
-                self._likely.append(settings)
-            yield Explained(
-                lane=self._lane,
-                metric=metric,
-                settings=tuple((name, *self._changed[name]) for name in sorted(settings)),
-                tried=len(self._changed),
-            )
-
-    def _problem(self) -> str:
-        """Why trials would tell nothing of this lane."""
-        if not self._known:
-            return "torch's defaults were not recorded on both sides"
-        if not self._changed:
-            return ""
-        left = self._drifting(frozenset())
-        if isinstance(left, str):
-            return left
-        gone = [METRICS[metric].label for metric in drifting(self._lane) if metric not in left]
-        return f"run again with nothing changed, it does not drift ({', '.join(gone)})" if gone else ""
-
-    def _explaining(self, metric: str) -> frozenset[str]:
-        """The fewest settings without whose new defaults the metric does not drift; empty where there are none."""
-        for settings in self._likely:
-            if settings <= self._changed.keys() and self._goes(metric, settings):
-                return settings
-        every = frozenset(self._changed)
-        if self._goes(metric, every):
-            return frozenset(_smallest(frozenset(), sorted(every), lambda tried: self._goes(metric, tried)))
-        # All of them at once may be too many for another reason, so each alone.
-        return next((one for name in sorted(every) if self._goes(metric, one := frozenset((name,)))), frozenset())
-
-    def _goes(self, metric: str, settings: frozenset[str]) -> bool:
-        left = self._drifting(settings)
-        return not isinstance(left, str) and metric not in left
-
-    def _drifting(self, settings: frozenset[str]) -> frozenset[str] | str:
-        """What still drifts with the old defaults of these settings, or why nobody knows."""
-        if settings not in self._left:
-            self._left[settings] = self._tried(settings)
-        return self._left[settings]
-
-    def _tried(self, settings: frozenset[str]) -> frozenset[str] | str:
-        measured = self._run(self._new, {name: self._changed[name][0] for name in sorted(settings)})
-        if measured.entry is None:
-            return measured.problem
-        # Named what it is in the receipt; here it is held against what was before all the same.
-        environment = replace(measured.environment, overrides={})
-        found = compare(_alone(self._old, self._before), _alone(measured.entry, environment), self._policy).lanes[0]
-        left = frozenset(drifting(found))
-        if found.verdict == "broken":
-            return left | frozenset(METRICS)
-        if found.verdict in ("held", "improved", "drifted"):
-            return left
-        return f"the trial was {found.verdict}: {found.reason}" if found.reason else f"the trial was {found.verdict}"
-
-
-def _smallest(
-    given: frozenset[str], names: Sequence[str], goes: Callable[[frozenset[str]], bool], changed: bool = False
-) -> list[str]:
-    """The fewest of `names` that do it together with `given` (QuickXplain, Junker 2004); all of them are known to."""
-    if changed and goes(given):
-        return []
-    if len(names) == 1:
-        return list(names)
-    half = len(names) // 2
-    left, right = names[:half], names[half:]
-    of_right = _smallest(given | frozenset(left), right, goes, bool(left))
-    of_left = _smallest(given | frozenset(of_right), left, goes, bool(of_right))
-    return of_left + of_right
-
-
-def _alone(entry: Entry, environment: Environment) -> Receipt:
-    return Receipt(plugin="", created="", environments={entry.environment: environment}, entries=(entry,))
-
-
-# Running
-
-
-def refuse_other_torch(python: str, after: Receipt) -> None:
-    """Refuse an interpreter whose torch is not the one that the newer side was measured with.
-
-    Raises:
-        UsageError: another torch, none, or an interpreter that does not run.
-    """
-    wanted = sorted({each.torch for each in after.environments.values() if each.torch})
-    try:
-        ran = subprocess.run(
-            [python, "-c", VERSION], capture_output=True, text=True, check=False, timeout=VERSION_SECONDS
+    def attribution(self, old: Entry, new: Entry) -> Attribution:
+        pair = (old.environment, new.environment)
+        if pair not in self._known:
+            was, now = self.before[pair[0]], self.after[pair[1]]
+            tables = [each.get(env.defaults or "", {}) for each, env in zip(self._defaults, (was, now), strict=True)]
+            told = tuple(_change(*each) for each in changed_defaults(*tables))
+            self._known[pair] = replace(_attribution(was, now), defaults=told)
+        found = self._known[pair]
+        if old.lane_settings == new.lane_settings and old.limits == new.limits:
+            return found
+        changed = (
+            *(f"lane: {each}" for each in _differing(old.lane_settings, new.lane_settings)),
+            *(f"limit: {each}" for each in _differing(old.limits, new.limits)),
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        cause = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise UsageError(f"--try-settings: {python} does not run ({cause})") from error
-    found = ran.stdout.strip()
-    if ran.returncode or found not in wanted:
-        has = f"torch {found}" if found else "no torch"
-        raise UsageError(f"--try-settings: {python} has {has}, NEW has {_named(wanted)} (--python names another)")
+        return replace(found, project=(*found.project, *changed))
 
 
-def trial_in(python: str, told: Callable[[str], None]) -> Trial:
-    """Trials in this interpreter, from the folder that the command was called in; `told` hears of each."""
-    count = 0
-
-    def run(entry: Entry, settings: Settings) -> Measured:
-        nonlocal count
-        count += 1
-        told(f"trial {count}: {entry.contract} [{entry.lane}] with {_with(settings)}")
-        with tempfile.TemporaryDirectory() as folder:
-            return _run(python, entry, settings, Path(folder))
-
-    return run
+def changed_defaults(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """The settings that both torches have and whose defaults differ, each with the two."""
+    both = sorted(before.keys() & after.keys())
+    return tuple((name, before[name], after[name]) for name in both if before[name] != after[name])
 
 
-def command_of(entry: Entry, settings: Settings, *options: str) -> list[str]:
-    """What runs the one lane with these settings in place of torch's defaults, after the interpreter."""
-    given = [f"--contract-set={name}={value}" for name, value in settings.items()]
-    return ["-m", "pytest", *options_of(entry), *given, *options, *as_tests(entry.test)]
+def _attribution(before: Environment, after: Environment) -> Attribution:
+    def differing(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(
+            _change(name.replace("_", " "), getattr(before, name), getattr(after, name))
+            for name in names
+            if getattr(before, name) != getattr(after, name)
+        )
 
-
-def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measured:
-    if leads_out(entry.test):
-        # The receipt may be anybody's, and what is run is code.
-        return Measured(problem=f"its test is not in this folder ({one_line(entry.test)}), so it was not run")
-    command = [python, *command_of(entry, settings, f"--contract-report={folder}", "-q")]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "COLUMNS": "200"}
+    project = differing(("commit",))
+    if not project and (before.dirty or after.dirty):
+        project = ("uncommitted changes",)
+    elif before.commit is None and after.commit is None:
+        project = ("commit not known",)
+    return Attribution(
+        torch=differing(_FIELDS_OF["torch"]),
+        library=(*differing(_FIELDS_OF["library"]), *_differing(before.libraries, after.libraries)),
+        hardware=differing(_FIELDS_OF["hardware"]),
+        settings=(
+            *_differing(before.settings or {}, after.settings or {}, unset="torch's default"),
+            *_differing(before.variables, after.variables, unset="not set"),
+            *_differing(before.overrides, after.overrides, unset="torch's default"),
+        ),
+        project=project,
     )
-    said = next((line for line in reversed((ran.stdout + ran.stderr).splitlines()) if line.strip()), "it said nothing")
-    try:
-        receipt = read_receipt(folder / RECEIPT)
-    except ReceiptError:
-        shown = typed([python, *command_of(entry, settings)])
-        return Measured(problem=f"the trial left no receipt ({one_line(said)}): {shown}")
-    for found in receipt.entries:
-        if (found.contract, found.lane) == (entry.contract, entry.lane):
-            return Measured(entry=found, environment=receipt.environments[found.environment])
-    return Measured(problem=f"the trial did not measure the lane ({one_line(said)})")
 
 
-def _with(settings: Settings) -> str:
-    if not settings:
-        return "nothing changed"
-    return next(iter(settings)) if len(settings) == 1 else f"{len(settings)} settings"
+def _differing(before: Mapping[str, object], after: Mapping[str, object], unset: str = "none") -> tuple[str, ...]:
+    names = sorted({*before, *after})
+    return tuple(
+        _change(name, before.get(name, unset), after.get(name, unset))
+        for name in names
+        if (name in before) != (name in after) or before.get(name) != after.get(name)
+    )
 
 
-def _named(versions: Sequence[str]) -> str:
-    return " and ".join(f"torch {version}" for version in versions) or "no torch"
+def _change(name: str, before: object, after: object) -> str:
+    shown = ["none" if value is None else str(value) for value in (before, after)]
+    return f"{name} {shown[0]} -> {shown[1]}"

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 from pytest_compilecontract.wording import counted
 
-from .drift import Comparison, Drift, LaneComparison, Verdict, compare, rerun_command, torch_of
+from .attribution import torch_of
+from .comparison import compare
+from .drift import Comparison, Drift, LaneComparison, Verdict
 from .identity import normalised_guard
 from .policy import DEFAULT_POLICY, METRICS, Policy
 from .waivers import Waiver, waived

@@ -6,7 +6,8 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_compilecontract.baselines.baseline import Baselines, Found, Recorded, compare_lane, refusal
+from pytest_compilecontract.baselines.kept import refusal
+from pytest_compilecontract.baselines.store import Baselines, Found, Recorded, compare_lane
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
 from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, rotten, waived
 from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_compilecontract.baselines.baseline import refusal
-from pytest_compilecontract.baselines.gone import Collected, collected_from, gone, gone_lines
+from pytest_compilecontract.baselines.gone import Collected, collected_from, gone
+from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, plain, printed, typed
 from pytest_compilecontract.facts.ladder import NAME as FRONTIER
@@ -28,6 +28,7 @@ from pytest_compilecontract.facts.receipt import environment_key
 from pytest_compilecontract.files.journal import ENDED
 from pytest_compilecontract.files.sense import name_fault
 from pytest_compilecontract.report.baselines import baseline_lines, drift_text, record_lines
+from pytest_compilecontract.report.gone import gone_lines
 from pytest_compilecontract.report.terminal import Line, failure_text, headline, summary_lines
 
 from .history import History, Summary
@@ -37,7 +38,7 @@ from .settings import DEFAULT_LANES, Settings, set_options, settings_from
 from .timeout import ends_within, uncaptured_stderr
 
 if TYPE_CHECKING:
-    from pytest_compilecontract.baselines.baseline import Recorded
+    from pytest_compilecontract.baselines.store import Recorded
     from pytest_compilecontract.facts.measurement import Measurement
     from pytest_compilecontract.facts.receipt import Entry, Environment
     from pytest_compilecontract.measure.compile_lane import CompileLane, Observation

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_compilecontract import __version__
-from pytest_compilecontract.compare.drift import unsteady
+from pytest_compilecontract.compare.comparison import unsteady
 from pytest_compilecontract.compare.policy import BANDED
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.ladder import Frontier

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_compilecontract.baselines.baseline import FOLDER, Mode
+from pytest_compilecontract.baselines.kept import Mode
+from pytest_compilecontract.baselines.store import FOLDER
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, typed
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen, lanes_from_table

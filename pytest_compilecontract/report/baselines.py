@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_compilecontract.baselines.baseline import Found, Recorded
+from pytest_compilecontract.baselines.store import Found, Recorded
 from pytest_compilecontract.compare.drift import LaneComparison, Verdict
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.wording import counted

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_compilecontract.compare.drift import Attribution, Comparison, Drift, Fact, LaneComparison, Value, Verdict
+from pytest_compilecontract.compare.attribution import Attribution
+from pytest_compilecontract.compare.drift import Comparison, Drift, Fact, LaneComparison, Value, Verdict
 from pytest_compilecontract.compare.gate import Answer, why_open
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, METRICS, Policy
 from pytest_compilecontract.escaping import plain

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_compilecontract.compare.drift import Attribution, Direction, Drift, Fact, Value, Verdict
+from pytest_compilecontract.compare.attribution import Attribution
+from pytest_compilecontract.compare.drift import Direction, Drift, Fact, Value, Verdict
 from pytest_compilecontract.compare.gate import Outcome
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError

@@ -17,10 +17,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pytest_compilecontract.compare.drift import Attribution, Drift, Fact, LaneComparison, Value, facts_of
+from pytest_compilecontract.compare.attribution import Attribution
+from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Value
 from pytest_compilecontract.compare.gate import Answer
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.compare.policy import METRICS
+from pytest_compilecontract.compare.tell import facts_of
 from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry, Environment

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
-from pytest_compilecontract.baselines.baseline import FOLDER, read_folder
-from pytest_compilecontract.compare.drift import compare
+from pytest_compilecontract.baselines.store import FOLDER, read_folder
+from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy

@@ -7,20 +7,17 @@ run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/t
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
 
-from pytest_compilecontract.compare.drift import LaneComparison, compare
-from pytest_compilecontract.compare.policy import BANDED, DEFAULT_POLICY, METRICS, Policy
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.drift import LaneComparison
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.facts.ladder import Frontier, without_details
-from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, GraphBreak, Measurement, Numerics
+from pytest_compilecontract.facts.ladder import without_details
 from pytest_compilecontract.facts.receipt import (
     FORMAT,
     Entry,
@@ -30,58 +27,15 @@ from pytest_compilecontract.facts.receipt import (
     environment_key,
     fingerprint,
 )
-from pytest_compilecontract.facts.verdict import Verdict
-from pytest_compilecontract.files.codec import decoded, document_from_json, schema_of, value_from_data, value_to_data
-from pytest_compilecontract.files.sense import lane_faults
+from pytest_compilecontract.files.codec import document_from_json, value_from_data
 from pytest_compilecontract.files.whole import clear_strays, read_bytes, remove_file, write_bytes
 
-Mode = Literal["new", "changed", "all"]
-MODES: tuple[Mode, ...] = ("new", "changed", "all")
+from .document import Baseline, BaselineLane, lines, read_baseline, to_json
+from .kept import Mode, kept_entry, kept_measurement, kept_spread, refusal
+
 FOLDER = PurePosixPath("contracts/baselines")
 DEFAULTS = "defaults"
-# What a run took, and how often torch's caches were met, is not what a later run is held to.
-_NOT_KEPT = frozenset(
-    (
-        "calls",
-        "compiles",
-        "caches",
-        "counters",
-        *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),
-        "speed",
-    )
-)
-# Many small numbers that are one fact together.
-_COUNTED_BY_NAME = ("operations",)
 _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BaselineLane:
-    """One lane of one contract, as it was when it was recorded.
-
-    `accepted` is why what should not be recorded was recorded all the same. `environment` is a key of the file's
-    `environments`. `spread` is the band of each banded metric over the `repeats`, rounded outward.
-    """
-
-    test: str
-    verdict: Verdict
-    environment: str
-    measurement: Measurement
-    accepted: str = ""
-    limits: dict[str, Any] = field(default_factory=dict)
-    lane_settings: dict[str, Any] = field(default_factory=dict)
-    repeats: int = 1
-    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
-    frontier: Frontier | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Baseline:
-    """What a test module's contracts are held to in one environment: lanes by contract, then by name."""
-
-    format: int = FORMAT
-    environments: dict[str, Environment] = field(default_factory=dict)
-    contracts: dict[str, dict[str, BaselineLane]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,7 +254,7 @@ class _Defaults:
         path = self._folder / f"{key}.json"
         if key in tables and _is_key(key) and not path.is_file():
             data = {"format": FORMAT, "torch": environment.torch, "defaults": dict(tables[key])}
-            write_bytes(path, "\n".join(_lines(data, "")).encode() + b"\n")
+            write_bytes(path, "\n".join(lines(data, "")).encode() + b"\n")
             self._read[key] = tables[key]
 
 
@@ -337,76 +291,6 @@ def compare_lane(
     lanes = compare(before, after, policy).lanes
     assert len(lanes) == 1, "a reference has no baseline"
     return lanes[0]
-
-
-def refusal(entry: Entry) -> str:
-    """Why it would be wrong to hold later runs to this one; empty where it would not."""
-    if entry.measurement is None:
-        return f"nothing was measured ({entry.reason or entry.verdict})"
-    if entry.verdict != "held":
-        return f"{entry.verdict}: {entry.reason}" if entry.reason else entry.verdict
-    if entry.measurement.disagreements:
-        return f"two ways of counting disagree: {entry.measurement.disagreements[0]}"
-    allowed = entry.limits.get("max_graphs") == 0 or entry.limits.get("min_ops_captured") == 0
-    if not entry.measurement.graphs and not allowed:
-        return "nothing was captured"
-    if entry.measurement.limit_hits and not entry.limits.get("allow_recompile_limit"):
-        return "the recompile limit was reached"
-    if entry.measurement.frames_run_eager and not entry.limits.get("max_eager_frames"):
-        return "frames were left eager"
-    return ""
-
-
-def kept_entry(entry: Entry) -> Entry:
-    """The entry with no more than a baseline keeps, so that both sides of a comparison know the same things."""
-    kept = entry.measurement and kept_measurement(entry.measurement)
-    return replace(entry, measurement=kept, spread=kept_spread(entry))
-
-
-def kept_spread(entry: Entry) -> dict[str, tuple[float, float]]:
-    """The bands with three digits that count, never narrower than they were."""
-    return {name: (_down(low), -_down(-high)) for name, (low, high) in sorted(entry.spread.items())}
-
-
-def _down(value: float) -> float:
-    if not math.isfinite(value) or value.is_integer():
-        return float(value)
-    scale = 10.0 ** (2 - math.floor(math.log10(abs(value))))
-    return min(value, math.floor(value * scale) / scale)
-
-
-def kept_measurement(measurement: Measurement) -> Measurement:
-    """What a baseline keeps: no times, no state of caches, and of a break what identifies and explains it."""
-    empty = Measurement()
-    changes: dict[str, Any] = {name: getattr(empty, name) for name in _NOT_KEPT}
-    if measurement.graph_breaks is not None:
-        changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
-    if measurement.operators_run is not None:
-        changes["operators_run"] = replace(measurement.operators_run, modules={}, lines={})
-    if measurement.numerics is not None:
-        changes["numerics"] = _kept_numerics(measurement.numerics)
-    changes["unmeasured"] = {
-        name: why
-        for name, why in measurement.unmeasured.items()
-        # What the device or lane has not is no news of each lane.
-        if name not in _NOT_KEPT and why not in (NO_CUDA, NOT_ASKED)
-    }
-    return replace(measurement, **changes)
-
-
-def _kept_break(found: GraphBreak) -> GraphBreak:
-    # That a break is met at its own line is said by its line.
-    stacks = tuple(stack for stack in found.stacks if stack != (found.location,))
-    return replace(found, explanation="", hints=(), stacks=stacks)
-
-
-def _kept_numerics(found: Numerics) -> Numerics:
-    # No two machines have the same last digits.
-    return replace(found, worst_error=_rounded(found.worst_error), eager_error=_rounded(found.eager_error))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.2g}")
 
 
 def _is_wanted(
@@ -488,54 +372,6 @@ def _receipt(
     )
 
 
-# Files
-
-
-def read_baseline(path: Path) -> Baseline:
-    """The baseline in the file.
-
-    Raises:
-        ReceiptError: the file cannot be read, or is no baseline.
-    """
-    return from_json(read_bytes(path), name=str(path))
-
-
-def from_json(data: bytes, *, name: str) -> Baseline:
-    """The baseline in `data`; `name` is what messages call it.
-
-    Raises:
-        ReceiptError: one line, whatever the bytes are.
-    """
-    baseline = decoded(data, Baseline)
-    if baseline is not None and baseline.format == FORMAT and next(_faults(baseline), None) is None:
-        return baseline
-    # Something is wrong, or may be: this way is slower, and says what and where.
-    return from_document(document_from_json(data, name=name), name=name)
-
-
-def from_document(document: dict[str, Any], *, name: str) -> Baseline:
-    """The baseline that `document` describes.
-
-    Raises:
-        ReceiptError: a key is missing or unknown, a value is not of its type, or an environment is not there.
-    """
-    baseline = value_from_data(document, Baseline, name=name)
-    for at, fault in _faults(baseline):
-        raise ReceiptError(fault, at=f"{name}: {at}")
-    return baseline
-
-
-def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """What no baseline can be, each with its place: lanes whose environment is not in the file, then bands."""
-    lanes = [(contract, name, lane) for contract, each in baseline.contracts.items() for name, lane in each.items()]
-    for contract, name, lane in lanes:
-        if lane.environment not in baseline.environments:
-            yield f"contracts[{contract!r}][{name!r}].environment", f"{lane.environment!r} is not in environments"
-    for contract, name, lane in lanes:
-        for at, fault in lane_faults(lane.measurement, lane.repeats, lane.spread):
-            yield f"contracts[{contract!r}][{name!r}].{at}", fault
-
-
 def read_folder(folder: Path) -> Receipt:
     """All baselines of one environment, as the receipt of a run that they could have been recorded from.
 
@@ -561,76 +397,3 @@ def read_folder(folder: Path) -> Receipt:
         ]
     kept = _Defaults(inner[0].parent if inner else folder.parent)
     return _receipt(environments, entries, [kept.of(each) for each in environments.values()])
-
-
-def to_json(baseline: Baseline) -> bytes:
-    """The document: keys in order, one fact a line, without what says nothing."""
-    data = {
-        "format": baseline.format,
-        "environments": {name: _said(each) for name, each in baseline.environments.items()},
-        "contracts": {
-            contract: {name: _said(lane) for name, lane in lanes.items()}
-            for contract, lanes in baseline.contracts.items()
-        },
-    }
-    return "\n".join(_lines(data, "")).encode() + b"\n"
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a baseline file."""
-    return schema_of(
-        Baseline,
-        name="baseline",
-        description="What the contracts of one test module are held to in one environment.",
-    )
-
-
-def schema_json() -> bytes:
-    """The text of schemas/baseline.schema.json."""
-    return json.dumps(schema(), indent=2, sort_keys=True).encode() + b"\n"
-
-
-def _said(value: Any) -> Any:
-    """Plain data without the fields that are as they are by default, which is how they are read back."""
-    if isinstance(value, tuple):
-        return [_said(each) for each in value]
-    if not is_dataclass(value):
-        return value_to_data(value)
-    bare = _defaults(type(value))
-    said = {each.name: getattr(value, each.name) for each in fields(value)}
-    return {name: _said(each) for name, each in said.items() if name not in bare or each != bare[name]}
-
-
-def _defaults(type_: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in fields(type_):
-        if each.default is not MISSING:
-            found[each.name] = each.default
-        elif each.default_factory is not MISSING:
-            found[each.name] = each.default_factory()
-    return found
-
-
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    """JSON text in which what is in a list, so a fact, is a line of its own."""
-    inner = indent + "  "
-    if isinstance(value, dict) and value:
-        yield "{"
-        items = sorted(value.items())
-        for index, (key, item) in enumerate(items):
-            first, *rest = [_compact(item)] if key in _COUNTED_BY_NAME else _lines(item, inner)
-            comma = "," if index + 1 < len(items) else ""
-            text = [f"{inner}{_compact(key)}: {first}", *rest]
-            yield from [*text[:-1], text[-1] + comma]
-        yield indent + "}"
-    elif isinstance(value, list) and any(not isinstance(item, float) for item in value):
-        yield "["
-        last = len(value) - 1
-        yield from (f"{inner}{_compact(item)}{'' if index == last else ','}" for index, item in enumerate(value))
-        yield indent + "]"
-    else:
-        yield _compact(value)
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,280 @@
+"""The facts of each metric, with what each is known by and how it is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pytest_compilecontract.facts.measurement import (
+    CompileFailure,
+    Difference,
+    EagerFrame,
+    EagerOps,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Measurement,
+    Recompile,
+)
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.wording import repeated
+
+from .drift import Fact
+from .identity import (
+    WRAPPER,
+    Key,
+    break_keys,
+    comparable,
+    difference_key,
+    eager_key,
+    eager_ops_key,
+    failure_key,
+    limit_hit_key,
+    recompile_key,
+    until,
+)
+
+T = TypeVar("T")
+# What `errors` says already.
+_NO_EXCEPTION = "no exception"
+_STEADY = "compiled code runs in steady calls (default)"
+
+
+# Facts
+
+
+def facts_of(entry: Entry) -> dict[str, tuple[tuple[Key, Fact], ...]]:
+    """Every fact of an entry by its metric, each with what it is known by; a metric that was not measured is not there.
+
+    A fact of two keys, as a graph break met under two inlined stacks, is there twice.
+    """
+    seen = entry.measurement or Measurement()
+    found = {
+        "errors": read_errors(entry),
+        "limits": read_limits(entry, but_steady=False),
+        **{metric: read(seen) for metric, read in READERS.items()},
+    }
+    return {
+        metric: tuple((key, tell()) for key, tell in facts.of) for metric, facts in found.items() if facts is not None
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The facts of a metric with their identities, and the number that is shown for them."""
+
+    of: tuple[tuple[Key, Callable[[], Fact]], ...]
+    count: int
+
+
+def without(facts: Sequence[tuple[Key, Callable[[], Fact]]], others: Sequence[tuple[Key, object]]) -> tuple[Fact, ...]:
+    """The facts that have no like among the others; of several that are alike, as many as are more."""
+    keys, other_keys = comparable([key for key, _ in facts], [key for key, _ in others])
+    left = Counter(other_keys)
+    alone: Counter[Fact] = Counter()
+    for key, (_, fact) in zip(keys, facts, strict=True):
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            alone[fact()] += 1
+    return tuple(replace(fact, reason=f"{fact.reason}{repeated(times)}".lstrip()) for fact, times in alone.items())
+
+
+def facts_by(found: Sequence[T] | None, key: Callable[[T], Key], tell: Callable[[T], Fact]) -> Facts | None:
+    if found is None:
+        return None
+    return Facts(of=tuple((key(each), _telling(tell, each)) for each in found), count=len(found))
+
+
+def _telling(tell: Callable[[T], Fact], found: T) -> Callable[[], Fact]:
+    # Most facts are the same on both sides, and are never told.
+    return lambda: tell(found)
+
+
+def _breaks(seen: Measurement) -> Facts | None:
+    if seen.graph_breaks is None:
+        return None
+    of: list[tuple[Key, Callable[[], Fact]]] = []
+    wrappers: set[Key] = set()
+    for each in seen.graph_breaks:
+        for key in break_keys(each):
+            # How many breaks lie in a wrapper of Python's is torch's affair as well.
+            if key[0] != WRAPPER or key not in wrappers:
+                of.append((key, _telling(_break_fact, each)))
+            wrappers.add(key)
+    return Facts(of=tuple(of), count=len(seen.graph_breaks))
+
+
+def _break_fact(found: GraphBreak) -> Fact:
+    longest = max(found.stacks, key=len, default=())
+    wording = found.reason.strip() or found.kind
+    return Fact(
+        where=str(found.location),
+        source=found.location.source.strip(),
+        reason=f"{wording} ({found.registry_id})" if found.registry_id else wording,
+        hint=next(iter(found.hints), ""),
+        stack=tuple(map(str, until(found.location, longest)[:-1])),
+    )
+
+
+def _recompiles(seen: Measurement) -> Facts | None:
+    return facts_by(seen.recompiles, recompile_key, _recompile_fact)
+
+
+def _recompile_fact(found: Recompile) -> Fact:
+    where = _place(found.location or found.frame, found.continuation)
+    source = found.location.source.strip() if found.location else ""
+    reason = found.guard or f"{found.kind} recompile, torch names no guard"
+    return Fact(where=where, source=source, reason=reason, hint=found.meaning)
+
+
+def _eager_frames(seen: Measurement) -> Facts | None:
+    return facts_by(seen.lost_frames, eager_key, _eager_fact)
+
+
+def _eager_fact(found: EagerFrame) -> Fact:
+    place = found.location or found.frame
+    where = _place(place, found.continuation)
+    reason = f"ran eager, {found.cause}: {found.reason}" if found.reason else f"ran eager, {found.cause}"
+    return Fact(where=where, source=place.source.strip(), reason=reason)
+
+
+def _eager_ops(seen: Measurement) -> Facts | None:
+    if seen.operators_run is None:
+        return None
+    skipped = seen.operators_run.skipped
+    found = facts_by(skipped, eager_ops_key, _eager_ops_fact)
+    return found and replace(found, count=sum(sum(each.operators.values()) for each in skipped))
+
+
+def _eager_ops_fact(found: EagerOps) -> Fact:
+    place = found.location or found.frame
+    assert place is not None
+    return Fact(where=str(place), source=place.source.strip(), reason=found.sentence)
+
+
+def _limit_hits(seen: Measurement) -> Facts | None:
+    return facts_by(seen.limit_hits, limit_hit_key, _limit_hit_fact)
+
+
+def _limit_hit_fact(found: LimitHit) -> Fact:
+    reason = f"{found.limit}: {found.guard}" if found.guard else found.limit
+    return Fact(where=str(found.frame), source=found.frame.source.strip(), reason=reason)
+
+
+def _numerics(seen: Measurement) -> Facts | None:
+    return facts_by(seen.numerics.differences if seen.numerics else None, difference_key, _difference_fact)
+
+
+def _difference_fact(found: Difference) -> Fact:
+    return Fact(where=found.at, reason=f"{found.kind}: {found.detail}")
+
+
+def _state_dict(seen: Measurement) -> Facts | None:
+    if seen.state_change is None:
+        return None
+    changes = [
+        *(("key added", key) for key in seen.state_change.keys_added),
+        *(("key removed", key) for key in seen.state_change.keys_removed),
+        *((("type changed", seen.state_change.type_changed),) if seen.state_change.type_changed else ()),
+    ]
+    return facts_by(changes, tuple, lambda change: Fact(where=change[1], reason=change[0]))
+
+
+def _cuda_graphs(seen: Measurement) -> Facts | None:
+    if seen.cuda_graphs is None:
+        return None
+    return facts_by(
+        seen.cuda_graphs.failures(whole=True),
+        # Not how often: a run of more steps says so more often.
+        lambda each: (each[0].partition(":")[0].partition(" in ")[0], str(each[1] and each[1].source)),
+        lambda each: _at(each[1], each[0]),
+    )
+
+
+def _host_syncs(seen: Measurement) -> Facts | None:
+    if seen.host_syncs is None:
+        return None
+    each_time = [sync for sync in seen.host_syncs for _ in range(sync.count)]
+    return facts_by(
+        each_time,
+        lambda each: (each.location and (each.location.file, each.location.function, each.location.source),),
+        lambda each: _at(each.location, "the CPU waits for the device"),
+    )
+
+
+def read_errors(entry: Entry) -> Facts | None:
+    seen = entry.measurement
+    found: list[tuple[Key, Callable[[], Fact]]] = []
+    if seen is not None and seen.raised is not None:
+        raised = seen.raised
+        fact = _at(raised.location, f"{raised.type}: {raised.message}")
+        found.append((("raised", _last_name(raised.type)), _telling(lambda told: told, fact)))
+    elif entry.verdict == "broken":
+        # The test failed by itself: "the test failed in call: AssertionError: ..."
+        key = ("failed", *entry.reason.split(": ")[:2])
+        found.append((key, _telling(lambda reason: Fact(where=reason), entry.reason)))
+    for kind, failures in (
+        ("backend", seen.backend_failures if seen else None),
+        ("suppressed", seen.errors_suppressed if seen else None),
+    ):
+        for failure in failures or ():
+            found.append(((kind, *failure_key(failure)), _telling(_failure_fact, failure)))
+    if (
+        not found
+        and entry.verdict != "broken"
+        and (seen is None or None in (seen.backend_failures, seen.errors_suppressed))
+    ):
+        return None
+    return Facts(of=tuple(found), count=len(found))
+
+
+def _failure_fact(found: CompileFailure) -> Fact:
+    return Fact(
+        where=str(found.frame), source=found.frame.source.strip(), reason=f"{_last_name(found.type)}: {found.message}"
+    )
+
+
+def _at(place: Location | None, reason: str) -> Fact:
+    if place is None:
+        return Fact(where=reason)
+    return Fact(where=str(place), source=place.source.strip(), reason=reason)
+
+
+def _place(place: Location, continuation: bool) -> str:
+    return f"{place} after its graph break" if continuation else str(place)
+
+
+def _last_name(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def read_limits(entry: Entry, *, but_steady: bool) -> Facts:
+    exceeded = [
+        each
+        for each in entry.violations
+        if not each.limit.startswith(_NO_EXCEPTION) and not (but_steady and each.limit == _STEADY)
+    ]
+    found = facts_by(
+        exceeded,
+        # "max_recompiles=0" and "max_recompiles=1" are the same promise.
+        lambda each: (each.limit.partition("=")[0].partition(" (default)")[0],),
+        lambda each: Fact(where=each.limit, reason=f"measured {each.measured}"),
+    )
+    assert found is not None
+    return found
+
+
+READERS: dict[str, Callable[[Measurement], Facts | None]] = {
+    "graph_breaks": _breaks,
+    "recompiles": _recompiles,
+    "eager_frames": _eager_frames,
+    "eager_ops": _eager_ops,
+    "limit_hits": _limit_hits,
+    "numerics": _numerics,
+    "state_dict": _state_dict,
+    "cuda_graphs": _cuda_graphs,
+    "host_syncs": _host_syncs,
+}

@@ -1,0 +1,27 @@
+"""Baselines of contracts that are gone, made into text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_compilecontract.escaping import plain
+from pytest_compilecontract.wording import counted
+
+from .baselines import MOST, RECORD
+from .comparison import cut
+from .terminal import Line
+
+
+def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[Line]:
+    """What to say of contracts that are gone, and how to be rid of their baselines."""
+    if not contracts:
+        return []
+    head = f"removed from {folder}" if removed else f"in {folder}"
+    verb = "is" if len(contracts) == 1 else "are"
+    lines: list[Line] = [(f"{head}: {counted(len(contracts), 'contract')} that {verb} no more", {"yellow": True})]
+    lines += [(cut(f"  {plain(contract)}"), {}) for contract in contracts[:MOST]]
+    if len(contracts) > MOST:
+        lines.append((f"  ... and {len(contracts) - MOST} more", {}))
+    if not removed:
+        lines.append((f"  to remove them: {RECORD}, without choosing tests or lanes", {}))
+    return lines
