@@ -9,7 +9,7 @@ from receipts import BREAK, HOLDING, OTHER_BREAK, RAISED, VIOLATION, an_entry
 
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.plugin.session import Judged, over_repeats
+from pytest_compilecontract.plugin.judged import Judged, over_repeats
 from pytest_compilecontract.report.terminal import failure_text
 
 BROKEN_UP = replace(HOLDING, graph_breaks=(BREAK,))

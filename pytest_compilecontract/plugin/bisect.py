@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.facts.lanes import ALL, BUILT_IN, Lane
 
-from .repeat import forget, tear_down_the_rest
+from .item import Contract
+from .results import add_to_reason
+from .run import Turn
 from .settings import set_options
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.receipt import Entry
-
-    from .hooks import Contract, Hooks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,80 +83,64 @@ class Found:
 
 
 class Bisecting:
-    """The part of the plugin that is there only where `--contract-bisect` asks for it."""
+    """The strategy that looks for the stage in which a lane breaks."""
 
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-
-    def takes(self, _item: pytest.Item, contract: Contract) -> bool:
+    def takes(self, contract: Contract) -> bool:
         """Whether the contract has one lane, which says how it is compiled."""
-        return not contract.bare and contract.limits.frontier is None
+        return not contract.bare and not contract.ladder
 
-    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    def reports(self, turn: Turn) -> list[pytest.TestReport]:
         """The reports of the lane, with what the stages showed if it failed."""
-        sections, properties = len(item._report_sections), len(item.user_properties)
-        with self._hooks.surrounded(contract):
-            reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
-        entry = contract.judged.entry if contract.judged is not None else None
-        if entry is not None and faults(entry) and not self._hooks.lost and any(report.failed for report in reports):
-            said = self._bisected(item, contract, (sections, properties))
-            self._hooks.add_to_reason(reports, said)
-        return [*reports, *tear_down_the_rest(item, nextitem)]
+        run = turn.run_once(turn.contract.lane)
+        reports = [*run.reports]
+        if run.entry is not None and faults(run.entry) and not turn.process.lost and run.failed:
+            said = _bisected(turn, run.entry)
+            turn.conclude(run)
+            add_to_reason(reports, said)
+        return reports
 
-    def _bisected(self, item: pytest.Item, contract: Contract, before: tuple[int, int]) -> list[str]:
-        """Which stage is the first to fail, and the command that shows it."""
-        kept = contract.lane, contract.judged, contract.drifted
-        lane = kept[0]
-        assert kept[1] is not None
-        own = next((each for each in STAGES if each.backend == lane.backend), Stage(what="", backend=lane.backend))
 
-        def in_stage(stage: Stage) -> Lane:
-            return lane if stage is own else replace(lane, backend=stage.backend, mode=None, options=None)
+def _bisected(turn: Turn, entry: Entry) -> list[str]:
+    """Which stage is the first to fail, and the command that shows it."""
+    lane, item = turn.contract.lane, turn.contract.item
+    own = next((each for each in STAGES if each.backend == lane.backend), Stage(what="", backend=lane.backend))
 
-        try:
-            found = first_to_fail(
-                _up_to(lane.backend),
-                own,
-                faults(kept[1].entry),
-                lambda stage: self._outcome(item, contract, in_stage(stage), before),
-            )
-        finally:
-            contract.lane, contract.judged, contract.drifted = kept
-        if found.stage is None:
-            return found.lines()
-        ran, asked = in_stage(found.stage), contract.limits.lanes
-        allowed = asked is None or ALL in asked or found.stage.lane in asked
-        shown = found.stage.lane if allowed and is_built_in(ran, found.stage.lane) else ""
-        options = set_options(item.config.getoption("--contract-set") or ())
-        return [*found.lines(), f"  {command(item.nodeid, item.name, lane.name, shown, options)}"]
+    def in_stage(stage: Stage) -> Lane:
+        return lane if stage is own else replace(lane, backend=stage.backend, mode=None, options=None)
 
-    def _outcome(self, item: pytest.Item, contract: Contract, lane: Lane, before: tuple[int, int]) -> Outcome:
-        """What the contract shows in this lane."""
-        if self._hooks.lost:
-            return Outcome(why="the process has lost its CUDA device")
-        from pytest_compilecontract.measure.probes.backends import Backends
-        from pytest_compilecontract.measure.recorder import Measuring
+    found = first_to_fail(_up_to(lane.backend), own, faults(entry), lambda stage: _outcome(turn, in_stage(stage)))
+    if found.stage is None:
+        return found.lines()
+    ran, asked = in_stage(found.stage), turn.contract.limits.lanes
+    allowed = asked is None or ALL in asked or found.stage.lane in asked
+    shown = found.stage.lane if allowed and is_built_in(ran, found.stage.lane) else ""
+    options = set_options(item.config.getoption("--contract-set") or ())
+    return [*found.lines(), f"  {command(item.nodeid, item.name, lane.name, shown, options)}"]
 
-        forget(item, *before)
-        contract.lane = lane
-        # Around the taps of a measurement; what a fixture compiles is none of the contract's.
-        with Backends(Measuring.going_on) as backends, self._hooks.surrounded(contract):
-            reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
-        if backends.missing:
-            return Outcome(why=backends.missing)
-        judged, by_itself = contract.judged, Outcome(why="the test failed by itself")
-        if judged is not None:
-            seen = Outcome(faults=faults(judged.entry), backends=frozenset(backends.names))
-            if seen.faults:
-                return seen
-            # What was measured until then holds; what the rest of the test would show is not known.
-            if any(report.failed for report in reports) and not (judged.failed or contract.drifted):
-                return by_itself
-            # A stage that nothing reached says nothing for it.
-            return seen if seen.backends else Outcome(why="nothing was compiled")
-        if skipped := next((report for report in reports if report.skipped), None):
-            return Outcome(why=self._hooks.why_skipped(skipped))
-        return by_itself
+
+def _outcome(turn: Turn, lane: Lane) -> Outcome:
+    """What the contract shows in this lane."""
+    if turn.process.lost:
+        return Outcome(why="the process has lost its CUDA device")
+    from pytest_compilecontract.measure.probes.backends import Backends
+    from pytest_compilecontract.measure.recorder import Measuring
+
+    # Around the taps of a measurement; what a fixture compiles is none of the contract's.
+    with Backends(Measuring.going_on) as backends:
+        run = turn.run_once(lane)
+    if backends.missing:
+        return Outcome(why=backends.missing)
+    by_itself = Outcome(why="the test failed by itself")
+    if run.judged is not None:
+        seen = Outcome(faults=faults(run.judged.entry), backends=frozenset(backends.names))
+        if seen.faults:
+            return seen
+        # What was measured until then holds; what the rest of the test would show is not known.
+        if run.failed and not run.current.failed:
+            return by_itself
+        # A stage that nothing reached says nothing for it.
+        return seen if seen.backends else Outcome(why="nothing was compiled")
+    return Outcome(why=run.skipped) if run.skipped is not None else by_itself
 
 
 WRONG_NUMBERS = "wrong numbers"

@@ -1,113 +1,173 @@
 """Walks: a contract with a frontier runs once a rung, from a clean start each time, as one test with one verdict.
 
-Kept out: what a ladder is (`frontier`), what a walk comes to (`session`), and how one rung is measured (`hooks`).
+Kept out: what a ladder is (`facts.ladder`), what a walk comes to (`judged`), and how one rung is measured (`run`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
-from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, evaluate_xfail_marks
 
-from pytest_compilecontract.facts.ladder import Step, lacking, rung
+from pytest_compilecontract.facts.ladder import Rung, Step, completed, lacking, rung
+from pytest_compilecontract.facts.lanes import Lane
 
-from .repeat import forget, tear_down_the_rest
+from .item import Contract
+from .judged import Judged, over_walk, unmeasured
+from .results import Results, failure_of
+from .run import Run, Turn
 
-if TYPE_CHECKING:
-    from .hooks import Contract, Hooks
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Climbed:
+    """What one rung came to: what it showed, or why it was skipped, `unusable` where it cannot run here.
+
+    `ended` says that the test itself ended the walk, and `trained` whether anything was trained.
+    """
+
+    judged: Judged | None = None
+    skipped: str | None = None
+    unusable: bool = False
+    ended: bool = False
+    trained: bool = False
 
 
-class Walking:
-    """The part of the plugin that climbs ladders."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Walk:
+    """How far a contract climbed: its steps so far, and what the rungs that ran showed.
 
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
+    `cannot_climb`: a rung cannot run here, and nothing else kept the walk from it. `ended`: the test itself ended it.
+    """
 
-    def takes(self, item: pytest.Item, contract: Contract) -> bool:
+    steps: tuple[Step, ...] = ()
+    runs: tuple[Judged, ...] = ()
+    cannot_climb: bool = False
+    ended: bool = False
+
+
+NOTHING_TRAINED = "nothing was trained: from here on compile_lane.run trains"
+
+
+def climbed(
+    names: Sequence[str], known: Mapping[str, Lane], climb: Callable[[Rung, tuple[Step, ...]], Climbed]
+) -> Walk:
+    """The walk up a ladder: `climb` runs a rung above the steps below it. The first rung that fails is the last."""
+    steps: list[Step] = []
+    runs: list[Judged] = []
+    below: list[str] = []
+    cannot, left_out = False, False
+    for name in names:
+        if needed := lacking((*below, name), known):
+            reason = f"it needs {needed!r} below it, which was not measured"
+            steps.append(Step(name=name, verdict="unmeasured", reason=reason))
+            continue
+        found = climb(rung((*below, name), known), tuple(steps))
+        if found.skipped is not None:
+            steps.append(Step(name=name, verdict="unmeasured", reason=found.skipped))
+            cannot, left_out = cannot or found.unusable, left_out or not found.unusable
+            continue
+        if found.ended or found.judged is None:
+            # Its own failure, which says what it was; or pytest was told to set up or show, and not to run.
+            return Walk(steps=tuple(steps), runs=tuple(runs), ended=True)
+        step = _step(name, found, trains=rung((*below, name), known).trains)
+        steps.append(step)
+        if step.verdict == "unmeasured":
+            continue
+        runs.append(found.judged)
+        if step.verdict == "failed":
+            break
+        below.append(name)
+    # By a mark, by --contract-lanes or by the test itself: then nothing was to be measured.
+    return Walk(steps=tuple(steps), runs=tuple(runs), cannot_climb=cannot and not (left_out and not runs))
+
+
+def _step(name: str, found: Climbed, *, trains: bool) -> Step:
+    assert found.judged is not None
+    if trains and not found.trained:
+        return Step(name=name, verdict="unmeasured", reason=NOTHING_TRAINED)
+    if not found.judged.failed:
+        return Step(name=name, verdict="held")
+    entry = found.judged.entry
+    details = tuple(line for each in entry.violations for line in each.details)
+    return Step(name=name, verdict="failed", reason=entry.reason, details=details)
+
+
+class Climbing:
+    """The strategy that climbs ladders."""
+
+    def __init__(self, known: Mapping[str, Lane], results: Results) -> None:
+        self._known = known
+        self._results = results
+
+    def takes(self, contract: Contract) -> bool:
         """Whether the contract has a ladder, and nothing says that it is not to be run."""
-        if contract.limits.frontier is None:
+        if not contract.ladder:
             return False
-        expected = _expected(item)
+        expected = _expected(contract.item)
         return expected is None or expected.run
 
-    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        """The reports of a walk."""
-        assert contract.limits.frontier is not None
-        return self._expected(item, contract, contract.limits.frontier, nextitem, _expected(item))
-
-    def _expected(
-        self,
-        item: pytest.Item,
-        contract: Contract,
-        names: tuple[str, ...],
-        nextitem: pytest.Item | None,
-        expected: Xfail | None,
-    ) -> list[pytest.TestReport]:
+    def reports(self, turn: Turn) -> list[pytest.TestReport]:
         """The reports of a walk; a mark that expects a failure is about the whole of it, and about no rung."""
-        option = item.config.option
+        expected = _expected(turn.contract.item)
+        option = turn.contract.item.config.option
         before, option.runxfail = option.runxfail, True
         try:
-            reports = self._walked(item, contract, names, nextitem)
+            reports = self._walked(turn)
         finally:
             option.runxfail = before
         if expected is not None:
             _expect(expected, reports)
         return reports
 
-    def _walked(
-        self, item: pytest.Item, contract: Contract, names: tuple[str, ...], nextitem: pytest.Item | None
-    ) -> list[pytest.TestReport]:
+    def _walked(self, turn: Turn) -> list[pytest.TestReport]:
         """The reports of the highest rung that ran, which is judged over the walk."""
-        known, sections, properties = (
-            self._hooks.session.settings.known,
-            len(item._report_sections),
-            len(item.user_properties),
-        )
-        kept: list[pytest.TestReport] = []
-        climbed: list[str] = []
-        left_out = False
-        contract.steps, contract.runs, contract.cannot_climb = [], [], False
-        for name in names:
-            forget(item, sections, properties)
-            if needed := lacking((*climbed, name), known):
-                reason = f"it needs {needed!r} below it, which was not measured"
-                contract.steps.append(Step(name=name, verdict="unmeasured", reason=reason))
-                continue
-            contract.rung = rung((*climbed, name), known)
-            contract.lane = contract.rung.lane
-            with self._hooks.surrounded(contract):
-                reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
-            skipped = next((report for report in reports if report.skipped), None)
-            if skipped is not None and not any(report.failed for report in reports):
-                contract.steps.append(Step(name=name, verdict="unmeasured", reason=self._hooks.why_skipped(skipped)))
-                contract.cannot_climb |= contract.unusable is not None
-                left_out |= contract.unusable is None
-                kept = kept or reports
-                continue
-            kept = reports
-            run = contract.judged
-            if run is None or any(report.failed for report in reports):
-                # Its own failure, which says what it was; or pytest was told to set up or show, and not to run.
-                return [*kept, *tear_down_the_rest(item, nextitem)]
-            if contract.rung.trains and not (contract.compile_lane and contract.compile_lane.trained):
-                reason = "nothing was trained: from here on compile_lane.run trains"
-                contract.steps.append(Step(name=name, verdict="unmeasured", reason=reason))
-                continue
-            contract.runs.append(run)
-            if run.failed:
-                failing = run.entry.violations
-                details = tuple(line for each in failing for line in each.details)
-                contract.steps.append(Step(name=name, verdict="failed", reason=run.entry.reason, details=details))
-                break
-            contract.steps.append(Step(name=name, verdict="held"))
-            climbed.append(name)
-        if left_out and not contract.runs:
-            # By a mark, by --contract-lanes or by the test itself: nothing was to be measured.
-            contract.cannot_climb = False
-        self._hooks.finish_walk(contract, kept)
-        return [*kept, *tear_down_the_rest(item, nextitem)]
+        shown: list[Run] = []
+
+        def climb(wanted: Rung, steps: tuple[Step, ...]) -> Climbed:
+            run = turn.run_once(wanted.lane, rung=wanted, steps=steps)
+            left_out = run.skipped is not None and not run.failed
+            if not left_out or not shown:
+                shown[:] = [run]
+            return Climbed(
+                judged=run.judged,
+                skipped=run.skipped if left_out else None,
+                unusable=run.unusable,
+                ended=run.failed,
+                trained=run.trained,
+            )
+
+        walk = climbed(turn.contract.ladder, self._known, climb)
+        reports = [*shown[0].reports] if shown else []
+        if not walk.ended:
+            self._judge(turn, walk, shown[0], reports)
+        return reports
+
+    def _judge(self, turn: Turn, walk: Walk, top: Run, reports: list[pytest.TestReport]) -> None:
+        """Judge a walk that is over, on the report of the highest rung that ran."""
+        contract = turn.contract
+        walked = completed(walk.steps, contract.ladder)
+        # In the lane that the whole ladder comes to, whichever of its rungs ran last.
+        climber = replace(top.current.subject(turn.process), lane=contract.lane)
+        report = next((each for each in reports if each.when == "call"), reports[-1])
+        if not walk.runs:
+            entry = replace(unmeasured(climber, walked.left_out()), frontier=walked)
+            turn.conclude(top, steps=walk.steps)
+            self._results.attach(report, entry, unusable=walk.cannot_climb)
+            return
+        found = over_walk(climber, walk.runs, walked)
+        drifted = self._results.drift(found)
+        over = replace(top.current, lane=contract.lane, rung=None, steps=walk.steps, judged=found, drifted=drifted)
+        turn.conclude(replace(top, current=over))
+        said = [failure_of(over)] if found.failed else []
+        if said and contract.item.config.getoption("--contract-bisect"):
+            said.append("where it broke: not looked for in a ladder, whose failing rung names what was added")
+        if drifted:
+            said.append(drifted)
+        if said:
+            report.outcome, report.longrepr = "failed", "\n".join(said)
+        self._results.attach(report, found.entry, over, unusable=walk.cannot_climb)
 
 
 def _expected(item: pytest.Item) -> Xfail | None:

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_compilecontract.files.course import EVENTS_OPTION, event_from
 
-from .hooks import CONTRACT
+from .item import CONTRACT
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,6 +21,8 @@ import pytest
 
 from pytest_compilecontract.files.course import EVENTS_OPTION
 
+from .process import Process
+
 EXIT = 70  # EX_SOFTWARE
 REPORTS = "reports.jsonl"
 ITEMS = "items.json"
@@ -41,15 +43,15 @@ def leave_worker() -> None:
 class Parent:
     """Run what is left in a child, once the device is lost."""
 
-    def __init__(self) -> None:
-        self.lost = False
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._reports: dict[str, list[dict[str, Any]]] | None = None
         self._said = ""
 
     # First, so that nothing of the test runs here.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if not self.lost:
+        if not self._process.lost:
             return None
         if self._reports is None:
             self._run(item)

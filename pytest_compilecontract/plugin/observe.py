@@ -14,18 +14,14 @@ import pytest
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.limits import OBSERVED
 
-from .hooks import (
-    BODY,
-    CONTRACT,
-    Contract,
-    Hooks,
-    failure_without_exception,
-    no_torch,
-    own_failure,
-    said_by,
-    unittest_outcome,
-)
-from .session import failed, judged, unmeasured
+from .history import History
+from .item import BODY, CONTRACT, Contract
+from .judged import Judged, Subject, failed, judged, unmeasured
+from .phases import unittest_outcome
+from .process import Process, no_torch
+from .results import Results, failure_without_exception, own_failure, said_by
+from .run import Current
+from .settings import Settings
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.measurement import Measurement
@@ -37,12 +33,16 @@ UNOBSERVED = "compile_contract_unobserved"
 
 @dataclass(kw_only=True, slots=True)
 class Watched:
-    """A test that is watched. `open` while its body runs, `failed` if a subtest of it did, `contract` if it is one."""
+    """A test that is watched. `open` while its body runs, `failed` if a subtest of it did.
+
+    `judged` is there if it is a contract, and `drifted` says in what it is not as its baseline.
+    """
 
     started: float
     open: bool = True
     failed: bool = False
-    contract: Contract | None = None
+    judged: Judged | None = None
+    drifted: str = ""
 
 
 WATCHED = pytest.StashKey[Watched]()
@@ -55,12 +55,14 @@ class Observer:
     depends on the selection. A unittest's setUp is a part of the body.
     """
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, settings: Settings, history: History, process: Process, results: Results) -> None:
         from pytest_compilecontract.measure.observed import Watch
 
-        self._hooks = hooks
-        self._root = hooks.session.settings.root
-        self._watch = Watch(self._root, no_torch, hooks.where)
+        self._settings = settings
+        self._history = history
+        self._process = process
+        self._results = results
+        self._watch = Watch(settings.root, no_torch, process.where)
 
     # Inside pytest's own wrappers, as the hooks of marked contracts are.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -78,12 +80,11 @@ class Observer:
                 self._judge(item, watched, body.measurement)
         if watched.failed or unittest_outcome(item) is not None:
             return result
-        if watched.contract is None and self._is_held(item) and not self._why_not():
+        if watched.judged is None and self._is_held(item) and not self._why_not():
             self._judge(item, watched, self._watch.nothing())
-        if watched.contract is not None:
-            watched.contract.drifted = self._hooks.drift(watched.contract)
-            if watched.contract.drifted:
-                pytest.fail(watched.contract.drifted, pytrace=False)
+        watched.drifted = self._results.drift(watched.judged)
+        if watched.drifted:
+            pytest.fail(watched.drifted, pytrace=False)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -97,7 +98,7 @@ class Observer:
         if CONTRACT not in item.stash and (call.when == "call" or report.outcome != "passed"):
             entry = self._entry(item, watched, call, report)
             if entry is not None:
-                self._hooks.attach(report, entry, unusable=call.excinfo is None and bool(self._why_not()))
+                self._results.attach(report, entry, unusable=call.excinfo is None and bool(self._why_not()))
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -116,7 +117,7 @@ class Observer:
 
     def _as_asked(self) -> contextlib.AbstractContextManager[None]:
         """The settings that this run was given in place of torch's defaults."""
-        overrides = self._hooks.session.settings.overrides
+        overrides = self._settings.overrides
         if not overrides or no_torch() is not None:
             return contextlib.nullcontext()
         from pytest_compilecontract.measure.isolation import given
@@ -128,9 +129,8 @@ class Observer:
     def _judge(self, item: pytest.Item, watched: Watched, measurement: Measurement) -> None:
         import torch
 
-        watched.contract = _contract(item)
-        watched.contract.judged = judged(
-            self._hooks.subject(watched.contract),
+        watched.judged = judged(
+            self._subject(item),
             measurements=(measurement,),
             seconds=time.perf_counter() - watched.started,
             torch_version=torch.__version__,
@@ -140,45 +140,45 @@ class Observer:
         self, item: pytest.Item, watched: Watched | None, call: pytest.CallInfo[None], report: pytest.TestReport
     ) -> Entry | None:
         """The entry of a test that was to compile, or is held to a baseline; None for all others."""
-        contract = watched.contract if watched is not None else None
-        measured = contract.judged.entry if contract is not None and contract.judged is not None else None
-        raised = call.excinfo if contract is None or not contract.drifted else None
+        measured = watched.judged.entry if watched is not None and watched.judged is not None else None
+        drifted = watched is not None and bool(watched.drifted)
+        raised = call.excinfo if not drifted else None
         subtests = watched is not None and watched.failed
         # What pytest makes of a test that went through and was expected not to; drift is no failure of the test's own.
-        expected = raised is None and report.failed and not (contract is not None and contract.drifted)
+        expected = raised is None and report.failed and not drifted
         if raised is None and not subtests and not expected:
             if measured is None and self._is_held(item) and (why := self._why_not()):
-                return unmeasured(self._hooks.subject(_contract(item)), why)
+                return unmeasured(self._subject(item), why)
             return measured
         if report.outcome == "skipped":
             # Skipped, or expected to fail: nobody is to hear of it, unless it was otherwise before.
             said = said_by(raised) if raised is not None else "expected to fail"
-            return unmeasured(self._hooks.subject(_contract(item)), said) if self._is_held(item) else None
+            return unmeasured(self._subject(item), said) if self._is_held(item) else None
         if measured is None and not self._is_held(item):
             return None
         reason = own_failure(call) if raised is not None else failure_without_exception(report, subtests)
-        return failed(self._hooks.subject(_contract(item)), reason, measured)
+        return failed(self._subject(item), reason, measured)
+
+    def _subject(self, item: pytest.Item) -> Subject:
+        contract = Contract(item=item, limits=OBSERVED, lane=BODY, bare=True)
+        return Current(contract=contract, lane=BODY).subject(self._process)
 
     def _is_held(self, item: pytest.Item) -> bool:
         """Whether the test has a baseline to be held to."""
-        history = self._hooks.history
+        history = self._history
         if not history.knows(item.nodeid, BODY.name):
             return False
         # It did compile once, so torch is to be imported, and to say whether that baseline is for here.
         if no_torch() is not None:
             return True
         try:
-            return history.baselines.find(item.nodeid, BODY.name, self._hooks.where()[1]) is not None
+            return history.baselines.find(item.nodeid, BODY.name, self._process.where()[1]) is not None
         except ReceiptError:
             return True  # who compares with it says what is wrong with it
 
     def _why_not(self) -> str:
         """Why a test that compiled for its baseline cannot be measured here."""
         return self._watch.why_not or no_torch() or ""
-
-
-def _contract(item: pytest.Item) -> Contract:
-    return Contract(item=item, limits=OBSERVED, lane=BODY, bare=True)
 
 
 def _quiet() -> contextlib.AbstractContextManager[None]:

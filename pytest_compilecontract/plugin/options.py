@@ -11,9 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from pytest_compilecontract.measure.compile_lane import CompileLane
 
-    from .hooks import Hooks
+    from .hooks import Parts
 
-HOOKS: pytest.StashKey[Hooks] = pytest.StashKey()
+PARTS: pytest.StashKey[Parts] = pytest.StashKey()
 MARKER = (
     "compile_contract(**limits): what compiling may do in this test, held with --compile-contracts "
     "(max_recompiles, max_graph_breaks, ...; see pytest_compilecontract.compile_contract)"
@@ -175,36 +175,9 @@ def _seconds(text: str) -> float:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if config.getoption("--compile-contracts"):
-        from .hooks import Hooks
+        from .hooks import switch_on
 
-        config.stash[HOOKS] = hooks = Hooks(config)
-        config.pluginmanager.register(hooks, "compilecontract-hooks")
-        from .climb import Walking
-        from .run import Running, Strategy
-
-        strategies: list[Strategy] = [Walking(hooks)]
-        if hooks.session.settings.repeat > 1:
-            from .repeat import Repeating
-
-            strategies.append(Repeating(hooks))
-        elif config.getoption("--contract-bisect"):
-            from .bisect import Bisecting
-
-            strategies.append(Bisecting(hooks))
-        elif (kinds := config.getoption("--contract-plant")) is not None:
-            from pytest_compilecontract.facts.faults import chosen
-
-            from .plant import Sowing
-
-            faults = chosen([each.strip() for each in kinds.split(",")] if kinds != ALL_FAULTS else [])
-            sowing = Sowing(hooks, faults)
-            config.pluginmanager.register(sowing, "compilecontract-sowing")
-            strategies.append(sowing)
-        config.pluginmanager.register(Running(hooks, strategies), "compilecontract-running")
-        if config.getoption("--contract-observe"):
-            from .observe import Observer
-
-            config.pluginmanager.register(Observer(hooks), "compilecontract-observer")
+        config.stash[PARTS] = switch_on(config)
     elif used := [name for name in NEED_SWITCH if config.getoption(name) is not None]:
         raise pytest.UsageError(f"{used[0]} does nothing without --compile-contracts")
 
@@ -212,9 +185,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def compile_lane(request: pytest.FixtureRequest) -> Iterator[CompileLane]:
     """The lane that this test runs in: `run`, `train`, `compile` and `observe` in it; its `device` and `dtype`."""
-    hooks = request.config.stash.get(HOOKS, None)
-    if hooks is None:
+    parts = request.config.stash.get(PARTS, None)
+    if parts is None:
         pytest.skip("compile contracts run with --compile-contracts")
-    lane = hooks.lane_of(request.node)
+    lane = parts.phases.lane_of(request.node)
     yield lane
     lane.close()

@@ -1,47 +1,369 @@
-"""Running: who runs a test that is a contract, and how often. Everything else runs as pytest runs it.
+"""Running: who runs a contract, how often, and what surrounds each run. Everything else runs as pytest runs it.
 
-A strategy runs a contract several times (its rungs, its repeats, the stages of torch) and surrounds each run itself.
-Without one it runs once, surrounded by the hooks. So the surroundings are those of the lane that runs, and of no other.
+`Runs` has the run that is going on, and enters isolation once for each: the settings around it are those of the lane
+that runs, and of no other. A strategy (a ladder, repeats, the stages of torch, planted faults) runs a contract several
+times; where none takes it, pytest runs it once, surrounded here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+import contextlib
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from .repeat import as_one_test
+# As the plugins that rerun tests do: pytest has no other way to run one again, and provides for it there.
+from _pytest.runner import runtestprotocol
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.ladder import NAME as FRONTIER
+from pytest_compilecontract.facts.ladder import Rung, Step
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.receipt import Entry
+
+from .item import CANNOT_RUN, Contract, contract_of
+from .judged import Judged, Subject
+from .lost_device import leave_worker
+from .process import Process, card_of, no_torch, unavailable
+from .session import Session
+from .workers import tell_begun
 
 if TYPE_CHECKING:
-    from .hooks import Contract, Hooks
+    from pytest_compilecontract.measure.compile_lane import CompileLane, Observation
+
+
+@dataclass(kw_only=True, slots=True)
+class Current:
+    """A run that is going on, or the last one of a test: what its phases have come to so far.
+
+    `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
+    what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
+    went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
+    failed, and `cut_short` what ended it in its midst.
+    """
+
+    contract: Contract
+    lane: Lane
+    rung: Rung | None = None
+    steps: tuple[Step, ...] = ()
+    earlier: tuple[Judged, ...] = ()
+    started: float = 0.0
+    # Why the lane cannot run here; and why the test is not to be run at all, which fails it.
+    unusable: str | None = None
+    refused: str = ""
+    # What of the project's own is otherwise in the lane than around the test.
+    notes: tuple[str, ...] = ()
+    card: str = ""
+    compile_lane: CompileLane | None = None
+    seen: Observation | None = None
+    running: bool = False
+    failed_within: bool = False
+    cut_short: str = ""
+    lost: bool = False
+    own: Judged | None = None
+    judged: Judged | None = None
+    drifted: str = ""
+    whole: bool = False
+    raised: BaseException | None = None
+    # A ladder that is over: a rung of it cannot run here.
+    cannot_climb: bool = False
+
+    @property
+    def number(self) -> int:
+        """Which repeat this is, from 1."""
+        return len(self.earlier) + 1
+
+    @property
+    def failed(self) -> bool:
+        """Whether the contract does not hold, by its limits or by its baseline."""
+        return bool(self.drifted) or (self.judged is not None and self.judged.failed)
+
+    def subject(self, process: Process) -> Subject:
+        """Who is judged."""
+        return Subject(
+            contract=self.contract.name,
+            lane=self.lane,
+            test=self.contract.item.nodeid,
+            limits=self.contract.limits,
+            environment=process.where()[0],
+            worker=process.worker,
+            card=self.card,
+            notes=self.notes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What one run of a contract in a lane came to.
+
+    `reports` are pytest's, of its phases. `judged` is None where nothing was measured or held, and then `skipped` says
+    why, if the test was skipped; `unusable`: because the lane cannot run here.
+    """
+
+    reports: tuple[pytest.TestReport, ...]
+    current: Current
+    skipped: str | None = None
+
+    @property
+    def judged(self) -> Judged | None:
+        return self.current.judged
+
+    @property
+    def entry(self) -> Entry | None:
+        return self.current.judged.entry if self.current.judged is not None else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether pytest has a failure to report, in any phase."""
+        return any(report.failed for report in self.reports)
+
+    @property
+    def unusable(self) -> bool:
+        return self.current.unusable is not None
+
+    @property
+    def trained(self) -> bool:
+        return self.current.compile_lane is not None and self.current.compile_lane.trained
 
 
 class Strategy(Protocol):
     """A way to run a contract more than once, as one test."""
 
-    def takes(self, item: pytest.Item, contract: Contract) -> bool:
+    def takes(self, contract: Contract) -> bool:
         """Whether this contract is run in this way."""
 
-    def reports(self, item: pytest.Item, contract: Contract, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        """Run it, each time in surroundings of its own, and give the reports that it comes to."""
+    def reports(self, turn: Turn) -> list[pytest.TestReport]:
+        """Run it, and give the reports that it comes to, but for what is torn down after it."""
 
 
-class Running:
-    """The part of the plugin that runs contracts more than once: the first strategy that takes one runs it."""
+class Runs:
+    """The runs of contracts, of which one at a time goes on."""
 
-    def __init__(self, hooks: Hooks, strategies: Sequence[Strategy]) -> None:
-        self._hooks = hooks
+    def __init__(self, session: Session, process: Process) -> None:
+        self.process = process
+        self._session = session
+        self._settings = session.settings
+        self._current: Current | None = None
+        self._surrounds = False
+
+    def of(self, item: pytest.Item) -> Current | None:
+        """The run of a test that goes on, or its last one; None for what is no contract."""
+        current = self._current
+        return current if current is not None and current.contract.item is item else None
+
+    def conclude(self, current: Current) -> None:
+        """Have what is reported of the test from now on be of this run."""
+        self._current = current
+
+    @contextlib.contextmanager
+    def surrounded(self, current: Current) -> Iterator[None]:
+        """One run of a contract in the surroundings of its lane, as if it had not run before."""
+        assert not self._surrounds, "a run has one lane, and so one surroundings"
+        self._surrounds, self._current = True, current
+        stack = contextlib.ExitStack()
+        try:
+            self._prepare(current, stack)
+            try:
+                yield
+            finally:
+                self._session.end(current.contract.item.nodeid)
+        finally:
+            self._surrounds = False
+            self._leave(current, stack)
+
+    def _prepare(self, current: Current, stack: contextlib.ExitStack) -> None:
+        self._look(current)
+        if current.unusable is None:
+            # Before the lane's settings are set, which are none of the environment's.
+            self.process.where()
+            try:
+                current.notes += stack.enter_context(_surroundings(current, self._settings.overrides))
+            except UsageError as error:
+                current.unusable = str(error)
+            except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
+                current.unusable = f"{type(error).__name__}: {error}"
+        current.started = current.started or time.perf_counter()
+        if current.unusable is None and self._settings.rest is None:
+            # What a child's death loses, knows who started it.
+            subject = current.subject(self.process)
+            self._session.begin(subject)
+            if self.process.worker:
+                tell_begun(current.contract.item, subject, self.process)
+
+    def _look(self, current: Current) -> None:
+        """See whether the lane can run here, and on which device."""
+        current.unusable = no_torch()
+        if current.unusable is not None:
+            return
+        self.process.take_card()
+        self._look_at_compile(current)
+        if current.contract.bare or current.refused:
+            return
+        missing = current.rung.missing if current.rung is not None else ""
+        current.unusable = missing or unavailable(current.lane)
+        current.card = "" if current.unusable else card_of(current.lane)
+
+    def _look_at_compile(self, current: Current) -> None:
+        """What stands in the place of torch.compile compiles no lane; for other tests it is their project's."""
+        from pytest_compilecontract.measure.probes.availability import replaced_compile
+        from pytest_compilecontract.measure.probes.source import Paths
+
+        if current.lane.reference or not (found := replaced_compile(Paths(self._settings.root))):
+            return
+        if current.contract.bare:
+            current.notes = (f"torch.compile has been replaced by {found}",)
+        else:
+            current.refused = f"torch.compile has been replaced by {found}: a lane is compiled by torch's own"
+
+    def _leave(self, current: Current, stack: contextlib.ExitStack) -> None:
+        if not current.lost:
+            stack.close()
+            return
+        if self.process.worker:
+            leave_worker()
+        self.process.lost = True
+        # What is on the device cannot be put back; all else is as it was.
+        with contextlib.suppress(Exception):
+            stack.close()
+
+
+class Turn:
+    """A contract that a strategy runs, till the next test. What pytest keeps of the item is as before in each run."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        contract: Contract,
+        nextitem: pytest.Item | None,
+    ) -> None:
+        self.contract = contract
+        self._runs = runs
+        self._nextitem = nextitem
+        item = contract.item
+        self._before = len(item._report_sections), len(item.user_properties)
+        self._torn_down = False
+
+    @property
+    def process(self) -> Process:
+        return self._runs.process
+
+    def run_once(
+        self,
+        lane: Lane,
+        *,
+        rung: Rung | None = None,
+        steps: Sequence[Step] = (),
+        after: Run | None = None,
+        last: bool = False,
+    ) -> Run:
+        """Run the contract in this lane, `after` its repeat before; the `last` of all tears down for the next test.
+
+        Else it is torn down as far as the item's parent, so that wider fixtures are those of all runs.
+        """
+        item = self.contract.item
+        self.forget()
+        current = Current(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps))
+        if after is not None:
+            assert after.current.own is not None
+            current.earlier = (*after.current.earlier, after.current.own)
+            current.started = after.current.started
+        self._torn_down = last
+        with self._runs.surrounded(current):
+            reports = runtestprotocol(item, log=False, nextitem=self._nextitem if last else item.parent)  # type: ignore[arg-type]
+        skipped = next((each for each in reports if each.skipped), None)
+        return Run(reports=tuple(reports), current=current, skipped=None if skipped is None else _why_skipped(skipped))
+
+    def conclude(self, run: Run, **changes: Any) -> None:
+        """Have what is reported of the test from now on be of this run."""
+        self._runs.conclude(replace(run.current, **changes))
+
+    def forget(self) -> None:
+        """Forget what a run has left in the item: its output, its properties, and the instance of its class."""
+        item, (sections, properties) = self.contract.item, self._before
+        del item._report_sections[sections:]
+        del item.user_properties[properties:]
+        # pytest gives each test an instance of its own, and a repeat is to find no more than a first run does.
+        if isinstance(item.parent, pytest.Class) and isinstance(item, pytest.Function) and "_instance" in vars(item):
+            item.obj = None
+            del vars(item)["_instance"]
+
+    def output(self) -> tuple[list[Any], list[Any]]:
+        """What the last run has left in the item."""
+        item, (sections, properties) = self.contract.item, self._before
+        return item._report_sections[sections:], item.user_properties[properties:]
+
+    def tear_down_the_rest(self) -> list[pytest.TestReport]:
+        """Tear down what the next test does not share. A report if that fails."""
+        if self._torn_down:
+            return []
+        item, nextitem = self.contract.item, self._nextitem
+        call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
+        return [item.ihook.pytest_runtest_makereport(item=item, call=call)] if call.excinfo is not None else []
+
+
+class Once:
+    """Surrounds the runs of contracts that no strategy takes, however often another plugin reruns them."""
+
+    def __init__(self, runs: Runs, strategies: Sequence[Strategy]) -> None:
+        self._runs = runs
         self._strategies = strategies
-        hooks.runs_once = lambda item, contract: self._of(item, contract) is None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        contract = contract_of(item)
+        if contract is None or self._runs.process.lost or _strategy(self._strategies, contract) is not None:
+            return (yield)
+        with self._runs.surrounded(Current(contract=contract, lane=contract.lane)):
+            return (yield)
+
+
+class Often:
+    """Runs contracts more than once: the first strategy that takes one runs it."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        strategies: Sequence[Strategy],
+    ) -> None:
+        self._runs = runs
+        self._strategies = strategies
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        contract = self._hooks.contract_of(item)
-        strategy = self._of(item, contract) if contract is not None and not self._hooks.lost else None
-        if contract is None or strategy is None:
+        contract = contract_of(item)
+        strategy = _strategy(self._strategies, contract) if contract is not None else None
+        if contract is None or strategy is None or self._runs.process.lost:
             return None
-        return as_one_test(item, lambda: strategy.reports(item, contract, nextitem))
+        turn = Turn(self._runs, contract, nextitem)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in [*strategy.reports(turn), *turn.tear_down_the_rest()]:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
 
-    def _of(self, item: pytest.Item, contract: Contract) -> Strategy | None:
-        return next((each for each in self._strategies if each.takes(item, contract)), None)
+
+def _strategy(strategies: Sequence[Strategy], contract: Contract) -> Strategy | None:
+    return next((each for each in strategies if each.takes(contract)), None)
+
+
+def _why_skipped(report: pytest.TestReport) -> str:
+    """The reason of a skip, without pytest's place and word for it."""
+    said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return said.removeprefix("Skipped: ").removeprefix(CANNOT_RUN.format(FRONTIER))
+
+
+@contextlib.contextmanager
+def _surroundings(current: Current, overrides: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+    from pytest_compilecontract.measure.isolation import isolated
+    from pytest_compilecontract.measure.probes.canary import canary
+    from pytest_compilecontract.measure.probes.trace import quiet
+
+    with isolated(None if current.contract.bare else current.lane, overrides) as replaced:
+        if not current.lane.reference:
+            # Before the test can be in its way: what it finds later, it remembers from here.
+            with quiet():
+                canary()
+        yield replaced

@@ -18,7 +18,7 @@ from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.isolation import isolated
 from pytest_compilecontract.measure.probes.trace import quiet
 from pytest_compilecontract.measure.runner import BrokenLane
-from pytest_compilecontract.plugin.session import Subject, judged
+from pytest_compilecontract.plugin.judged import Subject, judged
 
 ROOT = Path(__file__).parent
 

@@ -1,0 +1,185 @@
+"""Collecting: which tests are contracts, in which lanes, and what is wrong with them, said once for all of them."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.baselines.gone import Collected, collected_from
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.ladder import NAME as FRONTIER
+from pytest_compilecontract.facts.ladder import rung
+from pytest_compilecontract.facts.lanes import Lane, chosen, narrowed
+from pytest_compilecontract.facts.limits import Limits, limits_from
+
+from .item import BODY, CONTRACT, FIXTURE, Contract, contract_of, refuse_name, test_of
+from .settings import Settings
+
+# Where a worker of pytest-xdist leaves what is wrong with the markers, for the controller to say.
+PROBLEMS = "compile_contract_problems"
+# Limits that only a comparison with eager, or a lane, gives a meaning.
+NEED_FIXTURE = (
+    "numerics",
+    "rtol",
+    "atol",
+    "check_grads",
+    "check_state_dict",
+    "lanes",
+    "frontier",
+    "min_frontier",
+    "capture_targets",
+    "keeps_outputs",
+    "cudagraphs",
+    "max_kernels",
+    "max_kernels_ratio",
+    "max_host_syncs",
+    "max_memory_ratio",
+    "max_memory_growth",
+    "min_speedup",
+)
+
+
+class Collecting:
+    """The part of the plugin that finds contracts. `collected` are all tests, `deselected` says if some went."""
+
+    def __init__(self, settings: Settings, worker: str) -> None:
+        self._settings = settings
+        self._worker = worker
+        self.collected: Collected | None = None
+        self.deselected = False
+
+    # First, so that the lane is the first of a test's parameters.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if FIXTURE not in metafunc.fixturenames:
+            return
+        try:
+            limits = limits_of(metafunc.definition)
+        except UsageError:
+            limits = Limits()  # said once all tests are collected
+        lanes, marks = self._lanes(limits)
+        names = [lane if isinstance(lane, str) else lane.name for lane in lanes]
+        metafunc.parametrize(FIXTURE, [pytest.param(name, marks=marks) for name in names], ids=names, indirect=True)
+
+    def _lanes(self, limits: Limits) -> tuple[list[Lane | str], list[pytest.MarkDecorator]]:
+        """The lanes that a test runs in, and the marks of those that are skipped."""
+        if limits.frontier is not None:
+            reason = "--contract-lanes leaves ladders out"
+            return [FRONTIER], [pytest.mark.skip(reason=reason)] if self._settings.asked_for_lanes else []
+        if lanes := narrowed(self._settings.lanes, limits.lanes):
+            return [*lanes], []
+        skip = pytest.mark.skip(reason=f"not among the lanes chosen ({names_of(self._settings.lanes)})")
+        return [name for name in limits.lanes or () if name in self._settings.known], [skip]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        problems = dict.fromkeys(self._problems(items))
+        problems.update(dict.fromkeys(self._named_alike(items)))
+        if not problems:
+            contracts = [found.name for item in items if (found := contract_of(item)) is not None]
+            self.collected = collected_from(
+                [*contracts, *(item.nodeid for item in items)],
+                config.args,
+                root=config.rootpath,
+                invocation=config.invocation_params.dir,
+            )
+            return
+        message = "\n".join(problems)
+        if not self._worker:
+            raise pytest.UsageError(message)
+        # pytest-xdist would lose a worker's exception, and trip over the tests that the worker did not run.
+        config.workeroutput[PROBLEMS] = message  # type: ignore[attr-defined]
+        items.clear()
+
+    def pytest_deselected(self) -> None:
+        self.deselected = True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        if message := getattr(node, "workeroutput", {}).get(PROBLEMS):
+            raise pytest.UsageError(message)
+
+    def _problems(self, items: list[pytest.Item]) -> Iterator[str]:
+        """What is wrong with each test; those that are contracts are known as such from here on."""
+        for item in items:
+            try:
+                if (contract := contract_from(item, self._settings)) is not None:
+                    item.stash[CONTRACT] = contract
+                if contract is not None or self._settings.observe:
+                    refuse_name(item)
+            except UsageError as error:
+                yield str(error)
+
+    def _named_alike(self, items: list[pytest.Item]) -> Iterator[str]:
+        """Tests with one name between them: what one of them shows would hide what the other does."""
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            if contract_of(item) is None and not (self._settings.observe and isinstance(item, pytest.Function)):
+                continue
+            other = first.setdefault(item.nodeid, item)
+            if other is not item:
+                where = f"in {other.path} and in {item.path}" if other.path != item.path else f"twice in {item.path}"
+                yield (
+                    f"{test_of(item)}: two tests have this name ({where}): pytest names a file outside of its root "
+                    "folder by less than its path; give --rootdir a folder that has both, or rename one"
+                )
+
+
+def contract_from(item: pytest.Item, settings: Settings) -> Contract | None:
+    """The contract that a test is, if it is one.
+
+    Raises:
+        UsageError: its markers say what cannot be.
+    """
+    if FIXTURE not in getattr(item, "fixturenames", ()):
+        return _bare(item) if item.get_closest_marker("compile_contract") is not None else None
+    limits = limits_of(item)
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    try:
+        if limits.lanes is not None:
+            chosen(limits.lanes, settings.known)
+        if FIXTURE not in parameters:
+            raise UsageError(f"{FIXTURE} needs a test function that pytest can run once a lane")
+        ladder = limits.frontier
+        lane = settings.known[parameters[FIXTURE]] if ladder is None else rung(ladder, settings.known).lane
+    except UsageError as error:
+        raise UsageError(f"{test_of(item)}: {error}") from error
+    return Contract(item=item, limits=limits, lane=lane, bare=False)
+
+
+def _bare(item: pytest.Item) -> Contract:
+    """The contract of a test that compiles by itself."""
+    limits = limits_of(item)
+    own = {name for mark in item.own_markers if mark.name == "compile_contract" for name in mark.kwargs}
+    if given := [name for name in NEED_FIXTURE if name in own]:
+        raise UsageError(f"{test_of(item)}: {given[0]} needs the {FIXTURE} fixture (the test compiles by itself)")
+    # A unittest.TestCase has no other place for a marker than its class.
+    own_class = isinstance(item.parent, pytest.Class) and issubclass(item.parent.obj, unittest.TestCase)
+    nodes = (item, item.parent) if own_class and item.parent else (item,)
+    inherited = not any(mark.name == "compile_contract" for node in nodes for mark in node.own_markers)
+    # A ladder of a class or module is for those of its tests that lanes can run.
+    limits = replace(limits, frontier=None, min_frontier=None)
+    return Contract(item=item, limits=limits, lane=BODY, bare=True, inherited=inherited)
+
+
+def limits_of(node: pytest.Item) -> Limits:
+    """The limits of a test, by its markers and those of what it is in.
+
+    Raises:
+        UsageError: a marker says what is no limit.
+    """
+    marks = list(node.iter_markers_with_node("compile_contract"))[::-1]
+    for _, mark in marks:
+        if mark.args:
+            raise UsageError(f"{test_of(node)}: compile_contract takes keywords only, got {mark.args[0]!r}")
+    return limits_from(
+        [("" if where is node else where.name, mark.kwargs) for where, mark in marks], test=test_of(node)
+    )
+
+
+def names_of(lanes: tuple[Lane, ...]) -> str:
+    return ", ".join(lane.name for lane in lanes)

@@ -1,0 +1,136 @@
+"""Finishing: what a session comes to once all tests have run: its receipt, its baselines, what the terminal shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_compilecontract.baselines.gone import gone
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import plain, printed
+from pytest_compilecontract.facts.receipt import environment_key
+from pytest_compilecontract.report.baselines import baseline_lines, record_lines
+from pytest_compilecontract.report.gone import gone_lines
+from pytest_compilecontract.report.terminal import Line, headline, summary_lines
+
+from .collect import Collecting
+from .history import History, Summary
+from .session import UNKNOWN, Session
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.baselines.store import Recorded
+
+
+class Finishing:
+    """The part of the plugin that writes and tells what was measured; it is the controller's alone."""
+
+    def __init__(self, session: Session, history: History, collecting: Collecting, worker: str) -> None:
+        self._session = session
+        self._settings = session.settings
+        self._history = history
+        self._collecting = collecting
+        self._worker = worker
+        self._held: Summary | None = None
+        self._recorded: Recorded | None = None
+        self._gone: tuple[str, ...] = ()
+        self._problem = ""
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._worker or self._settings.rest is not None:
+            return
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            self._session.cut_off = "it was interrupted"
+        elif session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            self._session.cut_off = "pytest failed by itself"
+        self._problem = "\n".join(filter(None, (self._write(), self._nothing_measured())))
+        if self._problem and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write(self) -> str:
+        """Write what there is to write; what is wrong with it, a line each."""
+        try:
+            self._session.write_report()
+            return self._hold_to_history()
+        except ReceiptError as error:
+            return str(error)
+
+    def _nothing_measured(self) -> str:
+        why = "" if self._settings.allow_unmeasured else self._session.nothing_measured()
+        return f"{why} (--contract-allow-unmeasured if that is right)" if why else ""
+
+    def _hold_to_history(self) -> str:
+        entries, environments = self._session.entries.values(), self._session.environments
+        # Before recording, which would make this run its own baseline.
+        self._held = self._history.summary(entries, environments, self._session.defaults)
+        if not self._settings.rank:
+            self._recorded = self._history.record(entries, environments, self._session.defaults)
+        self._gone = self._find_gone()
+        problems = [plain(line) for line in self._history.rotten(self._held)]
+        compared = any(each.lane.compared for each in self._held.held)
+        if self._settings.asked_for_baselines and self._settings.record is None and not compared:
+            problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
+        return "\n".join(problems)
+
+    def _find_gone(self) -> tuple[str, ...]:
+        """Contracts that the baselines have and the project has no more; removed by a recording of all there is."""
+        collected = self._collecting.collected
+        if collected is None:
+            return ()
+        baselines, root = self._history.baselines, self._settings.root
+        keys = {environment_key(each) for name, each in self._session.environments.items() if name != UNKNOWN}
+        found = {key: gone(baselines, key, collected, root) for key in sorted(keys)}
+        if self._trims:
+            for key, contracts in found.items():
+                baselines.remove(key, contracts)
+        return tuple(dict.fromkeys(contract for contracts in found.values() for contract in contracts))
+
+    @property
+    def _trims(self) -> bool:
+        """Whether this run recorded everything: no part of the tests, no part of the lanes."""
+        whole = self._settings.record == "all" and not self._settings.rank
+        return whole and not self._collecting.deselected and not self._settings.asked_for_lanes
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        rows = self._history.marked(self._session.rows(), self._held)
+        terminalreporter.write_sep("=", headline(rows, self._session.torch_versions()))
+        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
+        lines = (*summary_lines(rows, terminalreporter.verbosity), *self._history_lines(), *told)
+        for text, markup in (*lines, *self._surroundings(), *self._closing()):
+            terminalreporter.write_line(printed(text), **markup)
+
+    def _history_lines(self) -> list[Line]:
+        if self._recorded is not None:
+            return record_lines(self._recorded, str(self._settings.baselines))
+        if self._held is None or not self._settings.baselines.is_dir():
+            return []
+        held = self._held.held
+        lanes = [(each.found, each.lane) for each in held]
+        mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
+        return baseline_lines(lanes, len(self._held.new), self._held.known, mode)
+
+    def _surroundings(self) -> list[Line]:
+        """In what this run is not as others are."""
+        lines: list[Line] = []
+        if overrides := self._settings.overrides:
+            said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
+            lines.append((f"not as users have it, so held to no baseline: {said}", {"yellow": True}))
+        if self._settings.repeat > 1 and self._session.entries:
+            climbed = any(entry.frontier is not None for entry in self._session.entries.values())
+            once = ", each ladder climbed once" if climbed else ""
+            lines.append((f"each lane was measured {self._settings.repeat} times{once}", {}))
+        lines += [(f"not as around the test: {note}", {"yellow": True}) for note in self._session.notes]
+        if self._settings.rank and (self._settings.report is not None or self._settings.record is not None):
+            ranks = ["what this process measured goes to a folder of its own"] if self._settings.report else []
+            ranks += ["the baselines are those of rank 0, which records them"] if self._settings.record else []
+            lines.append((f"RANK={self._settings.rank}: {'; '.join(ranks)}", {}))
+        return lines
+
+    def _closing(self) -> list[Line]:
+        if self._problem:
+            return [(f"ERROR: {self._problem}", {"red": True})]
+        if self._settings.report is None:
+            return []
+        nothing = " (nothing was measured: one that was there before is left as it was)"
+        kept = "" if self._session.entries else nothing
+        return [(f"receipt: {self._settings.report / 'receipt.json'}{kept}", {})]

@@ -1,0 +1,266 @@
+"""The phases of a contract's run: its lane is made before the setup, and what it measured is judged after the body."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import unittest
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.ladder import TRAIN
+
+from .item import CANNOT_RUN, FIXTURE
+from .judged import Judged, judged, over_repeats
+from .results import Results, failure_of
+from .run import Current, Runs
+from .settings import Settings
+from .timeout import ends_within, uncaptured_stderr
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.facts.measurement import Measurement
+    from pytest_compilecontract.measure.compile_lane import CompileLane
+
+
+class Phases:
+    """The part of the plugin that is in force while a contract runs."""
+
+    def __init__(self, settings: Settings, runs: Runs, results: Results) -> None:
+        self._settings = settings
+        self._runs = runs
+        self._results = results
+        # As it is while pytest is set up: later on it is a test's.
+        self._stderr = sys.stderr if settings.timeout is None else uncaptured_stderr()
+
+    # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True  # of what a fixture raises, pytest shows the fixture's lines
+        current = self._runs.of(item)
+        if current is None:
+            return (yield)
+        if current.unusable is not None:
+            pytest.skip(CANNOT_RUN.format(current.lane.name) + current.unusable)
+        if current.refused:
+            pytest.fail(current.refused, pytrace=False)
+        if not current.contract.bare:
+            current.compile_lane = self._compile_lane(current)
+        from pytest_compilecontract.measure.probes.trace import quiet
+
+        with quiet(), _said_in_one_line():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
+        with _said_in_one_line():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        current = self._runs.of(item)
+        if current is None:
+            return (yield)
+        # A plugin that reruns what failed does so in the same surroundings.
+        current.running, current.failed_within, current.cut_short = True, False, ""
+        # A process that loses its device could not say any more where it ran.
+        self._runs.process.where()
+        try:
+            with self._observed(current), ends_within(self._settings.timeout, self._hangs, self._stderr):
+                result = yield
+        except BaseException as error:
+            current.running = False
+            failure = self._after_raising(current, error)
+            if failure is error:
+                raise
+            if failure is None:
+                return None
+            raise failure from None
+        current.running = False
+        if (outcome := unittest_outcome(item)) is not None:
+            self._after_unittest(current, outcome)
+            return result
+        if (failure := self._judge_whole(current)) is not None:
+            raise failure
+        return result
+
+    def lane_of(self, item: pytest.Item) -> CompileLane:
+        """The lane that the fixture gives to a test."""
+        current = self._runs.of(item)
+        if current is None or current.compile_lane is None:
+            pytest.fail(f"{FIXTURE} runs a test once a lane: ask for it as an argument of the test", pytrace=False)
+        return current.compile_lane
+
+    def _compile_lane(self, current: Current) -> CompileLane:
+        from pytest_compilecontract.measure.compile_lane import CompileLane
+
+        climbs = current.rung is not None and TRAIN in current.contract.ladder
+        made = CompileLane(
+            current.lane,
+            current.contract.limits,
+            self._settings.root,
+            timed=self._settings.timed,
+            trains=current.rung.trains if current.rung is not None and climbs else None,
+        )
+        made.open = False  # until the body of the test
+        return made
+
+    @contextlib.contextmanager
+    def _observed(self, current: Current) -> Iterator[None]:
+        from pytest_compilecontract.measure.compile_lane import observing
+        from pytest_compilecontract.measure.probes.source import Paths
+        from pytest_compilecontract.measure.probes.trace import quiet
+
+        with quiet():
+            if current.compile_lane is not None:
+                current.compile_lane.open = True
+                try:
+                    with current.compile_lane.body():
+                        yield
+                finally:
+                    current.compile_lane.open = False
+                return
+            with observing(Paths(self._settings.root)) as current.seen:
+                yield
+
+    def _hangs(self, frame: FrameType | None) -> NoReturn:
+        """End a test that has run too long, where it is now."""
+        from pytest_compilecontract.measure.probes.source import Paths
+
+        paths, at = Paths(self._settings.root), ""
+        while frame is not None and not at:
+            if paths.is_users(frame.f_code.co_filename):
+                at = f", at {paths.location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)}"
+            frame = frame.f_back
+        pytest.fail(f"no end after {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
+
+    # after the body
+
+    def _after_raising(self, current: Current, error: BaseException) -> BaseException | None:
+        """What pytest is to hear of a body that raised: that, another failure, or nothing."""
+        from pytest_compilecontract.measure.probes.device import lost
+        from pytest_compilecontract.measure.runner import BrokenLane, DeviceLost
+
+        if isinstance(error, BrokenLane):
+            current.lost = isinstance(error, DeviceLost)
+            return self._judge_whole(current, cause=error.__cause__)
+        if isinstance(error, UsageError):
+            return pytest.fail.Exception(str(error), pytrace=False)
+        if isinstance(error, (pytest.skip.Exception, unittest.SkipTest)):
+            if not self._failed_before_skipping(current, error):
+                return error
+            return None if current.rung is not None else self._failure(current)
+        if not isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            # SystemExit too: pytest makes a failure of it, and goes on.
+            current.lost = bool(lost(error))
+            self._judge_what_there_is(current, error)
+        return error
+
+    def _after_unittest(self, current: Current, outcome: BaseException) -> None:
+        """Judge a unittest.TestCase method that ended before its end: pytest reports what ended it."""
+        if not isinstance(outcome, pytest.skip.Exception):
+            self._judge_what_there_is(current, outcome)
+        elif self._failed_before_skipping(current, outcome):
+            _forget_skips(current.contract.item)
+            raise self._failure(current)
+
+    def _judge_whole(self, current: Current, *, cause: BaseException | None = None) -> BaseException | None:
+        """Judge a body that went through, or ended in a lane that raised; what pytest is to hear, if it failed."""
+        run = self._judged(current)
+        if current.rung is not None:
+            current.judged = run
+            return None
+        if run is not None:
+            # A plugin that reruns what failed asks for no band: its last run stands alone.
+            current.own, current.judged, current.whole = run, over_repeats([*current.earlier, run]), True
+        current.drifted = self._results.drift(current.judged)
+        if not current.failed:
+            return None
+        # `--pdb` stops where the traceback ends: for a lane that raised, at the line that did.
+        return self._failure(current).with_traceback(cause.__traceback__ if cause is not None else None)
+
+    def _failure(self, current: Current) -> BaseException:
+        said = [failure_of(current)] if current.judged is not None and current.judged.failed else []
+        return pytest.fail.Exception("\n".join([*said, *filter(None, [current.drifted])]), pytrace=False)
+
+    def _judged(self, current: Current) -> Judged | None:
+        """What this run measured, judged by itself; None where there is nothing to hold."""
+        import torch
+
+        if current.contract.inherited and current.number == 1 and _nothing_compiled(current):
+            return None
+        measured = _measured(current)
+        if current.cut_short:
+            measured = tuple(replace(each, cut_short=current.cut_short) for each in measured)
+        return judged(
+            current.subject(self._runs.process),
+            measurements=measured,
+            seconds=time.perf_counter() - current.started,
+            torch_version=torch.__version__,
+        )
+
+    def _failed_before_skipping(self, current: Current, skipped: BaseException) -> bool:
+        """Judge a test that skips itself; what does not fail by what it had measured is not judged at all."""
+        if current.earlier:
+            current.judged = over_repeats(current.earlier, f"repeat {current.number} was skipped: {skipped}")
+        else:
+            self._judge_what_there_is(current, skipped)
+        if current.judged is not None and current.judged.failed:
+            return True
+        current.judged = None
+        return False
+
+    def _judge_what_there_is(self, current: Current, ended: BaseException) -> None:
+        """Judge what a test that ended by itself had measured, beside its own reason; not if it compiled nothing."""
+        current.cut_short = _said_at_the_end(ended)
+        if _nothing_compiled(current):
+            return
+        current.judged = self._judged(current)
+        if current.judged is not None and current.judged.failed:
+            current.contract.item.add_report_section("call", "compile contract", failure_of(current))
+
+
+def unittest_outcome(item: pytest.Item) -> BaseException | None:
+    """What ended a unittest.TestCase method. It is not raised: pytest reports it in place of what its hooks raise."""
+    kept = getattr(item, "_excinfo", None)
+    return kept[0].value if kept else None
+
+
+def _forget_skips(item: pytest.Item) -> None:
+    """Let pytest report what its hooks raise: it takes the first outcome of a unittest.TestCase method instead."""
+    kept = vars(item)["_excinfo"]
+    kept[:] = [each for each in kept if not isinstance(each.value, pytest.skip.Exception)]
+
+
+def _said_at_the_end(error: BaseException) -> str:
+    """What ended a test before its end, in one line."""
+    said = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _measured(current: Current) -> tuple[Measurement, ...]:
+    if current.compile_lane is not None:
+        return tuple(current.compile_lane.measurements)
+    return (current.seen.measurement,) if current.seen is not None else ()
+
+
+def _nothing_compiled(current: Current) -> bool:
+    return not any(
+        each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in _measured(current)
+    )
+
+
+@contextlib.contextmanager
+def _said_in_one_line() -> Iterator[None]:
+    """What a fixture asks of the lane in vain fails it without a traceback."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except UsageError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -1,0 +1,105 @@
+"""This process of a session: its worker's name, the environment that it measures in, and whether it has its device."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_compilecontract.facts.lanes import Lane
+
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.facts.receipt import Environment
+
+OLDEST_TORCH = (2, 11)
+
+
+class Process:
+    """Where contracts run: a worker of pytest-xdist by its name, or the only process. `lost` is its CUDA device."""
+
+    def __init__(self, settings: Settings, worker: str) -> None:
+        self.worker = worker
+        self.lost = False
+        self._settings = settings
+        # The variables of the environment as they are before the first test.
+        self._variables: dict[str, str] = {}
+        self._place: tuple[str, Environment] | None = None
+
+    def pytest_collection_finish(self) -> None:
+        self._variables = dict(os.environ)
+
+    def where(self) -> tuple[str, Environment]:
+        """The environment of this process, and the key that entries know it by."""
+        if self._place is None:
+            from pytest_compilecontract.facts.receipt import fingerprint
+            from pytest_compilecontract.measure.environment import with_overrides
+
+            # A body may be running, and have variables of its own.
+            environment = _environment(self._settings.root, self._variables or os.environ)
+            environment = with_overrides(environment, self._settings.overrides)
+            self._place = fingerprint(environment), environment
+        return self._place
+
+    def take_card(self) -> None:
+        """Have this process on a CUDA device of its own, where workers share some."""
+        _take_card(self.worker)
+
+
+def worker_of(config: pytest.Config) -> str:
+    """pytest-xdist's name for this process; empty in the controller, and where there are no workers."""
+    return str(getattr(config, "workerinput", {}).get("workerid", ""))
+
+
+@functools.cache
+def no_torch() -> str | None:
+    """Why nothing can be measured in this process, or None."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch's is missing
+        return f"torch cannot be imported ({str(error).splitlines()[0]})"
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if release < OLDEST_TORCH:
+        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}, the oldest supported"
+    return None
+
+
+def torch_defaults() -> dict[str, str]:
+    """torch's own defaults of its settings, by their full names."""
+    from pytest_compilecontract.measure.environment import torch_defaults as defaults
+
+    return defaults()
+
+
+@functools.cache
+def card_of(lane: Lane) -> str:
+    """The CUDA device of a lane, by index and uuid; empty without one."""
+    from pytest_compilecontract.measure.probes.availability import device_of
+    from pytest_compilecontract.measure.probes.device import card
+
+    return card(device_of(lane))
+
+
+def unavailable(lane: Lane) -> str | None:
+    """Why a lane cannot run here, or None."""
+    from pytest_compilecontract.measure.probes.availability import unavailable as reason
+
+    return reason(lane)
+
+
+@functools.cache
+def _take_card(worker: str) -> None:
+    from pytest_compilecontract.measure.probes.device import take_card
+
+    take_card(worker)
+
+
+def _environment(root: Path, variables: Mapping[str, str]) -> Environment:
+    from pytest_compilecontract.measure.environment import current_environment
+
+    return current_environment(root, variables)

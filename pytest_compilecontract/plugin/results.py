@@ -1,0 +1,181 @@
+"""Results: what the reports of a contract's test say, and the entry that they carry from worker to controller."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.baselines.kept import refusal
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import as_tests, typed
+from pytest_compilecontract.facts.ladder import Step, completed
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
+from pytest_compilecontract.report.baselines import drift_text
+from pytest_compilecontract.report.terminal import failure_text
+
+from .history import History
+from .item import CANNOT_RUN
+from .judged import Judged, failed, unmeasured
+from .process import Process, torch_defaults
+from .run import Current, Runs
+from .settings import DEFAULT_LANES, Settings, set_options
+from .workers import ENTRY, LOST
+
+SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
+SUBTEST_FAILED = "the test failed in call: a subtest failed"
+
+
+class Results:
+    """The part of the plugin that sends what was measured, with pytest's own reports."""
+
+    def __init__(self, settings: Settings, history: History, runs: Runs) -> None:
+        self._settings = settings
+        self._runs = runs
+        self._process: Process = runs.process
+        self.history = history
+        self._told_defaults = False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        report: pytest.TestReport = yield
+        current = self._runs.of(item)
+        if current is None or (call.when != "call" and report.outcome == "passed"):
+            return report
+        if call.excinfo is not None and report.failed and current.raised is None:
+            current.raised = call.excinfo.value
+        if current.running:
+            # A subtest of a test that is still running.
+            current.failed_within |= report.failed
+            return report
+        if (entry := self._entry(current, call, report)) is not None:
+            self.attach(report, entry, current)
+        if current.lost:
+            vars(report)[LOST] = True
+        return report
+
+    def attach(
+        self, report: pytest.TestReport, entry: Entry, current: Current | None = None, *, unusable: bool = False
+    ) -> None:
+        """Send an entry with a report: pytest and pytest-xdist carry its own attributes from worker to controller.
+
+        `unusable`: it was to be measured here, and cannot be.
+        """
+        _, environment = self._process.where()
+        kept: dict[str, Any] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        if current is not None and current.notes and entry.verdict != "unmeasured":
+            kept["notes"] = list(current.notes)
+        if entry.verdict == "unmeasured" and (unusable or (current is not None and current.unusable is not None)):
+            kept["unusable"] = entry.reason
+        # A table of some size, so once for each process.
+        vars(report)[ENTRY] = kept if self._told_defaults else {**kept, "defaults": torch_defaults()}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, ENTRY, None) is not None:
+            self._told_defaults = True
+
+    def drift(self, found: Judged | None) -> str:
+        """What to say if the lane is not what its baseline says; empty where it is."""
+        if found is None or found.entry.verdict == "broken":
+            return ""
+        try:
+            held = self.history.hold(found.entry, self._process.where()[1], torch_defaults())
+        except ReceiptError as error:
+            return f"the baseline of this lane: {error}"
+        if held is None or not held.failed or self.history.is_recorded(found.entry, held):
+            return ""
+        return drift_text(held.lane, held.found, held.record, refusal(found.entry))
+
+    def _entry(self, current: Current, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
+        contract = current.contract
+        if contract.inherited and current.judged is None:
+            return None
+        if call.when == "teardown" and call.excinfo is not None and isinstance(call.excinfo.value, SKIPS):
+            return None  # what the test has shown stays
+        if contract.ladder:
+            return self._entry_of_rung(current, call)
+        if not contract.bare and contract.lane not in self._settings.lanes:
+            # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
+            return None
+        entry = current.judged.entry if current.judged is not None else None
+        if current.failed:
+            return entry
+        subject = current.subject(self._process)
+        if call.excinfo is None:
+            # What pytest or a plugin makes of a test that went through: XPASS(strict), a subtest that failed.
+            went_through = not (report.failed or current.failed_within)
+            return (
+                entry
+                if went_through
+                else failed(subject, failure_without_exception(report, current.failed_within), entry)
+            )
+        if isinstance(call.excinfo.value, SKIPS):
+            expected = isinstance(call.excinfo.value, pytest.xfail.Exception) and not str(call.excinfo.value)
+            said = "expected to fail" if expected else said_by(call.excinfo)
+            return unmeasured(subject, said.removeprefix(CANNOT_RUN.format(current.lane.name)))
+        reason = own_failure(call) + (f" (in repeat {current.number})" if self._settings.repeat > 1 else "")
+        return failed(subject, reason, entry)
+
+    def _entry_of_rung(self, current: Current, call: pytest.CallInfo[None]) -> Entry | None:
+        """The entry of a ladder that its own test ended; a rung that went through is no entry of its own."""
+        if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+            return None
+        steps, measured, reason = current.steps, None, own_failure(call)
+        if current.rung is not None:
+            steps = (*steps, Step(name=current.rung.name, verdict="failed", reason=reason))
+        elif current.judged is not None:
+            # The walk is over, and what it shared with other tests failed after it.
+            measured = current.judged.entry
+        # In the lane that the whole ladder comes to, whichever of its rungs ran last.
+        climber = replace(current.subject(self._process), lane=current.contract.lane)
+        return replace(failed(climber, reason, measured), frontier=completed(steps, current.contract.ladder))
+
+
+def add_to_reason(reports: list[pytest.TestReport], said: list[str]) -> None:
+    """Say more of why a lane failed: in its report, and in the entry that goes with it."""
+    report = next(report for report in reports if report.failed)
+    report.longrepr = "\n".join([str(report.longrepr), *said])
+    if (kept := vars(report).get(ENTRY)) is not None:
+        entry = kept["entry"]
+        reason = "; ".join(filter(None, (entry.get("reason", ""), said[0])))
+        vars(report)[ENTRY] = {**kept, "entry": {**entry, "reason": reason}}
+
+
+def failure_of(current: Current) -> str:
+    """Why a contract does not keep its limits, and the command that runs this lane of it again."""
+    assert current.judged is not None
+    entry, contract = current.judged.entry, current.contract
+    own = contract.bare or bool(contract.ladder)
+    lane = "" if own or current.lane.name in DEFAULT_LANES else f" --contract-lanes={current.lane.name}"
+    repeats = max(entry.repeats, current.number)
+    repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
+    given = set_options(contract.item.config.getoption("--contract-set") or ())
+    return failure_text(
+        entry.contract,
+        entry.lane,
+        entry.violations,
+        current.judged.doubts,
+        f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}",
+        unsteady=current.judged.unsteady,
+    )
+
+
+def failure_without_exception(report: pytest.TestReport, subtest: bool) -> str:
+    """What a test that raised nothing failed by, in one line."""
+    said = next((line.strip() for line in str(report.longrepr or "").splitlines() if line.strip()), "")
+    return SUBTEST_FAILED if subtest else f"the test failed in {report.when}: {said or 'pytest says no more'}"
+
+
+def own_failure(call: pytest.CallInfo[None]) -> str:
+    """What a test that failed by itself failed by, in one line."""
+    assert call.excinfo is not None
+    return f"the test failed in {call.when}: {call.excinfo.typename}: {said_by(call.excinfo)}"
+
+
+def said_by(raised: pytest.ExceptionInfo[BaseException]) -> str:
+    """The first line of an exception's message, or its type's name."""
+    return next(iter(str(raised.value).splitlines()), "") or raised.typename
