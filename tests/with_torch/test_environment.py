@@ -32,7 +32,7 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from pytest_compilecontract.measure.environment import current_environment
-from pytest_compilecontract.facts.receipt import environment_to_data
+from pytest_compilecontract.files.receipt import environment_to_data
 {before}
 print(json.dumps(environment_to_data(current_environment(Path(sys.argv[1])))))
 """
