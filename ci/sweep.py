@@ -1,7 +1,7 @@
 """Run the contract suite on several torch releases, the oldest first, and write the matrix.
 
     ci/sweep 2.11.0 2.12.1 2.13.0                  each in a uv environment of its own
-    ci/sweep --record docs/sweep 2.11.0 2.15.0     keep the receipts and the matrix there
+    ci/sweep --record docs/sweep 2.11.0 2.15.0     keep the matrix there, and the receipts in docs/receipts
     ci/sweep 2.15.0 -- -k router                   what follows -- is for pytest
 
 It is `compilecontract bump` with more columns: the same environments, on one commit, of the same versions of all but
@@ -17,11 +17,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from packed import pack
+
 from pytest_compilecontract.baselines.kept import kept_entry
 from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.facts.receipt import Receipt
-from pytest_compilecontract.files.receipt import write_receipt
+from pytest_compilecontract.files.receipt import to_json
 from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.upgrade.bump import KEPT, Bench, Side, claimed
@@ -50,7 +52,7 @@ def main() -> int:
 def parsed(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="+", metavar="VERSION", help="a release of torch, as 2.13.0")
-    parser.add_argument("--record", metavar="DIR", type=Path, help="keep the receipts and the matrix in DIR")
+    parser.add_argument("--record", metavar="DIR", type=Path, help="keep the matrix in DIR, and pack the receipts")
     parser.add_argument("--keep", metavar="DIR", type=Path, default=ROOT / KEPT, help=f"(default: {KEPT})")
     return parser.parse_args(words)
 
@@ -88,7 +90,7 @@ def swept(chosen: argparse.Namespace, arguments: list[str]) -> int:
     if chosen.record:
         chosen.record.mkdir(parents=True, exist_ok=True)
         for version, receipt in zip(chosen.versions, receipts, strict=True):
-            write_receipt(chosen.record / f"torch-{version}.json", compact(receipt))
+            pack(f"{chosen.record.name}/torch-{version}.json", to_json(compact(receipt)))
         (chosen.record / "matrix.md").write_text(heading() + markdown(table), encoding="utf-8")
     return 0
 
