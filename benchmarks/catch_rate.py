@@ -34,9 +34,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "corpus")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "corpus"), str(ROOT / "ci")]
 
 from corpus import BACKENDS, CASES, EXPECTATIONS, RELEASES, TESTS, Case, Lane, lay_out, read_cases  # noqa: E402
+from packed import pack  # noqa: E402
 
 from pytest_compilecontract.compare.comparison import compare  # noqa: E402
 from pytest_compilecontract.compare.drift import LaneComparison  # noqa: E402
@@ -438,7 +439,7 @@ def what_is_wrong(bench: Bench, found: Sequence[Step]) -> list[str]:
 
 
 def record(path: Path, bench: Bench, found: Sequence[Step], text: str, noise: str) -> None:
-    """The tables in Markdown, and all that they come from beside them in JSON."""
+    """The tables in Markdown, and all that they come from packed in docs/receipts."""
     raw = {
         "created": datetime.date.today().isoformat(),
         "releases": list(bench.pythons),
@@ -458,7 +459,7 @@ def record(path: Path, bench: Bench, found: Sequence[Step], text: str, noise: st
         },
         "steps": [dataclasses.asdict(each) for each in found if each.effect or each.said != "same"],
     }
-    write(path.with_suffix(".json"), anywhere(json.dumps(raw, indent=1)) + "\n")
+    pack(path.with_suffix(".json").name, (anywhere(json.dumps(raw, indent=1)) + "\n").encode())
     where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread"
     head = f"`benchmarks/catch_rate.py` on {raw['created']}: torch {', '.join(bench.pythons)}; {where}."
     put(path, "\n\n".join(each for each in (head, text, noise) if each))
