@@ -81,13 +81,13 @@ def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: st
     for where, keywords in markers:
         at = f"{test}: {where}" if where else test
         for name, value in keywords.items():
-            if name not in _LIMITS:
+            if name not in LIMITS:
                 raise _refusal(f"{at}: unknown limit {name!r}{_meant(name)}")
-            expected, accept = _LIMITS[name]
+            kind = LIMITS[name].kind
             if name == "capture_targets" and isinstance(value, (list, tuple)):
                 value = [f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else each for each in value]
-            if not accept(value):
-                raise _refusal(f"{at}: {name}: expected {expected}, got {_shown(value)}")
+            if not kind.accepts(value):
+                raise _refusal(f"{at}: {name}: expected {kind.text}, got {_shown(value)}")
             if isinstance(value, (list, tuple)):
                 # The order of a ladder is its meaning, and a rung twice a mistake.
                 value = tuple(value) if name == "frontier" else tuple(dict.fromkeys(value))
@@ -123,11 +123,11 @@ def _contradictions(limits: Limits) -> Iterator[str]:
 
 
 def _refusal(message: str) -> UsageError:
-    return UsageError(f"{message} (known limits: {', '.join(sorted(_LIMITS))})")
+    return UsageError(f"{message} (known limits: {', '.join(sorted(LIMITS))})")
 
 
 def _meant(name: str) -> str:
-    close = difflib.get_close_matches(name, _LIMITS, n=1)
+    close = difflib.get_close_matches(name, LIMITS, n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
@@ -172,34 +172,79 @@ def _are_lanes(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
 
 
-_COUNT = (f"a whole number from 0 to {LARGEST_COUNT}", _is_count)
-_FLAG = ("True or False", _is_flag)
-_TOLERANCE = ("a finite number of at least 0", _is_tolerance)
-_FACTOR = ("a finite number above 0", _is_factor)
-_LIMITS: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "max_recompiles": _COUNT,
-    "max_graph_breaks": _COUNT,
-    "max_graphs": _COUNT,
-    "max_eager_frames": _COUNT,
-    "max_eager_ops": _COUNT,
-    "min_ops_captured": _COUNT,
-    "fullgraph": _FLAG,
-    "allow_recompile_limit": _FLAG,
-    "check_grads": _FLAG,
-    "check_state_dict": _FLAG,
-    "rtol": _TOLERANCE,
-    "atol": _TOLERANCE,
-    "numerics": ("'fp64', 'allclose', 'bitwise' or None", _is_rule),
-    "lanes": ("a list of lane names", _are_lanes),
-    "frontier": ("a list of rungs, the lowest first", _are_lanes),
-    "min_frontier": ("the name of a rung", _is_name),
-    "capture_targets": ("a list of classes, or of their names", _are_lanes),
-    "keeps_outputs": _FLAG,
-    "cudagraphs": ("'required' or 'partitioned'", _is_graphs),
-    "max_kernels": _COUNT,
-    "max_kernels_ratio": _TOLERANCE,
-    "max_host_syncs": _COUNT,
-    "max_memory_ratio": _FACTOR,
-    "max_memory_growth": _COUNT,
-    "min_speedup": _FACTOR,
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What a marker may give a limit, in words and as a check."""
+
+    text: str
+    accepts: Callable[[object], bool]
+
+
+_COUNT = Kind(text=f"a whole number from 0 to {LARGEST_COUNT}", accepts=_is_count)
+_FLAG = Kind(text="True or False", accepts=_is_flag)
+_TOLERANCE = Kind(text="a finite number of at least 0", accepts=_is_tolerance)
+_FACTOR = Kind(text="a finite number above 0", accepts=_is_factor)
+_LANES = Kind(text="a list of lane names", accepts=_are_lanes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """One limit of a contract.
+
+    `metric` is the field of a measurement that it is held against. `fixture`: only a comparison with eager, or a lane,
+    gives it a meaning. `optional`: it is not judged where the device or the lane has no such thing.
+    """
+
+    name: str
+    kind: Kind
+    metric: str = ""
+    fixture: bool = False
+    optional: bool = False
+
+
+LIMITS: dict[str, Limit] = {
+    each.name: each
+    for each in (
+        Limit(name="max_recompiles", kind=_COUNT, metric="recompiles"),
+        Limit(name="max_graph_breaks", kind=_COUNT, metric="graph_breaks"),
+        Limit(name="max_graphs", kind=_COUNT, metric="graphs"),
+        Limit(name="max_eager_frames", kind=_COUNT, metric="eager_frames"),
+        Limit(name="max_eager_ops", kind=_COUNT, metric="operators_run"),
+        Limit(name="min_ops_captured", kind=_COUNT, metric="ops_captured"),
+        Limit(name="fullgraph", kind=_FLAG),
+        Limit(name="allow_recompile_limit", kind=_FLAG, metric="limit_hits"),
+        Limit(
+            name="numerics",
+            kind=Kind(text="'fp64', 'allclose', 'bitwise' or None", accepts=_is_rule),
+            metric="numerics",
+            fixture=True,
+        ),
+        Limit(name="rtol", kind=_TOLERANCE, metric="numerics", fixture=True),
+        Limit(name="atol", kind=_TOLERANCE, metric="numerics", fixture=True),
+        Limit(name="check_grads", kind=_FLAG, metric="numerics", fixture=True),
+        Limit(name="check_state_dict", kind=_FLAG, metric="state_change", fixture=True),
+        Limit(name="lanes", kind=_LANES, fixture=True),
+        Limit(name="frontier", kind=Kind(text="a list of rungs, the lowest first", accepts=_are_lanes), fixture=True),
+        Limit(name="min_frontier", kind=Kind(text="the name of a rung", accepts=_is_name), fixture=True),
+        Limit(
+            name="capture_targets",
+            kind=Kind(text="a list of classes, or of their names", accepts=_are_lanes),
+            metric="capture_targets",
+            fixture=True,
+        ),
+        Limit(
+            name="cudagraphs",
+            kind=Kind(text="'required' or 'partitioned'", accepts=_is_graphs),
+            metric="cuda_graphs",
+            fixture=True,
+            optional=True,
+        ),
+        Limit(name="max_kernels", kind=_COUNT, metric="kernels", fixture=True, optional=True),
+        Limit(name="max_kernels_ratio", kind=_TOLERANCE, metric="kernels", fixture=True, optional=True),
+        Limit(name="max_host_syncs", kind=_COUNT, metric="host_syncs", fixture=True, optional=True),
+        Limit(name="max_memory_ratio", kind=_FACTOR, metric="memory", fixture=True, optional=True),
+        Limit(name="max_memory_growth", kind=_COUNT, metric="memory", fixture=True, optional=True),
+        Limit(name="min_speedup", kind=_FACTOR, metric="speed", fixture=True, optional=True),
+        Limit(name="keeps_outputs", kind=_FLAG, metric="overwritten", fixture=True, optional=True),
+    )
 }

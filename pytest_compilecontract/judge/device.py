@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_compilecontract.facts.limits import Limits
+from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import HostSync, Measurement, Speed, StepKernels
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
@@ -17,16 +17,16 @@ def judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
     """What only a GPU can feed. On another device these limits hold nothing: see `undecided`."""
     yield from _judge_graphs(limits, seen, unmeasurable)
     kernels, syncs, memory, speed = seen.kernels, seen.host_syncs, seen.memory, seen.speed
-    values: dict[str, tuple[str, float | None, tuple[str, ...]]] = {
-        "max_kernels": ("kernels", None if kernels is None else kernels.compiled.total, _kernel_lines(kernels)),
-        "max_kernels_ratio": ("kernels", None if kernels is None else kernels.ratio, _kernel_lines(kernels)),
-        "max_host_syncs": ("host_syncs", _sync_count(syncs), _sync_lines(syncs or ())),
-        "max_memory_ratio": ("memory", None if memory is None else memory.ratio, ()),
-        "max_memory_growth": ("memory", None if memory is None else memory.growth_bytes, ()),
-        "min_speedup": ("speed", None if speed is None else speed.speedup, ()),
+    values: dict[str, tuple[float | None, tuple[str, ...]]] = {
+        "max_kernels": (None if kernels is None else kernels.compiled.total, _kernel_lines(kernels)),
+        "max_kernels_ratio": (None if kernels is None else kernels.ratio, _kernel_lines(kernels)),
+        "max_host_syncs": (_sync_count(syncs), _sync_lines(syncs or ())),
+        "max_memory_ratio": (None if memory is None else memory.ratio, ()),
+        "max_memory_growth": (None if memory is None else memory.growth_bytes, ()),
+        "min_speedup": (None if speed is None else speed.speedup, ()),
     }
-    for limit, (metric, value, details) in values.items():
-        given = getattr(limits, limit)
+    for limit, (value, details) in values.items():
+        given, metric = getattr(limits, limit), LIMITS[limit].metric
         bound = 0 if limit == "max_memory_growth" and given is None else given
         if bound is None or (value is None and (given is None or means_nothing(seen, metric))):
             continue
@@ -75,20 +75,10 @@ def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Itera
 
 def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
     """What the verdict says nothing of: limits about a GPU, where there is none, and what other processes did."""
-    asked = {
-        "cudagraphs": "cuda_graphs",
-        "max_kernels": "kernels",
-        "max_kernels_ratio": "kernels",
-        "max_host_syncs": "host_syncs",
-        "max_memory_ratio": "memory",
-        "max_memory_growth": "memory",
-        "min_speedup": "speed",
-        "keeps_outputs": "overwritten",
-    }
     unjudged = (
-        f"{limit} is not judged: {seen.unmeasured[metric]}"
-        for limit, metric in asked.items()
-        if getattr(limits, limit) is not None and means_nothing(seen, metric)
+        f"{limit.name} is not judged: {seen.unmeasured[limit.metric]}"
+        for limit in LIMITS.values()
+        if limit.optional and getattr(limits, limit.name) is not None and means_nothing(seen, limit.metric)
     )
     return (*unjudged, *((seen.elsewhere,) if seen.elsewhere else ()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_compilecontract.facts.limits import OBSERVED, Limits
+from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
@@ -44,20 +44,20 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     recompiles = recompile_lines(seen.compiled_again or ())
     eager = eager_lines(seen.eager_frames or ())
     lost = eager_lines(seen.frames_run_eager or ())
-    for limit, metric, count, details in (
-        ("max_graph_breaks", "graph_breaks", _length(seen.graph_breaks), breaks),
-        ("max_recompiles", "recompiles", _length(seen.compiled_again), recompiles),
-        ("max_graphs", "graphs", seen.graphs, breaks + recompiles),
-        ("max_eager_frames", "eager_frames", _length(seen.frames_run_eager), lost),
-        ("max_eager_ops", "operators_run", seen.eager_ops, operator_lines(seen.operators_run)),
-        ("min_ops_captured", "ops_captured", seen.ops_captured, eager + breaks or nothing_lines(seen)),
+    for limit, count, details in (
+        ("max_graph_breaks", _length(seen.graph_breaks), breaks),
+        ("max_recompiles", _length(seen.compiled_again), recompiles),
+        ("max_graphs", seen.graphs, breaks + recompiles),
+        ("max_eager_frames", _length(seen.frames_run_eager), lost),
+        ("max_eager_ops", seen.eager_ops, operator_lines(seen.operators_run)),
+        ("min_ops_captured", seen.ops_captured, eager + breaks or nothing_lines(seen)),
     ):
         bound, label = bound_of(limits, limit)
         if bound is None:
             continue
         if count is None:
             if getattr(limits, limit) is not None:
-                yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, metric)}")
+                yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, LIMITS[limit].metric)}")
         elif count < bound if limit.startswith("min_") else count > bound:
             yield Violation(limit=label, measured=count, details=details)
     yield from _judge_limit_hits(limits, seen, unmeasurable)

@@ -14,7 +14,7 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.ladder import NAME as FRONTIER
 from pytest_compilecontract.facts.ladder import rung
 from pytest_compilecontract.facts.lanes import Lane, chosen, narrowed
-from pytest_compilecontract.facts.limits import Limits, limits_from
+from pytest_compilecontract.facts.limits import LIMITS, Limits, limits_from
 
 from .item import BODY, CONTRACT, FIXTURE, Contract, contract_of, refuse_name, test_of
 from .settings import Settings
@@ -22,25 +22,7 @@ from .settings import Settings
 # Where a worker of pytest-xdist leaves what is wrong with the markers, for the controller to say.
 PROBLEMS = "compile_contract_problems"
 # Limits that only a comparison with eager, or a lane, gives a meaning.
-NEED_FIXTURE = (
-    "numerics",
-    "rtol",
-    "atol",
-    "check_grads",
-    "check_state_dict",
-    "lanes",
-    "frontier",
-    "min_frontier",
-    "capture_targets",
-    "keeps_outputs",
-    "cudagraphs",
-    "max_kernels",
-    "max_kernels_ratio",
-    "max_host_syncs",
-    "max_memory_ratio",
-    "max_memory_growth",
-    "min_speedup",
-)
+NEED_FIXTURE = tuple(name for name, limit in LIMITS.items() if limit.fixture)
 
 
 class Collecting:
