@@ -24,8 +24,8 @@ from pytest_compilecontract.facts.measurement import (
     Speed,
     StepKernels,
     Timing,
-    combined,
 )
+from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.judge.device import undecided
 from pytest_compilecontract.judge.limits import judge

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from pytest_compilecontract.compare.policy import BANDED, METRICS
 from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, GraphBreak, Measurement, Numerics
+from pytest_compilecontract.facts.metrics import NOT_KEPT
 from pytest_compilecontract.facts.receipt import Entry
 
 Mode = Literal["new", "changed", "all"]
 MODES: tuple[Mode, ...] = ("new", "changed", "all")
-# What a run took, and how often torch's caches were met, is not what a later run is held to.
-_NOT_KEPT = frozenset(
-    (
-        "calls",
-        "compiles",
-        "caches",
-        "counters",
-        *(each.name for each in fields(Measurement) if each.name in BANDED and not METRICS[each.name].counted),
-        "speed",
-    )
-)
 # Many small numbers that are one fact together.
 COUNTED_BY_NAME = ("operations",)
 
@@ -66,7 +55,7 @@ def _down(value: float) -> float:
 def kept_measurement(measurement: Measurement) -> Measurement:
     """What a baseline keeps: no times, no state of caches, and of a break what identifies and explains it."""
     empty = Measurement()
-    changes: dict[str, Any] = {name: getattr(empty, name) for name in _NOT_KEPT}
+    changes: dict[str, Any] = {name: getattr(empty, name) for name in NOT_KEPT}
     if measurement.graph_breaks is not None:
         changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
     if measurement.operators_run is not None:
@@ -77,7 +66,7 @@ def kept_measurement(measurement: Measurement) -> Measurement:
         name: why
         for name, why in measurement.unmeasured.items()
         # What the device or lane has not is no news of each lane.
-        if name not in _NOT_KEPT and why not in (NO_CUDA, NOT_ASKED)
+        if name not in NOT_KEPT and why not in (NO_CUDA, NOT_ASKED)
     }
     return replace(measurement, **changes)
 

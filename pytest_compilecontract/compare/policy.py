@@ -18,73 +18,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS, Metric
 
-Better = Literal["lower", "higher"]
 MOST_BYTES = 1024 * 1024
+__all__ = ["BANDED", "GATEABLE", "METRICS", "Metric"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
-    """One thing that is compared.
-
-    `better` is None where neither direction is. `banded` metrics move by themselves: what lies within the spread over
-    repeats (`--contract-repeat`) is no change, and without a spread on both sides they are not compared. One that is
-    `counted` may then be judged by the policy's width alone. `gates` is the default policy's word. A `young` one is not
-    in receipts of older versions of this package, which say nothing of it: then it is not compared.
-    """
-
-    name: str
-    label: str
-    better: Better | None = None
-    banded: bool = False
-    counted: bool = False
-    gates: bool = False
-    young: bool = False
-
-
-METRICS: dict[str, Metric] = {
-    each.name: each
-    for each in (
-        Metric(name="errors", label="errors", better="lower", gates=True),
-        Metric(name="limits", label="limits exceeded", better="lower", gates=True),
-        Metric(name="frontier", label="frontier", better="higher", gates=True),
-        Metric(name="capture", label="capture lost", better="lower", gates=True),
-        Metric(name="fullgraph", label="fullgraph", better="higher", gates=True),
-        Metric(name="graph_breaks", label="graph breaks", better="lower", gates=True),
-        Metric(name="recompiles", label="recompiles", better="lower", gates=True),
-        Metric(name="eager_frames", label="eager frames", better="lower", gates=True),
-        Metric(name="eager_ops", label="operators in skipped frames", better="lower", gates=True, young=True),
-        Metric(name="limit_hits", label="recompile limit hits", better="lower", gates=True),
-        Metric(name="ops_captured", label="ops captured", better="higher", banded=True, counted=True, gates=True),
-        Metric(name="numerics", label="numeric differences", better="lower", gates=True),
-        Metric(name="state_dict", label="state dict changes", better="lower", gates=True),
-        Metric(name="cuda_graphs", label="ways out of CUDA graphs", better="lower", gates=True),
-        Metric(name="host_syncs", label="host syncs of a steady step", better="lower", gates=True),
-        Metric(
-            name="kernels_a_step",
-            label="kernels of a steady step",
-            better="lower",
-            banded=True,
-            counted=True,
-            gates=True,
-        ),
-        Metric(name="graphs", label="graphs"),
-        Metric(name="backward_graphs", label="backward graphs"),
-        Metric(name="graphs_executed", label="graphs executed"),
-        Metric(name="cold_seconds", label="seconds of the first call", better="lower", banded=True),
-        Metric(name="warmup_seconds", label="seconds of the calls that compiled", better="lower", banded=True),
-        Metric(name="steady_seconds", label="seconds of a steady call", better="lower", banded=True),
-        Metric(name="overhead_seconds", label="seconds of overhead a call", better="lower", banded=True),
-        Metric(name="peak_bytes", label="peak bytes of a steady step", better="lower", banded=True),
-        Metric(name="device_seconds", label="device seconds of a steady step", better="lower", banded=True),
-    )
-}
-# Without a direction there is no worse, so nothing to gate by.
-GATEABLE = tuple(name for name, metric in METRICS.items() if metric.better)
-BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
 ALLOWABLE = ("missing", "new", "unmeasured")
 _KEYS = ("allow", "band", "gate")
 

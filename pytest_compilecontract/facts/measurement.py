@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 EagerCause = Literal[
@@ -580,123 +579,6 @@ class Measurement:
 def _skipped(found: EagerOps) -> EagerFrame:
     assert found.frame is not None
     return EagerFrame(frame=found.frame, cause="skipped", reason=found.sentence, location=found.location)
-
-
-def combined(parts: tuple[Measurement, ...]) -> Measurement:
-    """One measurement for a test that measured several times: counts add up, facts follow one another."""
-    if len(parts) == 1:
-        return parts[0]
-    whole: dict[str, Any] = {}
-    for each in fields(Measurement):
-        whole[each.name] = _joined(each.name, [getattr(part, each.name) for part in parts])
-    return replace(Measurement(), **whole)
-
-
-def _joined(name: str, values: list[Any]) -> Any:
-    if name == "unmeasured":
-        return {key: reason for value in values for key, reason in value.items()}
-    if name == "cut_short":
-        return next(filter(None, values), "")
-    if name == "backend":
-        return ", ".join(dict.fromkeys(name for value in values for name in value.split(", ")))
-    if name == "graph_breaks" and None not in values:
-        return merge_breaks([each for value in values for each in value])
-    if name in _OF_WORST:
-        # A part that could not be measured is not known to be better than the others.
-        return None if None in values else max(values, key=_OF_WORST[name])
-    if name in _JOIN:
-        return None if None in values else _JOIN[name](values)
-    if name in ("numerics", "state_change", "raised", "raised_in_both"):
-        return _joined_optional(name, [value for value in values if value is not None])
-    if name == "calls":
-        # A part that makes its own calls does not hide the calls of another.
-        return tuple(item for value in values if value is not None for item in value) or None
-    if name.endswith("_seconds"):
-        known = [value for value in values if value is not None]
-        return sum(known) if known else None
-    if any(value is None for value in values):
-        return None
-    if isinstance(values[0], dict):
-        return _joined_dicts(values)
-    if isinstance(values[0], tuple):
-        return tuple(item for value in values for item in value)
-    return sum(values)
-
-
-def _joined_optional(name: str, values: list[Any]) -> Any:
-    if not values:
-        return None
-    if name in ("raised", "raised_in_both"):
-        return values[0]
-    if name == "state_change":
-        return next((value for value in values if value), values[0])
-    worst = max(values, key=lambda each: (bool(each.differences), each.worst_error or 0.0))
-    return replace(
-        worst,
-        compared=sum(each.compared for each in values),
-        note="; ".join(dict.fromkeys(each.note for each in values if each.note)),
-        uncompared=tuple(item for each in values for item in each.uncompared),
-        differences=tuple(item for each in values for item in each.differences),
-    )
-
-
-def _joined_graphs(values: list[CudaGraphs]) -> CudaGraphs:
-    # One part that replays nothing is the whole's failure, which a sum would hide.
-    worst = max(values, key=lambda each: len(each.failures(whole=True)))
-    return replace(
-        worst,
-        calls=tuple(step for each in values for step in each.calls),
-        partitions=sum(each.partitions for each in values),
-        skips=tuple(dict.fromkeys(skip for each in values for skip in each.skips)),
-    )
-
-
-def _joined_targets(values: list[CaptureTargets]) -> CaptureTargets:
-    requested = tuple(dict.fromkeys(name for each in values for name in each.requested))
-    compiled = {name for each in values for name in each.compiled}
-    return CaptureTargets(
-        requested=requested,
-        compiled=tuple(name for name in requested if name in compiled),
-        missing=tuple(name for name in requested if name not in compiled),
-    )
-
-
-def _joined_operators(values: list[StepOperators]) -> StepOperators:
-    def both(tables: list[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-        names = sorted({name for table in tables for name in table})
-        found = {name: [table[name] for table in tables if name in table] for name in names}
-        return {name: (sum(each[0] for each in pairs), sum(each[1] for each in pairs)) for name, pairs in found.items()}
-
-    return StepOperators(
-        compiled=sum(each.compiled for each in values),
-        eager=sum(each.eager for each in values),
-        modules=both([each.modules for each in values]),
-        lines=both([each.lines for each in values]),
-        groups=tuple(group for each in values for group in each.groups),
-    )
-
-
-_JOIN: dict[str, Callable[[list[Any]], Any]] = {
-    "cuda_graphs": _joined_graphs,
-    "capture_targets": _joined_targets,
-    "operators_run": _joined_operators,
-}
-_OF_WORST: dict[str, Callable[[Any], float]] = {
-    "kernels": lambda each: each.compiled.total,
-    "memory": lambda each: each.growth_bytes or each.ratio,
-    "speed": lambda each: -each.speedup,
-}
-
-
-def _joined_dicts(values: list[dict[str, Any]]) -> dict[str, Any]:
-    joined: dict[str, Any] = {}
-    for value in values:
-        for key, item in value.items():
-            if isinstance(item, dict):
-                joined[key] = _joined_dicts([joined.get(key, {}), item])
-            else:
-                joined[key] = joined.get(key, 0) + item
-    return joined
 
 
 def merge_breaks(events: list[GraphBreak]) -> tuple[GraphBreak, ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_compilecontract.compare.comparison import unsteady
-from pytest_compilecontract.compare.policy import BANDED
 from pytest_compilecontract.facts.ladder import Frontier
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
-from pytest_compilecontract.facts.measurement import Measurement, combined
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import BANDED, combined
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.judge.device import undecided

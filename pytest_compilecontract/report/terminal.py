@@ -10,6 +10,7 @@ from typing import Literal
 
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.wording import counted, middle
@@ -39,25 +40,8 @@ _VERDICTS: tuple[Shown, ...] = (
     "reference",
 )
 _NOT_HELD: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified")
-_SHOWN_ALWAYS = ("graphs", "graph_breaks", "recompiles")
-_SHOWN_IF_ANY = ("eager_frames", "limit_hits", "resets")
-# One and many of each count, as short as a line of a hundred columns needs.
-_NOUNS = {
-    "graphs": ("graph", "graphs"),
-    "graph_breaks": ("break", "breaks"),
-    "recompiles": ("recompile", "recompiles"),
-    "eager_frames": ("eager frame", "eager frames"),
-    "limit_hits": ("limit hit", "limit hits"),
-    "resets": ("reset", "resets"),
-    "ops_captured": ("op", "ops"),
-    "graphs_executed": ("executed", "executed"),
-    "backward_graphs": ("backward", "backward"),
-    "kernels_a_step": ("kernel", "kernels"),
-    "eager_kernels": ("in eager", "in eager"),
-    "cuda_graphs": ("CUDA graph", "CUDA graphs"),
-    "replays": ("replay", "replays"),
-    "host_syncs": ("host sync", "host syncs"),
-}
+_SHOWN_ALWAYS = tuple(name for name, metric in COUNTS.items() if metric.shown == "always")
+_SHOWN_IF_ANY = tuple(name for name, metric in COUNTS.items() if metric.shown == "if any")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,27 +78,8 @@ def counts_of(measurement: Measurement) -> dict[str, int | None]:
 
     What only a GPU can feed is among them where it was measured.
     """
-    on_device: dict[str, int | None] = {}
-    if measurement.kernels is not None:
-        on_device["kernels_a_step"] = measurement.kernels.compiled.total
-        on_device["eager_kernels"] = measurement.kernels.eager.total
-    if measurement.cuda_graphs is not None:
-        on_device["cuda_graphs"] = measurement.cuda_graphs.recorded
-        on_device["replays"] = measurement.cuda_graphs.replayed
-    if measurement.host_syncs:
-        on_device["host_syncs"] = sum(each.count for each in measurement.host_syncs)
-    return {
-        "graphs": measurement.graphs,
-        "graph_breaks": None if measurement.graph_breaks is None else len(measurement.graph_breaks),
-        "recompiles": None if measurement.compiled_again is None else len(measurement.compiled_again),
-        "eager_frames": None if measurement.frames_run_eager is None else len(measurement.frames_run_eager),
-        "limit_hits": None if measurement.limit_hits is None else len(measurement.limit_hits),
-        "resets": measurement.resets,
-        "ops_captured": measurement.ops_captured,
-        "graphs_executed": measurement.graphs_executed,
-        "backward_graphs": measurement.backward_graphs,
-        **on_device,
-    }
+    found = {name: metric.count(measurement) for name, metric in COUNTS.items() if metric.count is not None}
+    return {name: count for name, count in found.items() if count is not None or not COUNTS[name].on_device}
 
 
 def failure_text(
@@ -462,7 +427,7 @@ def _by_contract(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _amount(value: int | None, name: str) -> str:
     words = plain(name).replace("_", " ")
-    one, many = _NOUNS.get(name, (words, words))
+    one, many = COUNTS[name].noun if name in COUNTS else (words, words)
     return f"{_figure(value)} {one if value == 1 else many}"
 
 

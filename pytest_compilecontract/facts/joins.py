@@ -1,0 +1,155 @@
+"""Joins: one value for a test that measured several times. Counts add up, facts follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .measurement import (
+    CaptureTargets,
+    CudaGraphs,
+    GraphBreak,
+    Numerics,
+    Raised,
+    RaisedInBoth,
+    StateChange,
+    StepOperators,
+    merge_breaks,
+)
+
+
+def added(values: Sequence[Any]) -> Any:
+    """The sum of numbers and of tables, facts one after another; None where a part was not measured."""
+    if any(value is None for value in values):
+        return None
+    if isinstance(values[0], dict):
+        return _tables(values)
+    if isinstance(values[0], tuple):
+        return tuple(item for value in values for item in value)
+    return sum(values)
+
+
+def seconds(values: Sequence[float | None]) -> float | None:
+    """The sum of those that were taken."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def breaks(values: Sequence[tuple[GraphBreak, ...] | None]) -> tuple[GraphBreak, ...] | None:
+    """The distinct breaks of all parts."""
+    known = [value for value in values if value is not None]
+    return merge_breaks([each for value in known for each in value]) if len(known) == len(values) else None
+
+
+def calls(values: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+    """The calls of all parts: one that makes its own calls does not hide those of another."""
+    return tuple(item for value in values if value is not None for item in value) or None
+
+
+def names(values: Sequence[str]) -> str:
+    """Names that are listed in a text, each once."""
+    return ", ".join(dict.fromkeys(name for value in values for name in value.split(", ")))
+
+
+def first_said(values: Sequence[str]) -> str:
+    """The first text that says anything."""
+    return next(filter(None, values), "")
+
+
+def reasons(values: Sequence[dict[str, str]]) -> dict[str, str]:
+    """All reasons; of two for one name the later."""
+    return {key: reason for value in values for key, reason in value.items()}
+
+
+def first(values: Sequence[Raised | RaisedInBoth | None]) -> Raised | RaisedInBoth | None:
+    """The first that happened."""
+    return next((value for value in values if value is not None), None)
+
+
+def first_change(values: Sequence[StateChange | None]) -> StateChange | None:
+    """The first part in which anything changed."""
+    known = [value for value in values if value is not None]
+    return next((value for value in known if value), known[0] if known else None)
+
+
+def numerics(values: Sequence[Numerics | None]) -> Numerics | None:
+    """The part that was furthest off, with what all of them compared, and in what they differed."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    worst = max(known, key=lambda each: (bool(each.differences), each.worst_error or 0.0))
+    return replace(
+        worst,
+        compared=sum(each.compared for each in known),
+        note="; ".join(dict.fromkeys(each.note for each in known if each.note)),
+        uncompared=tuple(item for each in known for item in each.uncompared),
+        differences=tuple(item for each in known for item in each.differences),
+    )
+
+
+def worst(badness: Callable[[Any], float]) -> Callable[[Sequence[Any]], Any]:
+    """The worst part; one that could not be measured is not known to be better than the others."""
+
+    def join(values: Sequence[Any]) -> Any:
+        return None if None in values else max(values, key=badness)
+
+    return join
+
+
+def cuda_graphs(values: Sequence[CudaGraphs | None]) -> CudaGraphs | None:
+    """The part that fails in most, with the calls and skips of all: one that replays nothing is the whole's failure."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return replace(
+        max(known, key=lambda each: len(each.failures(whole=True))),
+        calls=tuple(step for each in known for step in each.calls),
+        partitions=sum(each.partitions for each in known),
+        skips=tuple(dict.fromkeys(skip for each in known for skip in each.skips)),
+    )
+
+
+def targets(values: Sequence[CaptureTargets | None]) -> CaptureTargets | None:
+    """The classes that any part found."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    requested = tuple(dict.fromkeys(name for each in known for name in each.requested))
+    compiled = {name for each in known for name in each.compiled}
+    return CaptureTargets(
+        requested=requested,
+        compiled=tuple(name for name in requested if name in compiled),
+        missing=tuple(name for name in requested if name not in compiled),
+    )
+
+
+def operators(values: Sequence[StepOperators | None]) -> StepOperators | None:
+    """The operators of all parts, by module and line."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return StepOperators(
+        compiled=sum(each.compiled for each in known),
+        eager=sum(each.eager for each in known),
+        modules=_pairs([each.modules for each in known]),
+        lines=_pairs([each.lines for each in known]),
+        groups=tuple(group for each in known for group in each.groups),
+    )
+
+
+def _pairs(tables: Sequence[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    listed = sorted({name for table in tables for name in table})
+    found = {name: [table[name] for table in tables if name in table] for name in listed}
+    return {name: (sum(each[0] for each in pairs), sum(each[1] for each in pairs)) for name, pairs in found.items()}
+
+
+def _tables(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for value in values:
+        for key, item in value.items():
+            if isinstance(item, dict):
+                joined[key] = _tables([joined.get(key, {}), item])
+            else:
+                joined[key] = joined.get(key, 0) + item
+    return joined

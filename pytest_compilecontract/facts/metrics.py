@@ -1,0 +1,282 @@
+"""Metrics: one record for each thing that a lane shows. What is compared, shown, joined and kept is derived from them.
+
+A new metric is one record here, the field of `Measurement` that holds it, and what reads it: a probe, and where it has
+facts `compare.tell`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from . import joins
+from .measurement import Measurement
+
+Better = Literal["lower", "higher"]
+Join = Callable[[Sequence[Any]], Any]
+Count = Callable[[Measurement], int | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One thing that a lane shows.
+
+    `field` is where a measurement has it, and by which it says why it was not measured: its name, if nothing is said.
+
+    A metric with a `label` is compared between two runs. `better` is None where neither direction is. `banded` ones
+    move by themselves: what lies within the spread over repeats (`--contract-repeat`) is no change, and without a spread on
+    both sides they are not compared. One that is `counted` may then be judged by the policy's width alone. `gates` is
+    the default policy's word. A `young` one is not in receipts of older versions of this package, which say nothing of
+    it: then it is not compared. `cause` is how near it is to the cause of a drift: the lowest
+    number is told, and one without a number last.
+
+    `count` is its number in a summary, in the order of the records, with one `noun` and many. `shown` says whether a
+    line of the terminal has it always, if it is not 0, or only with -v; `on_device`: only where it was measured.
+
+    `join` makes one value of those of the several measurements of a test; `kept` says whether a baseline keeps it.
+    """
+
+    name: str
+    field: str = ""
+    label: str = ""
+    better: Better | None = None
+    banded: bool = False
+    counted: bool = False
+    gates: bool = False
+    young: bool = False
+    cause: int = 0
+    noun: tuple[str, str] = ("", "")
+    count: Count | None = None
+    shown: Literal["always", "if any", "in full"] = "in full"
+    on_device: bool = False
+    join: Join = joins.added
+    kept: bool = True
+
+    @property
+    def at(self) -> str:
+        """The field of a measurement that has it."""
+        return self.field or self.name
+
+
+def _length(field: str) -> Count:
+    def count(seen: Measurement) -> int | None:
+        facts = getattr(seen, field)
+        return None if facts is None else len(facts)
+
+    return count
+
+
+def _number(field: str) -> Count:
+    def count(seen: Measurement) -> int | None:
+        number: int | None = getattr(seen, field)
+        return number
+
+    return count
+
+
+_ALL = (
+    # What a summary counts, in its order. Most are compared too.
+    Metric(name="graphs", label="graphs", noun=("graph", "graphs"), count=_number("graphs"), shown="always"),
+    Metric(
+        name="graph_breaks",
+        label="graph breaks",
+        better="lower",
+        gates=True,
+        cause=7,
+        noun=("break", "breaks"),
+        count=_length("graph_breaks"),
+        shown="always",
+        join=joins.breaks,
+    ),
+    Metric(
+        name="recompiles",
+        label="recompiles",
+        better="lower",
+        gates=True,
+        cause=8,
+        noun=("recompile", "recompiles"),
+        count=_length("compiled_again"),
+        shown="always",
+    ),
+    # Those that lost something by being eager.
+    Metric(
+        name="eager_frames",
+        label="eager frames",
+        better="lower",
+        gates=True,
+        cause=4,
+        noun=("eager frame", "eager frames"),
+        count=_length("frames_run_eager"),
+        shown="if any",
+    ),
+    Metric(
+        name="limit_hits",
+        label="recompile limit hits",
+        better="lower",
+        gates=True,
+        cause=6,
+        noun=("limit hit", "limit hits"),
+        count=_length("limit_hits"),
+        shown="if any",
+    ),
+    Metric(name="resets", noun=("reset", "resets"), count=_number("resets"), shown="if any"),
+    Metric(
+        name="ops_captured",
+        label="ops captured",
+        better="higher",
+        banded=True,
+        counted=True,
+        gates=True,
+        cause=10,
+        noun=("op", "ops"),
+        count=_number("ops_captured"),
+    ),
+    Metric(
+        name="graphs_executed",
+        label="graphs executed",
+        noun=("executed", "executed"),
+        count=_number("graphs_executed"),
+    ),
+    Metric(
+        name="backward_graphs",
+        label="backward graphs",
+        noun=("backward", "backward"),
+        count=_number("backward_graphs"),
+    ),
+    # What only a GPU can feed: counted where it was measured.
+    Metric(
+        name="kernels_a_step",
+        field="kernels",
+        label="kernels of a steady step",
+        better="lower",
+        banded=True,
+        counted=True,
+        gates=True,
+        noun=("kernel", "kernels"),
+        count=_number("kernels_a_step"),
+        on_device=True,
+        join=joins.worst(lambda each: each.compiled.total),
+    ),
+    Metric(
+        name="eager_kernels",
+        field="kernels",
+        noun=("in eager", "in eager"),
+        count=lambda seen: None if seen.kernels is None else seen.kernels.eager.total,
+        on_device=True,
+    ),
+    Metric(
+        name="cuda_graphs",
+        label="ways out of CUDA graphs",
+        better="lower",
+        gates=True,
+        noun=("CUDA graph", "CUDA graphs"),
+        count=lambda seen: None if seen.cuda_graphs is None else seen.cuda_graphs.recorded,
+        on_device=True,
+        join=joins.cuda_graphs,
+    ),
+    Metric(
+        name="replays",
+        field="cuda_graphs",
+        noun=("replay", "replays"),
+        count=lambda seen: None if seen.cuda_graphs is None else seen.cuda_graphs.replayed,
+        on_device=True,
+    ),
+    Metric(
+        name="host_syncs",
+        label="host syncs of a steady step",
+        better="lower",
+        gates=True,
+        noun=("host sync", "host syncs"),
+        count=lambda seen: sum(each.count for each in seen.host_syncs) if seen.host_syncs else None,
+        on_device=True,
+    ),
+    # What else is compared.
+    Metric(name="errors", field="backend_failures", label="errors", better="lower", gates=True, cause=1),
+    Metric(name="limits", label="limits exceeded", better="lower", gates=True, cause=12),
+    Metric(name="frontier", label="frontier", better="higher", gates=True),
+    Metric(name="capture", label="capture lost", better="lower", gates=True, cause=3),
+    Metric(name="fullgraph", label="fullgraph", better="higher", gates=True, cause=11),
+    Metric(
+        name="eager_ops",
+        field="operators_run",
+        label="operators in skipped frames",
+        better="lower",
+        gates=True,
+        young=True,
+        cause=5,
+        join=joins.operators,
+    ),
+    Metric(name="numerics", label="numeric differences", better="lower", gates=True, cause=2, join=joins.numerics),
+    Metric(
+        name="state_dict",
+        field="state_change",
+        label="state dict changes",
+        better="lower",
+        gates=True,
+        cause=9,
+        join=joins.first_change,
+    ),
+    # What moves by itself.
+    *(
+        Metric(name=name, label=label, better="lower", banded=True, join=joins.seconds, kept=False)
+        for name, label in (
+            ("cold_seconds", "seconds of the first call"),
+            ("warmup_seconds", "seconds of the calls that compiled"),
+            ("steady_seconds", "seconds of a steady call"),
+            ("overhead_seconds", "seconds of overhead a call"),
+        )
+    ),
+    Metric(
+        name="peak_bytes",
+        field="memory",
+        label="peak bytes of a steady step",
+        better="lower",
+        banded=True,
+        join=joins.worst(lambda each: each.growth_bytes or each.ratio),
+    ),
+    Metric(
+        name="device_seconds",
+        field="speed",
+        label="device seconds of a steady step",
+        better="lower",
+        banded=True,
+        join=joins.worst(lambda each: -each.speedup),
+        kept=False,
+    ),
+    # What is told and not compared.
+    Metric(name="backend", join=joins.names),
+    Metric(name="calls", join=joins.calls, kept=False),
+    Metric(name="compiles", kept=False),
+    Metric(name="caches", kept=False),
+    Metric(name="counters", kept=False),
+    Metric(name="capture_targets", join=joins.targets),
+    Metric(name="raised", join=joins.first),
+    Metric(name="raised_in_both", join=joins.first),
+    Metric(name="cut_short", join=joins.first_said),
+    Metric(name="unmeasured", join=joins.reasons),
+)
+KNOWN: dict[str, Metric] = {each.name: each for each in _ALL}
+# Those that are compared.
+METRICS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each.label}
+# Those that a summary counts, in its order.
+COUNTS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each.count is not None}
+# Without a direction there is no worse, so nothing to gate by.
+GATEABLE = tuple(name for name, metric in METRICS.items() if metric.better)
+BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
+# Those whose number is compared as it is: neither direction is worse.
+PLAIN = tuple(name for name, metric in METRICS.items() if metric.better is None)
+# The fields of a measurement that a baseline leaves out: what a run took is not what a later one is held to.
+NOT_KEPT = frozenset(each.at for each in _ALL if not each.kept)
+_JOINS: dict[str, Join] = {each.at: each.join for each in _ALL if each.join is not joins.added}
+
+
+def combined(parts: tuple[Measurement, ...]) -> Measurement:
+    """One measurement for a test that measured several times: counts add up, facts follow one another."""
+    if len(parts) == 1:
+        return parts[0]
+    whole: dict[str, Any] = {}
+    for each in fields(Measurement):
+        join = _JOINS.get(each.name, joins.added)
+        whole[each.name] = join([getattr(part, each.name) for part in parts])
+    return replace(Measurement(), **whole)
