@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_compilecontract.measure.probes.trace import quiet
+
+# By which a stage of CI chooses files for another torch (`markers` in pyproject.toml).
+STAGES = ("insides", "torch", "sessions")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a file that is in no stage: nothing would run it on another torch, and nobody would notice."""
+    here = Path(__file__).parent
+    without = {item.path.name for item in items if here in item.path.parents and not stages_of(item)}
+    if without:
+        known = " or ".join(f"pytest.mark.{name}" for name in STAGES)
+        raise pytest.UsageError(f"in no stage: {', '.join(sorted(without))} (write pytestmark = {known})")
+
+
+def stages_of(item: pytest.Item) -> list[str]:
+    return [name for name in STAGES if item.get_closest_marker(name) is not None]
 
 
 @pytest.fixture

@@ -59,7 +59,10 @@ def test_plain():
     pass
 """
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the environment's key is a processor's here")
+pytestmark = [
+    pytest.mark.sessions,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the environment's key is a processor's here"),
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.torch
+
 CONTRACTS = """
 import torch
 from torch import nn

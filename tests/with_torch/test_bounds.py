@@ -18,6 +18,8 @@ from pytest_compilecontract.measure.numerics import Copies, Opaque, kind_of, own
 from pytest_compilecontract.measure.runner import _code_in
 from pytest_compilecontract.measure.state import State
 
+pytestmark = pytest.mark.torch
+
 X = torch.ones(3)
 LONGEST = 20.0  # seconds: a walk that has no end takes for ever
 PACKAGE = '''

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from contracts import test_policy_conditional as contracts
 from contracts.policies.conditional import Branching, Either, Experts, LoopedExperts, Outside
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     assert hold_contract(contracts.test_a_router_with_capacity_is_one_graph).verdict == "held"

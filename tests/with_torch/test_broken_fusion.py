@@ -10,6 +10,8 @@ from torch import Tensor
 from contracts import test_policy_fusion as contracts
 from contracts.policies.fusion import normalised
 
+pytestmark = pytest.mark.insides
+
 needs_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the contracts count Inductor's kernels on the CPU")
 
 

@@ -8,6 +8,8 @@ from holding import hold_contract
 from contracts import test_policy_goodput as contracts
 from contracts.policies.goodput import Goodput
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     assert hold_contract(contracts.test_the_parts_add_up_to_the_whole).verdict == "held"

@@ -11,6 +11,8 @@ from contracts import test_policy_instrumentation as contracts
 from contracts.policies import instrumentation
 from contracts.policies.instrumentation import Region, Watched
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     assert hold_contract(contracts.test_watched_from_around_the_region_costs_nothing).verdict == "held"

@@ -12,6 +12,8 @@ from contracts import test_policy_local_views as contracts
 from contracts.policies import local_views
 from contracts.policies.local_views import local_view
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds(mesh: DeviceMesh) -> None:
     entry = hold_contract(contracts.test_the_same_code_is_one_graph, one_rank=mesh, made=contracts.spread)

@@ -12,6 +12,8 @@ from torch import Tensor
 from contracts import test_policy_opaque as contracts
 from contracts.policies.opaque import smooth, smooth_allowed, smooth_disabled, smooth_nonstrict, smooth_op
 
+pytestmark = pytest.mark.insides
+
 
 @pytest.mark.parametrize(
     ("middle", "operations"),

@@ -13,6 +13,8 @@ from torch import nn
 from contracts import test_policy_optimizer as contracts
 from contracts.policies import optimizer as policy
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     entry = hold_contract(contracts.test_a_scheduled_step_is_compiled_once, make=contracts.muon)

@@ -14,6 +14,8 @@ from contracts.policies import order
 from contracts.policies.order import OrderError
 from pytest_compilecontract.measure.compile_lane import CompileLane
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds(mesh: DeviceMesh) -> None:
     assert hold_contract(contracts.test_distribute_around_compile_is_whole, one_rank=mesh).verdict == "held"

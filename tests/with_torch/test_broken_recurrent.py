@@ -12,6 +12,8 @@ from torch import Tensor
 from contracts import test_policy_recurrent as contracts
 from contracts.policies import recurrent as policy
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     assert hold_contract(contracts.test_a_carried_state_is_one_graph).verdict == "held"

@@ -13,6 +13,8 @@ from torch import nn
 from contracts import test_policy_regional as contracts
 from contracts.policies.regional import Block
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     assert hold_contract(contracts.test_equal_blocks_are_compiled_once).verdict == "held"

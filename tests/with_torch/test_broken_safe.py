@@ -15,6 +15,8 @@ from contracts import test_policy_safe as contracts
 from contracts.policies import safe
 from contracts.policies.safe import CompileConfig
 
+pytestmark = pytest.mark.insides
+
 fails = contracts.test_what_fails_leaves_the_model_as_it_was
 
 

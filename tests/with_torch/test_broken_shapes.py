@@ -13,6 +13,8 @@ from contracts import test_policy_shapes as contracts
 from contracts.policies import shapes
 from contracts.policies.shapes import Bucketed
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     for contract in (

@@ -15,6 +15,8 @@ from contracts import test_policy_training as contracts
 from contracts.policies import training as policy
 from contracts.policies.training import Batch
 
+pytestmark = pytest.mark.insides
+
 DIFFERENT = "Tensor-likes are not (close|equal)"
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from contracts import test_policy_warmup as contracts
 from contracts.policies.warmup import Padded
 
+pytestmark = pytest.mark.insides
+
 
 def test_the_policy_as_it_is_holds() -> None:
     assert hold_contract(contracts.test_after_the_warm_up_nothing_compiles).verdict == "held"

@@ -15,6 +15,8 @@ from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.isolation import isolated
 
+pytestmark = pytest.mark.torch
+
 # What a warm cache may change: where time went, and torch's own record of the caches.
 OF_THE_CACHE = (
     "calls",

@@ -11,6 +11,8 @@ import pytest
 
 from pytest_compilecontract.cli.main import main
 
+pytestmark = pytest.mark.torch
+
 SOURCE = """\
 import time
 

@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.measure.runner import BrokenLane
 
+pytestmark = pytest.mark.torch
+
 
 class Scale(nn.Module):
     gain = 1.0

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.measure.compile_lane import CompileLane
 
+pytestmark = pytest.mark.torch
+
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 

@@ -22,6 +22,8 @@ from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.measure.probes.source import Paths
 
+pytestmark = pytest.mark.insides
+
 ROOT = Path(__file__).parent.parent.parent
 RELEASE = torch.__version__.partition("+")[0]
 CASES = {

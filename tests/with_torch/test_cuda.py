@@ -22,7 +22,7 @@ from pytest_compilecontract.measure.probes import memory as device_memory
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
 CALLS = 5
 GRAPHS = "cudagraphs"

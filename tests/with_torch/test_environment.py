@@ -24,6 +24,8 @@ from pytest_compilecontract.facts.receipt import Environment, environment_key, f
 from pytest_compilecontract.files.receipt import environment_from_data
 from pytest_compilecontract.measure.environment import current_environment
 
+pytestmark = pytest.mark.torch
+
 # Not all of a config module is typed.
 DYNAMO: Any = torch._dynamo.config
 COMPILER: Any = torch.compiler.config

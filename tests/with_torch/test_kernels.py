@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+pytestmark = pytest.mark.torch
+
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 if triton.knobs.runtime.interpret:
     pytest.skip("TRITON_INTERPRET is set: nothing is compiled then", allow_module_level=True)

@@ -13,6 +13,8 @@ import pytest
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.files.receipt import read_receipt
 
+pytestmark = pytest.mark.torch
+
 # In this order: a lane that is measured, one that takes its worker along, one that ends the whole run from inside it.
 CONTRACTS = """
 import os

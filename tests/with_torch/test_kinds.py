@@ -28,6 +28,8 @@ from pytest_compilecontract.measure.probes.canary import canary
 from pytest_compilecontract.measure.probes.stance import forget_examples
 from pytest_compilecontract.measure.state import State
 
+pytestmark = pytest.mark.insides
+
 HELD: tuple[str, dict[str, int | str]] = ("held", {})
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 compiling = torch.compiler.is_compiling

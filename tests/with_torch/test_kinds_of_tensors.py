@@ -20,7 +20,7 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.measure.numerics import Copies, wide
 from pytest_compilecontract.measure.state import NotWide, State
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+pytestmark = [pytest.mark.insides, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")]
 X = torch.ones(3)
 
 

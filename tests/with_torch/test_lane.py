@@ -26,6 +26,8 @@ from pytest_compilecontract.measure.compile_lane import CompileLane, observing
 from pytest_compilecontract.measure.isolation import isolated
 from pytest_compilecontract.measure.probes.source import Paths
 
+pytestmark = pytest.mark.insides
+
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 CPU = {"device": "cpu"}
 

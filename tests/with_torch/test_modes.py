@@ -17,6 +17,8 @@ from pytest_compilecontract.facts.lanes import BUILT_IN
 from pytest_compilecontract.measure.isolation import isolated
 from pytest_compilecontract.measure.probes.modes import Modes, autocast_nesting
 
+pytestmark = pytest.mark.insides
+
 X = torch.ones(3)
 KEPT: list[Any] = []
 

@@ -34,6 +34,8 @@ from pytest_compilecontract.measure.numerics import (
     wide,
 )
 
+pytestmark = pytest.mark.insides
+
 Pair = namedtuple("Pair", ["left", "right"])
 
 

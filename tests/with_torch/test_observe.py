@@ -22,6 +22,8 @@ from pytest_compilecontract.measure.compile_lane import observing
 from pytest_compilecontract.measure.observed import Watch, _WhenImported
 from pytest_compilecontract.measure.probes.source import Paths
 
+pytestmark = pytest.mark.torch
+
 ROOT = Path(__file__).parent
 
 

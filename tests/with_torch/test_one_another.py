@@ -14,6 +14,8 @@ import pytest
 
 from pytest_compilecontract.files.journal import Journal, is_held
 
+pytestmark = pytest.mark.torch
+
 PLAIN = """
 import os
 import unittest

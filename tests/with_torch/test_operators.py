@@ -22,6 +22,8 @@ from pytest_compilecontract.facts.measurement import Measurement, StepOperators
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.measure.probes import operators
 
+pytestmark = pytest.mark.insides
+
 LANES = ("capture", "aot")
 
 

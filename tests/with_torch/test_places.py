@@ -19,6 +19,8 @@ from pytest_compilecontract.measure.probes.dynamo import Attempt, Ledger
 from pytest_compilecontract.measure.probes.source import Paths, scope_of
 from pytest_compilecontract.measure.recorder import Measuring
 
+pytestmark = pytest.mark.torch
+
 PATHS = Paths(Path(__file__).parent)
 
 

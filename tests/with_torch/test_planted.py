@@ -22,6 +22,8 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.measure.compile_lane import CompileLane
 
+pytestmark = pytest.mark.insides
+
 HELD: tuple[str, dict[str, int | str]] = ("held", {})
 NUMERICS = "numerics='fp64' (default)"
 NO_EXCEPTION = "no exception (default)"

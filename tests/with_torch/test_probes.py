@@ -20,6 +20,8 @@ from pytest_compilecontract.measure import gpu_steps as steady
 from pytest_compilecontract.measure.probes import cuda_graphs, device, memory, speed, syncs
 from pytest_compilecontract.measure.probes.source import Paths
 
+pytestmark = pytest.mark.insides
+
 HERE = Path(__file__)
 PATHS = Paths(ROOT)
 STACK = f"""   File "{HERE}", line 10, in forward

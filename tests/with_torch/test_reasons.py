@@ -27,6 +27,8 @@ from pytest_compilecontract.measure.probes import dispatch_keys
 from pytest_compilecontract.measure.probes.source import Paths
 from pytest_compilecontract.measure.recorder import Measuring
 
+pytestmark = pytest.mark.insides
+
 Why = tuple[str, str, str]
 PROGRAMS: dict[str, tuple[Callable[[], object], tuple[Why, ...]]] = {}
 ON_A_SIZE = "return x * 2 if x.shape[0] % 8 else x + 1"

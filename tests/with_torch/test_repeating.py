@@ -20,6 +20,8 @@ import torch
 
 from pytest_compilecontract.compare.policy import BANDED
 
+pytestmark = pytest.mark.sessions
+
 CONTRACTS = """
 import unittest
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sessions
+
 # The one thing that needs a card is to lose it: here an exception's text says that it is.
 CONFTEST = """
 import pytest_compilecontract.measure.probes.device as device

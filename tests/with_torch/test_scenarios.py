@@ -13,6 +13,8 @@ from pytest_compilecontract.measure.isolation import isolated
 from pytest_compilecontract.measure.probes.source import Paths
 from pytest_compilecontract.measure.recorder import Measuring
 
+pytestmark = pytest.mark.insides
+
 
 def measured(scenario: Scenario) -> Measuring:
     with isolated(None), torch._dynamo.config.patch(scenario.config):

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+
+pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -20,6 +20,8 @@ import pytest
 
 from pytest_compilecontract.cli.main import main
 
+pytestmark = pytest.mark.torch
+
 PYPROJECT = """
 [tool.compilecontract.lanes.nope]
 requires = ["a_package_that_is_nowhere"]

@@ -20,6 +20,8 @@ from pytest_compilecontract.measure.numerics import Run, judge, judging, same_bi
 from pytest_compilecontract.measure.state import State
 from pytest_compilecontract.measure.tensors import Saved
 
+pytestmark = pytest.mark.torch
+
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 NARROW = [
     dtype

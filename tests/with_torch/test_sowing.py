@@ -27,6 +27,8 @@ from pytest_compilecontract.judge.planted import Shown, judged
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
+pytestmark = pytest.mark.torch
+
 ROOT = Path(__file__).parent.parent.parent
 NUMERICS = "numerics='fp64' (default)"
 LIMITS: dict[str, Any] = {"max_graph_breaks": 0, "max_recompiles": 0}

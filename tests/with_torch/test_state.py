@@ -23,6 +23,8 @@ from torch._dynamo.testing import CompileCounter
 
 from pytest_compilecontract.measure.state import State
 
+pytestmark = pytest.mark.torch
+
 X = torch.ones(3)
 Program = tuple[Callable[..., Any], list[tuple[Any, ...]]]
 compiling = torch.compiler.is_compiling

@@ -25,6 +25,8 @@ from pytest_compilecontract.measure.probes.canary import canary, sings
 from pytest_compilecontract.measure.probes.dynamo import Ledger
 from pytest_compilecontract.measure.probes.taps import Taps
 
+pytestmark = pytest.mark.insides
+
 CONVERT_FRAME: Any = importlib.import_module("torch._dynamo.convert_frame")
 OUTPUT_GRAPH: Any = importlib.import_module("torch._dynamo.output_graph")
 SYMBOLIC_CONVERT: Any = importlib.import_module("torch._dynamo.symbolic_convert")

@@ -43,7 +43,10 @@ OTHERS = {
 }
 ROOT = Path(__file__).parent.parent.parent
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="one device is enough for what is asked here")
+pytestmark = [
+    pytest.mark.sessions,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="one device is enough for what is asked here"),
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

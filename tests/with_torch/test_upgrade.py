@@ -52,7 +52,7 @@ def test_over_its_limits_in_the_old_one(compile_lane):
 def test_plain():
     pass
 """
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")
+pytestmark = [pytest.mark.sessions, pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")]
 
 
 def interpreter(folder: Path, side: str) -> Path:

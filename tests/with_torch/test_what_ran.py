@@ -15,6 +15,8 @@ from torch import nn
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.measure.compile_lane import CompileLane
 
+pytestmark = pytest.mark.insides
+
 X = torch.ones(3)
 
 

@@ -1,0 +1,12 @@
+"""What tests/ and contracts/ share: both are run on machines that others use too."""
+
+from __future__ import annotations
+
+try:
+    from hypothesis import settings
+except ImportError:  # the contract suite does without
+    pass
+else:
+    # How long an example takes says nothing there.
+    settings.register_profile("project", deadline=None)
+    settings.load_profile("project")
