@@ -28,8 +28,8 @@ class Metric:
     move by themselves: what lies within the spread over repeats (`--contract-repeat`) is no change, and without a
     spread on both sides they are not compared. One that is `counted` may then be judged by the policy's width alone.
     `gates` is the default policy's word. A `young` one is not in receipts of older versions of this package, which say
-    nothing of it: then it is not compared. `cause` is how near it is to the cause of a drift: the lowest number is told,
-    and one without a number last.
+    nothing of it: then it is not compared. `cause` is how near it is to the cause of a drift; the lowest number is told
+    first, and one without a number last.
 
     `count` is its number in a summary, in the order of the records, with one `noun` and many. `shown` says whether a
     line of the terminal has it always, if it is not 0, or only with -v; `on_device`: only where it was measured.
