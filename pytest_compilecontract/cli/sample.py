@@ -62,7 +62,7 @@ def hold(name: str, lane: CompileLane, *, train: bool) -> None:
     Raises:
         UsageError: the sample cannot be made, or eager itself raises.
     """
-    from pytest_compilecontract.measure.runner import BrokenLane
+    from pytest_compilecontract.measure.endings import BrokenLane
 
     target, calls = sampled(name)
     try:

@@ -42,9 +42,8 @@ from pytest_compilecontract.facts.faults import (
 )
 from pytest_compilecontract.facts.measurement import Call
 
+from .passes import Kind, watched
 from .probes.seams import Seams, Turn, breaking, depending, given_back, lower_recompile_limit
-from .probes.taps import Taps
-from .runner import Runner
 
 KEPT_BYTES = 1 << 20
 THIRD = 2
@@ -112,23 +111,18 @@ class _Seam:
             targets=self._target if targets is not None else None,
             cuda_graphs=not isinstance(fault, GraphSkipped),
         )
-        passes = Taps()
-        passes.set("pass", Runner, "_fresh_pass", self._on_pass)
-        for name in ("_eager_pass", "_gold"):
-            passes.set(name, Runner, name, self._on_eager)
-        with passes, seams:
+        with watched(self._of_pass), seams:
             self.missing = seams.missing
             yield self
 
-    def _on_pass(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.restart()
-        return original(*args, **kwargs)
-
-    def _on_eager(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A pass that the others are compared with: torch.cond compiles there, too, and is right there."""
-        before, self._eager = self._eager, True
+    @contextlib.contextmanager
+    def _of_pass(self, kind: Kind) -> Iterator[None]:
+        """A pass. Those that the others are compared with stay right: torch.cond compiles there, too."""
+        if kind != "float64":
+            self.restart()
+        before, self._eager = self._eager, kind != "compiled"
         try:
-            return original(*args, **kwargs)
+            yield
         finally:
             self._eager = before
 

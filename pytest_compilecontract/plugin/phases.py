@@ -144,8 +144,8 @@ class Phases:
 
     def _after_raising(self, current: Current, error: BaseException) -> BaseException | None:
         """What pytest is to hear of a body that raised: that, another failure, or nothing."""
+        from pytest_compilecontract.measure.endings import BrokenLane, DeviceLost
         from pytest_compilecontract.measure.probes.device import lost
-        from pytest_compilecontract.measure.runner import BrokenLane, DeviceLost
 
         if isinstance(error, BrokenLane):
             current.lost = isinstance(error, DeviceLost)

@@ -15,9 +15,9 @@ from pytest_compilecontract.facts.limits import limits_from
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.endings import BrokenLane
 from pytest_compilecontract.measure.isolation import isolated
 from pytest_compilecontract.measure.probes.trace import quiet
-from pytest_compilecontract.measure.runner import BrokenLane
 from pytest_compilecontract.plugin.judged import Subject, judged
 
 ROOT = Path(__file__).parent

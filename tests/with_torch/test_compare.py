@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.measure.runner import BrokenLane
+from pytest_compilecontract.measure.endings import BrokenLane
 
 pytestmark = pytest.mark.torch
 

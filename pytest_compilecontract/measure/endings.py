@@ -1,0 +1,108 @@
+"""Endings: how passes ended, and in what an exception of the compiled one is not eager's."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_compilecontract.facts.measurement import Location, Raised, RaisedInBoth
+from pytest_compilecontract.wording import first_said
+
+from .probes import memory
+from .probes.backend_errors import backend_error
+from .probes.reasons import refused_for
+from .probes.source import OWN, Paths
+from .programs import Trail
+
+_TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+class BrokenLane(Exception):  # noqa: N818 - the lane is broken; what it raised is the cause
+    """The compiled run raised where eager did not, or the reverse; the measurement says what."""
+
+
+class DeviceLost(BrokenLane):
+    """An error after which CUDA refuses every call of this process; `where` it came, `what` CUDA says."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+
+
+class Endings:
+    """Exceptions of passes, as measurements have them: with the line of the user's that they came from."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+
+    def raised(self, eager: Trail, compiled: Trail, unit: str) -> Raised | None:
+        """The exception in which the two runs differ, or None."""
+        theirs, ours = eager.error, compiled.error
+        if theirs is None and ours is None:
+            return None
+        if theirs is None:
+            assert ours is not None
+            return self._as_raised(ours, f"in {unit} {compiled.error_at}; eager does not raise")
+        eager_says = f"eager raises {type(theirs).__name__} in {unit} {eager.error_at}"
+        if ours is None:
+            return Raised(type="no exception", message=f"{eager_says}: {first_line(theirs)}; compiled does not raise")
+        if isinstance(ours, type(theirs)) and eager.error_at == compiled.error_at:
+            return None
+        return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
+
+    def raised_in_both(self, eager: Trail, unit: str, calls: int) -> RaisedInBoth:
+        assert eager.error is not None
+        return RaisedInBoth(
+            type=type(eager.error).__name__,
+            message=self._paths.text(first_line(eager.error)),
+            at=f"{unit} {eager.error_at}",
+            left=max(calls - eager.error_at - 1, 0),
+        )
+
+    def _as_raised(self, error: Exception, when: str) -> Raised:
+        backend = backend_error(error, self._paths)
+        at = f", {backend.at}" if backend is not None and backend.at else ""
+        if guard := refused_for(error):
+            at = f": {self._paths.text(guard)}"
+        return Raised(
+            type=type(error).__name__,
+            message=f"{self._paths.text(first_line(error))}{at} ({when})".lstrip(),
+            location=(backend.location if backend is not None else None) or self.user_line(error),
+            out_of_memory=memory.is_out_of_memory(error),
+        )
+
+    def user_line(self, error: BaseException) -> Location | None:
+        """The innermost line of the project's that the exception passed; for a compile error, the line compiled."""
+        # An internal error of Dynamo's has no stack of its own: it says in its text what it was tracing.
+        traced = [
+            (each.filename, each.lineno or 0, each.name) for each in getattr(error, "real_stack", None) or ()
+        ] or [
+            (file, int(line), name)
+            for file, line, name in _TRACED.findall(str(error).partition("\nfrom user code:")[2])
+        ]
+        if traced:
+            own = [each for each in traced if not self._paths.is_out_of_reach(each[0])]
+            return self._paths.location(*(own or traced)[-1])
+        found = None
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if self._paths.is_users(code.co_filename) and not code.co_filename.startswith(OWN):
+                found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
+            trace = trace.tb_next
+        return found
+
+
+def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
+    """How a later eager run ended as the compiled one did; empty where it did not, so that eager raises otherwise."""
+    if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
+        return ""
+    if eager.error is None:
+        return "eager differs from itself: run once more, it does not raise either"
+    raised = f"{type(eager.error).__name__} in {unit} {eager.error_at}"
+    return f"eager differs from itself: run once more, it raises {raised} too"
+
+
+def first_line(error: BaseException) -> str:
+    """Of the error's own text; Dynamo adds the user's line to it, even where there was none."""
+    return first_said(str(error).partition("from user code:")[0])

@@ -1,0 +1,212 @@
+"""Passes: all calls once, from the saved state and seeds, on copies of the inputs; eager, compiled, or in float64."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from pytest_compilecontract.calls import call
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.lanes import Lane
+
+from . import numerics
+from .endings import DeviceLost
+from .isolation import SEED, GlobalSettings
+from .probes import device as devices
+from .probes import memory, randomness, stance
+from .probes.backward import compiled_backwards
+from .probes.modes import Modes
+from .programs import Body, Forward, Program, Surroundings, Trail
+from .recorder import Measuring, synchronize
+from .state import NotWide, State
+
+Kind = Literal["eager", "compiled", "float64"]
+# Who is to know of each pass, while it is made: what is planted counts from its start, and leaves eager ones alone.
+Watcher = Callable[[Kind], AbstractContextManager[None]]
+_watchers: list[Watcher] = []
+
+
+@contextlib.contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Have `watcher` entered around each pass."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is held to eager: a target, the program that calls it, its calls, and the state that they reach."""
+
+    target: Any
+    program: Program
+    calls: Sequence[call]
+    state: State
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class How:
+    """How a pass is made: `make` makes each call; `names` are tensors of the state to keep, changed or not."""
+
+    kind: Kind = "compiled"
+    make: Callable[[Callable[[], Any]], Any] | None = None
+    names: frozenset[str] = frozenset()
+
+    @property
+    def copies(self) -> Callable[..., numerics.Copies]:
+        return partial(numerics.Copies, to=numerics.wide) if self.kind == "float64" else numerics.Copies
+
+
+class Passes:
+    """The passes of one lane on one device.
+
+    `notes` are why something was not compared, `left` the modes that a pass left on. `measuring` is told of backwards.
+    """
+
+    def __init__(self, lane: Lane, device: torch.device) -> None:
+        self._lane = lane
+        self._device = device
+        self.notes: list[str] = []
+        self.left: list[str] = []
+        self.measuring: Measuring | None = None
+        if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # or its generators would not be among those below
+        randomness.seed(SEED)
+        self.start = randomness.generators()
+        self._settings = GlobalSettings()
+
+    def start_anew(self, state: State) -> None:
+        """Put the state and torch's settings back to where every pass starts."""
+        state.restore()
+        self._settings.put_back()
+
+    def eager(self, job: Job, names: frozenset[str] = frozenset()) -> Trail:
+        """A pass that nothing is compiled in, also where parts of the target are compiled already."""
+        with stance.eager():
+            return self.fresh(job.target, job, How(kind="eager", names=names))
+
+    def fresh(self, run: Any, job: Job, how: How) -> Trail:
+        """A pass from the start: `run` is the target, or what it was compiled to."""
+        __tracebackhide__ = True
+        self.start_anew(job.state)
+        return self._pass(run, job, how)
+
+    def gold(self, job: Job, eager: Trail) -> tuple[Trail | None, str]:
+        """The float64 pass, or why there is none."""
+        if isinstance(job.program, Body):
+            return None, "what makes its own tensors has no float64 run"
+        if eager.random:
+            return None, "random numbers are drawn otherwise in float64"
+        self.start_anew(job.state)
+        default = torch.get_default_dtype()
+        try:
+            with job.state.in_float64(), stance.eager():
+                torch.set_default_dtype(torch.float64)
+                trail = self._pass(job.target, job, How(kind="float64", names=eager.changed))
+        except NotWide as reason:
+            return None, str(reason)
+        finally:
+            torch.set_default_dtype(default)
+        if trail.error is not None and (eager.error is None or trail.error_at != eager.error_at):
+            message = next(iter(str(trail.error).strip().splitlines()), "")
+            return None, f"in float64 eager raises {type(trail.error).__name__}: {message}"
+        return trail, ""
+
+    def _pass(self, run: Any, job: Job, how: How) -> Trail:
+        """Run all calls once.
+
+        A mode that the calls leave on is taken off, and told: as that of the run in eager, compiled or float64.
+        """
+        __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
+        modes = Modes()
+        randomness.put_back(self.start)
+        trail = Trail()
+        with contextlib.ExitStack() as stack:
+            for watcher in _watchers:
+                stack.enter_context(watcher(how.kind))
+            self._make_calls(run, job, how, trail)
+        for mode in modes.take_off():
+            trail.facts[f"mode left on: {mode}"] = "on"
+            self.left.append(f"the {how.kind} run left {mode} on")
+        trail.random = randomness.drew(self.start)
+        trail.facts.update(randomness.left(self.start))
+        trail.facts.update(self._settings.left())
+        trail.alive = trail.watch.alive()
+        # Training compares what is learned after each step, by a rule of its own.
+        learned = isinstance(job.program, Forward)
+        changed = job.state.changed(how.names, learned=learned, gradients=_leaves_gradients(job.program))
+        trail.changed = frozenset(changed)
+        trail.note("state", changed, "afterwards")
+        for name, value in job.state.made().items():
+            trail.note(numerics.MADE, value, f"afterwards[{name!r}]")
+        return trail
+
+    def _make_calls(self, run: Any, job: Job, how: How, trail: Trail) -> None:
+        """Make the calls on copies, which are gone after it."""
+        __tracebackhide__ = True
+        around = Surroundings(
+            autocast=self.autocast if how.kind != "float64" else contextlib.nullcontext,
+            before_backward=self.before_backward,
+            leaves=job.state.tensors,
+        )
+        step = job.program.start(run, around)
+        copied = how.copies(job.state.reached())
+        left = _leaves_gradients(job.program)
+        for index, each in enumerate(job.calls):
+            args, kwargs = copied.of((each.args, each.kwargs))
+            arguments: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+            at = f"{job.program.unit} {index}"
+            trail.before.append(numerics.snapshot(arguments, at=f"{at} input"))
+            stepped = partial(step, call(*args, **kwargs), trail, at)
+            try:
+                output = how.make(stepped) if how.make else stepped()
+                # What a kernel did wrong is said at some later call, and has to be said of this one.
+                synchronize(self._device)
+            except Exception as error:
+                # Eager has made the same steps: a loss without a gradient is none of the user's then.
+                if isinstance(error, UsageError) and how.make is None:
+                    raise
+                self.refuse_when_lost(error, f"in {job.program.unit} {index}", compiled=how.make is not None)
+                if memory.is_out_of_memory(error):
+                    memory.let_go(error)
+                trail.error, trail.error_at = error, index
+                break
+            outputs = trail.note("output", output, f"{at} output")
+            inputs = trail.note("input", arguments, f"{at} input")
+            if left and (grads := numerics.gradients_in(arguments)):
+                trail.note("grad", grads, f"{at} input grad")
+            trail.aliases |= numerics.aliases(outputs, inputs)
+            trail.watch.add(output, f"{at} output")
+            trail.watch.add(arguments, f"{at} input")
+            del output, args, kwargs, arguments, stepped
+        if copied.shared:
+            self.notes.append(copied.shared)
+
+    def refuse_when_lost(self, error: Exception, where: str, *, compiled: bool) -> None:
+        """Raise DeviceLost where CUDA refuses every call of this process from now on."""
+        if self._device.type == "cuda" and (what := devices.lost(error)):
+            raise DeviceLost(what, f"{where}, {'compiled' if compiled else 'eager'}") from error
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The lane's autocast, for one forward."""
+        if self._lane.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=getattr(torch, self._lane.autocast))
+
+    def before_backward(self, root: torch.Tensor) -> None:
+        """Note the compiled backward graphs that a loss reaches."""
+        if self.measuring is not None and root.requires_grad:
+            self.measuring.backwards = (self.measuring.backwards or set()) | compiled_backwards(root)
+
+
+def _leaves_gradients(program: Program) -> bool:
+    """Whether the calls may leave gradients in what they are given: forward calls that are not asked for any."""
+    return isinstance(program, Forward) and not program.gradients

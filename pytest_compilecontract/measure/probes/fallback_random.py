@@ -1,0 +1,14 @@
+"""Inductor's random numbers: drawn as eager draws them, where it is asked to."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+
+def drawn_as_eager() -> AbstractContextManager[Any]:
+    """Inductor's setting `fallback_random`, for what is compiled within."""
+    config: Any = importlib.import_module("torch._inductor.config")
+    patched: AbstractContextManager[Any] = config.patch(fallback_random=True)
+    return patched

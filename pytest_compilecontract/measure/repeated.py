@@ -1,0 +1,96 @@
+"""Repeated calls: what one more call of compiled code shows, once the calls that are counted are over."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+from pytest_compilecontract.calls import call
+from pytest_compilecontract.facts.measurement import StepOperators
+
+from . import numerics
+from .passes import Job, Passes
+from .probes import memory, randomness
+from .probes.operators import Untold, marked, operators_of
+from .probes.source import Paths
+from .programs import Body, Forward, Surroundings, Trail
+from .recorder import Measuring
+
+OVERHEAD_CALLS = 20
+OVERHEAD_SECONDS = 0.2
+
+
+class Repeated:
+    """The last call of a job, made again as `compiled`; `trail` is what the counted calls left."""
+
+    def __init__(
+        self, passes: Passes, job: Job, *, compiled: Any, measuring: Measuring, trail: Trail, paths: Paths
+    ) -> None:
+        self._passes = passes
+        self._job = job
+        self._compiled = compiled
+        self._measuring = measuring
+        self._trail = trail
+        self._paths = paths
+
+    def operators(self) -> tuple[StepOperators | None, str]:
+        """The operators of the call; or None and why."""
+        if isinstance(self._job.program, Body):
+            return None, "the body of the test makes its own calls"
+        if self._trail.error is not None:
+            return None, "the run raised"
+        found, why = self._recorded()
+        if found is None:
+            # What has come to its end, as an iterator, or grows with each call, begins anew.
+            self._passes.start_anew(self._job.state)
+            randomness.put_back(self._passes.start)
+            found, why = self._recorded()
+        return found, why
+
+    def _recorded(self) -> tuple[StepOperators | None, str]:
+        """The operators of the call, from the state that is; or None and why."""
+        job, state, last = self._job, self._job.state, self._job.calls[-1]
+        around = Surroundings(
+            autocast=self._passes.autocast, before_backward=lambda _: None, leaves=state.tensors, recorded=False
+        )
+        args, kwargs = numerics.Copies(state.reached()).of((last.args, last.kwargs))
+        modules = {id(each): path for top in state.modules for path, each in top.named_modules()}
+        try:
+            step = partial(job.program.start(marked(self._compiled), around), call(*args, **kwargs), Trail(), "")
+            return operators_of(step, ledger=self._measuring.ledger, paths=self._paths, modules=modules), ""
+        except Untold as reason:
+            return None, str(reason)
+        except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
+            self._passes.refuse_when_lost(error, "in a repeated call", compiled=True)
+            memory.let_go(error)
+            return None, f"a repeated call raises {type(error).__name__}"
+
+    def overhead(self) -> tuple[float | None, str]:
+        """CPU seconds of a cached call outside its graphs, the median of some calls; or None and why."""
+        program, measuring = self._job.program, self._measuring
+        if not isinstance(program, Forward) or program.gradients:
+            return None, "a step runs more than the compiled target"
+        if self._trail.error is not None or measuring.timed[-1].compiled or measuring.timed[-1].executed == 0:
+            return None, "the last call was no cached call of compiled code"
+        ledger = measuring.ledger
+        last = self._job.calls[-1]
+        samples: list[float] = []
+        deadline = time.perf_counter() + OVERHEAD_SECONDS
+        attempts = len(ledger.attempts)
+        ledger.clock = time.thread_time
+        try:
+            while len(samples) < OVERHEAD_CALLS and (time.perf_counter() < deadline or not samples):
+                args, kwargs = numerics.Copies(self._job.state.reached()).of((last.args, last.kwargs))
+                inside, started = ledger.seconds_inside, time.thread_time()
+                with self._passes.autocast():
+                    self._compiled(*args, **kwargs)
+                samples.append(time.thread_time() - started - (ledger.seconds_inside - inside))
+                if len(ledger.attempts) > attempts:
+                    return None, "a repeated call compiles again"
+        except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
+            return None, f"a repeated call raises {type(error).__name__}"
+        finally:
+            ledger.clock = None
+        return max(statistics.median(samples), 0.0), ""
