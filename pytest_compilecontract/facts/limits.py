@@ -112,14 +112,19 @@ def _contradictions(limits: Limits) -> Iterator[str]:
                 yield f"numerics={limits.numerics!r} contradicts {name}={value!r}"
     if limits.numerics is None and limits.check_grads:
         yield "numerics=None contradicts check_grads=True"
-    if limits.frontier is not None:
-        if limits.lanes is not None:
-            yield "frontier walks a ladder of its own, and contradicts lanes"
-        yield from faults(limits.frontier, limits.min_frontier)
-    elif limits.min_frontier is not None:
-        yield f"min_frontier={limits.min_frontier!r} needs frontier"
+    yield from _contradictions_of_ladder(limits)
     if limits.min_ops_captured and limits.max_graphs == 0:
         yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
+
+
+def _contradictions_of_ladder(limits: Limits) -> Iterator[str]:
+    if limits.frontier is None:
+        if limits.min_frontier is not None:
+            yield f"min_frontier={limits.min_frontier!r} needs frontier"
+        return
+    if limits.lanes is not None:
+        yield "frontier walks a ladder of its own, and contradicts lanes"
+    yield from faults(limits.frontier, limits.min_frontier)
 
 
 def _refusal(message: str) -> UsageError:

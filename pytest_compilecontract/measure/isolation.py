@@ -15,6 +15,7 @@ from pytest_compilecontract.facts.lanes import Lane
 
 from .probes import randomness
 from .probes.caches import own_caches
+from .probes.counters import counters as dynamo_counters
 from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
 from .probes.stance import ambient, forget_examples, stance_kept
 
@@ -192,7 +193,7 @@ class GlobalSettings:
 def _process_state() -> Iterator[None]:
     generators = randomness.generators()
     modes, settings = Modes(), GlobalSettings()
-    counters = importlib.import_module("torch._dynamo.utils").counters
+    counters = dynamo_counters()
     saved = {group: dict(values) for group, values in counters.items()}
     card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     counters.clear()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from . import numerics
+from .probes.tensors import coo_parts, is_fake, version
 
 Same = Callable[[torch.Tensor, torch.Tensor], bool]
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -104,7 +105,7 @@ def _are(tensor: torch.Tensor, saved: torch.Tensor, same: Same) -> bool:
         return False
     if not _is_nested(tensor) and tensor.shape != saved.shape:
         return False
-    if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
+    if is_fake(tensor):
         return True
     ours, theirs = [*_pieces(tensor)], [*_pieces(saved)]
     return len(ours) == len(theirs) and all(
@@ -121,7 +122,7 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     elif tensor.is_nested:
         yield from tensor.unbind()
     elif tensor.layout == torch.sparse_coo:
-        yield from (tensor._indices(), tensor._values())
+        yield from coo_parts(tensor)
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
     elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
@@ -175,7 +176,7 @@ def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 def _version(tensor: torch.Tensor) -> int:
     # One made in inference mode counts nothing.
-    return 0 if tensor.is_inference() else tensor._version
+    return version(tensor)
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:

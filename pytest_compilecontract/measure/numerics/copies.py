@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..probes.tensors import base_of, negated, viewed_again, without_torch_function
 from .parts import DEPTH, Bound, attributes_of, is_followed, is_numpy, is_scalar, kind_of, own_dict, parts_of
 from .rule import is_number
 
@@ -103,8 +104,8 @@ class _Tensors:
         """The copy of a tensor, which `memo` has from now on."""
         if id(tensor) in self.memo:
             return self.memo[id(tensor)]
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            base = tensor._base
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad(), without_torch_function():
+            base = base_of(tensor)
             new = self._view(tensor, self.copy(base)) if base is not None and is_plain(base) else None
             if new is None:
                 new = self._whole(tensor)
@@ -164,7 +165,7 @@ class _Tensors:
         view = torch.empty(0, dtype=dtype, device=device)
         view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
         view = view.conj() if tensor.is_conj() else view
-        return torch._neg_view(view) if tensor.is_neg() else view
+        return negated(view) if tensor.is_neg() else view
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
@@ -180,7 +181,7 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 def _replayed(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     # How a tensor is a view decides what Dynamo makes of its sizes, so the same operations are done once more.
-    return tensor._view_func_unsafe(base)  # type: ignore[no-any-return]
+    return viewed_again(tensor, base)
 
 
 def _strided(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..probes.tensors import is_fake, without_torch_function
 from .parts import (
     DEPTH,
     VALUES_INSTALLED,
@@ -141,7 +142,7 @@ def snapshot(value: object, *, at: str) -> Snapshot:
     in the snapshot as such.
     """
     walk = _Walk()
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+    with torch.no_grad(), without_torch_function():
         walk.visit(value, at, within_object=False, depth=0)
     return Snapshot(nodes=walk.nodes)
 
@@ -341,7 +342,7 @@ def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
+    if is_fake(tensor):
         return None, NO_VALUES
     try:
         plain = tensor.detach()

@@ -1,0 +1,54 @@
+"""Tensors as torch keeps them: what only private attributes tell of one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to; 0 for one of inference mode, which does not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that this is a view of."""
+    return tensor._base
+
+
+def backward_hooks(tensor: torch.Tensor) -> list[Callable[..., Any]]:
+    """The hooks on a tensor's gradient."""
+    tables = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return [hook for table in tables for hook in (table or {}).values()]
+
+
+def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The indices and values of a sparse COO tensor, coalesced or not."""
+    return tensor._indices(), tensor._values()
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no values: one of a meta device, or of a trace."""
+    fake: Any = importlib.import_module("torch._subclasses").FakeTensor
+    return tensor.device.type == "meta" or isinstance(tensor, fake)
+
+
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """The view of a tensor that has its sign bit set."""
+    return torch._neg_view(tensor)
+
+
+def viewed_again(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """The view that a tensor is, of another base."""
+    made: torch.Tensor = tensor._view_func_unsafe(base)
+    return made
+
+
+def without_torch_function() -> AbstractContextManager[Any]:
+    """No `__torch_function__` of a subclass is called within."""
+    left_out: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
+    return left_out

@@ -1,0 +1,130 @@
+"""State: what running a target may change, saved before a run and put back in place after it.
+
+In place, because a model, its optimizer and the test hold references to one another that no copy would keep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.wording import first_said
+
+from .. import numerics, tensors
+from .walk import Walk
+
+__all__ = ["NotWide", "State"]
+
+
+class NotWide(Exception):  # noqa: N818 - no error of anybody's: the reason why there is no float64 run
+    """A tensor that cannot be had in float64."""
+
+
+class State:
+    """The modules, tensors, optimizers, generators and plain values that a target reaches, as they are now.
+
+    Reached are a module itself with its hooks, a bound method's owner, a function's closure, defaults, attributes and
+    the globals it names, and what an object of the project's classes has in common with the others: the attributes of
+    the class, and what its methods reach. Classes of installed packages keep their own affairs, and of their objects
+    only those are followed that hold tensors, modules or plain values (`numerics.kind_of`).
+
+    `unreached` says what is not kept: what is too far, too much, or cannot be saved.
+
+    `beside` are functions that are none of the target, as one that compiles it. Of what they reach beyond it only the
+    places are kept in which something to be called stands: what such a function replaces is put back and not compared.
+    """
+
+    def __init__(self, *targets: Any, beside: Iterable[Any] = ()) -> None:
+        self._walk = walk = Walk()
+        self._pieces = walk.pieces
+        for target in targets:
+            walk.reach(target, "", depth=0)
+        walk.follow()
+        walk.pieces.beside = True
+        for function in beside:
+            walk.reach(function, "", depth=0)
+        walk.follow()
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """The modules that were reached by themselves: those within them are not named again."""
+        return self._walk.modules
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors, by name."""
+        return self._walk.tensors
+
+    @property
+    def unreached(self) -> str:
+        """What of the state is not compared, in a sentence; empty where all is."""
+        return self._pieces.unreached
+
+    def reached(self) -> Iterable[object]:
+        """The objects whose state this is, each once."""
+        return self._walk.reached()
+
+    def restore(self, *, accepted: bool = True) -> None:
+        """Put everything back as it was when this object was made, but for what was `accepted` since.
+
+        May be called again and again.
+        """
+        self._pieces.restore(accepted=accepted)
+
+    def accept(self) -> None:
+        """From now on what is otherwise is wanted so: `restore` puts it there, and it is no change."""
+        self._pieces.accept()
+
+    def forget(self) -> None:
+        """What was accepted is not wanted any more: `restore` puts back what was found."""
+        self._pieces.forget()
+
+    def release(self) -> None:
+        """After the last `restore`: the user's own iterators are back in the places of their copies."""
+        self._pieces.release()
+
+    def changed(
+        self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
+    ) -> dict[str, Any]:
+        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
+        return self._pieces.changed(names, learned=learned, gradients=gradients)
+
+    def made(self) -> dict[str, Any]:
+        """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
+        return self._pieces.made()
+
+    @contextlib.contextmanager
+    def in_float64(self) -> Iterator[None]:
+        """Every floating tensor reached has float64 data, and complex ones complex128, while the `with` lasts.
+
+        Raises:
+            NotWide: one cannot have, such as a tensor inside of a transform of torch.func.
+        """
+        before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
+        try:
+            for name, tensor in self.tensors.items():
+                dtype = numerics.wide(tensor.dtype)
+                if dtype != tensor.dtype and (reason := tensors.why_not_wide(tensor)):
+                    raise NotWide(f"{name!r} {reason}, and cannot be cast to float64")
+                grad = tensor.grad if tensor.is_leaf else None
+                try:
+                    data = tensor.data
+                    before.append((tensor, data, grad))
+                    if tensor.is_leaf:
+                        tensor.grad = None
+                    if dtype != tensor.dtype:
+                        tensor.data = tensors.wide(data)
+                except (RuntimeError, NotImplementedError, TypeError) as error:
+                    raise NotWide(f"{name!r} cannot be cast to float64: {first_said(str(error))}") from error
+            yield
+        finally:
+            for tensor, data, grad in before:
+                if tensor.is_leaf:
+                    tensor.grad = None
+                if tensor.dtype != data.dtype:
+                    tensor.data = data
+                if tensor.is_leaf:
+                    tensor.grad = grad

@@ -1,0 +1,74 @@
+"""Lists, sets, arrays, generators of random numbers, and what brings a state dict of its own."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ..probes.randomness import mark
+from .values import Stream, again, copy_of, is_same_value, position
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+REACHED = 100_000
+
+
+def save_container(walk: Walk, container: Any, name: str, *, depth: int) -> None:
+    found = copy_of(container)
+    saved = walk.pieces.wanted(found, lambda: copy_of(container))
+
+    def fill(values: Any) -> None:
+        if isinstance(container, set):
+            container.clear()
+            container.update(values)
+        elif isinstance(container, deque):
+            container.clear()
+            container.extend(values)
+        else:
+            container[:] = values
+
+    iterators = isinstance(container, (list, deque)) and any(position(each) is not None for each in found)
+    if iterators:
+        walk.pieces.at_the_end(lambda: fill(found))
+
+    def put_back() -> None:
+        fill([again(each) for each in saved.wanted] if iterators else saved.wanted)
+
+    def is_as_saved(now: Any) -> bool:
+        return len(now) == len(saved.wanted) and all(map(is_same_value, now, saved.wanted))
+
+    walk.pieces.keep(name, lambda: copy_of(container), is_as_saved, put_back)
+    for index, value in enumerate(itertools.islice(found, REACHED)):
+        walk.reach(value, f"{name}[{index}]", depth=depth + 1)
+
+
+def save_stream(walk: Walk, value: Any, name: str, *, depth: int, stream: Stream) -> None:
+    saved = stream.read()
+    at = mark(saved)
+    walk.pieces.keep(name, lambda: mark(stream.read()), lambda now: now == at, lambda: stream.write(saved))
+
+
+def save_array(walk: Walk, value: Any, name: str, *, depth: int) -> None:
+    saved = value.copy()
+
+    def put_back() -> None:
+        if value.flags.writeable:
+            value[...] = saved
+
+    walk.pieces.keep(name, lambda: value, lambda now: now.tobytes() == saved.tobytes(), put_back)
+
+
+def save_state_dict(walk: Walk, value: Any, name: str, *, depth: int) -> None:
+    saved = copy.deepcopy(value.state_dict())
+    walk.pieces.keep(
+        name, lambda: value.state_dict(), lambda now: False, lambda: value.load_state_dict(copy.deepcopy(saved))
+    )
+
+
+def leave_alone(walk: Walk, value: Any, name: str, *, depth: int, large: bool) -> None:
+    """An object of an installed package that is code, or too large to tell what it is."""
+    if large:
+        walk.pieces.leave_out(f"{name!r} (a {type(value).__module__}.{type(value).__qualname__} of many values)")

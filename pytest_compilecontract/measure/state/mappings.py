@@ -1,0 +1,147 @@
+"""Dicts and attributes: each entry a piece, and what a run adds or reorders."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .tensors_saved import save_tensor
+from .values import MISSING, PLAIN, is_same_value
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+# Entries up to which a dict is kept one by one; a larger one is as a whole.
+ENTRIES = 10_000
+
+
+def save_mapping(
+    walk: Walk,
+    mapping: dict[Any, Any],
+    name: str,
+    *,
+    depth: int,
+    without: frozenset[str] = frozenset(),
+    stays: Callable[[Any], bool] = lambda _: False,
+    new_counts: bool = False,
+    learned: bool = False,
+) -> None:
+    if len(mapping) > ENTRIES:
+        save_large(walk, mapping, name)
+        return
+    # Not more than it says it has: what a class of the user's gives out may have no end.
+    entries = itertools.islice(mapping.items(), len(mapping))
+    saved = {key: value for key, value in entries if key not in without}
+    new = _keep_new(walk, mapping, name, known=saved.keys() | without, stays=stays, counts=new_counts)
+    if not new_counts and not learned:
+        walk.pieces.note_made(name, new)
+    for key, value in saved.items():
+        save_entry(walk, mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
+    if new_counts:
+        save_order(walk, mapping, list(saved), name)
+    for key, value in saved.items():
+        inner = f"{name}.{key}" if name else str(key)
+        if learned and isinstance(value, torch.Tensor) and id(value) not in walk.seen:
+            walk.seen[id(value)] = value
+            save_tensor(walk, value, inner, depth=depth, learned=True)
+        else:
+            walk.reach(value, inner, depth=depth + 1)
+
+
+def _keep_new(
+    walk: Walk,
+    mapping: dict[Any, Any],
+    name: str,
+    *,
+    known: Collection[Any],
+    stays: Callable[[Any], bool],
+    counts: bool,
+) -> Callable[[], dict[Any, Any]]:
+    """Have keys that are not `known` put away, but for those that stay, and give them; with `counts` they are a change."""
+
+    def added() -> dict[Any, Any]:
+        return {key: value for key, value in mapping.items() if key not in known and not stays(key)}
+
+    wanted = walk.pieces.wanted({}, added)
+
+    def new() -> dict[Any, Any]:
+        return {key: value for key, value in added().items() if key not in wanted.wanted}
+
+    def put_away_new() -> None:
+        for key in new():
+            del mapping[key]
+        for key, value in wanted.wanted.items():
+            if mapping.get(key, MISSING) is not value:
+                mapping[key] = value
+
+    walk.pieces.keep(f"{name}, new keys", new if counts else dict, lambda now: not now, put_away_new)
+    return new
+
+
+def save_large(walk: Walk, mapping: dict[Any, Any], name: str) -> None:
+    """A dict of very many entries: which they are, and not what they hold."""
+    walk.pieces.leave_out(f"what is in the {len(mapping)} entries of {name!r}")
+    saved = walk.pieces.wanted(dict(mapping), lambda: dict(mapping))
+
+    def is_as_saved() -> bool:
+        was = saved.wanted
+        return len(was) == len(mapping) and all(is_same_value(mapping.get(key), was[key]) for key in was)
+
+    def put_back() -> None:
+        if not is_as_saved():
+            mapping.clear()
+            mapping.update(saved.wanted)
+
+    walk.pieces.keep(name, lambda: mapping, lambda now: is_as_saved(), put_back)
+
+
+def save_order(walk: Walk, mapping: dict[Any, Any], saved: list[Any], name: str) -> None:
+    """The order of the keys that were there: what comes first is taken first."""
+
+    def order() -> list[str]:
+        return [str(key) if isinstance(key, PLAIN) else type(key).__name__ for key in mapping if key in known]
+
+    def put_back() -> None:
+        # After the entries, and so with the same keys.
+        if any(now is not was for now, was in zip(mapping, saved, strict=False)):
+            for key in saved:
+                mapping[key] = mapping.pop(key)
+
+    known = dict.fromkeys(saved)
+    before = order()
+    walk.pieces.keep(f"{name}, order of keys", order, lambda now: now == before or len(now) < len(before), put_back)
+
+
+def save_entry(walk: Walk, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False) -> None:
+    def write(put: Any) -> None:
+        mapping[key] = put
+
+    walk.pieces.keep_place(name, lambda: mapping.get(key, MISSING), write, value, learned=learned)
+
+
+def save_slot(walk: Walk, owner: Any, attribute: str, name: str) -> None:
+    value = getattr(owner, attribute, MISSING)
+
+    def write(put: Any) -> None:
+        # A frozen dataclass refuses setattr, and nothing could have written to it.
+        with contextlib.suppress(AttributeError, TypeError):
+            delattr(owner, attribute) if put is MISSING else setattr(owner, attribute, put)
+
+    def read() -> Any:
+        return getattr(owner, attribute, MISSING)
+
+    if value is not MISSING:
+        walk.pieces.keep_place(name, read, write, value)
+        return
+    saved = walk.pieces.wanted(MISSING, read)
+
+    def put_back() -> None:
+        if read() is not saved.wanted:
+            write(saved.wanted)
+
+    walk.pieces.keep(name, dict, lambda now: True, put_back)
+    walk.pieces.note_made("", lambda: {} if read() is saved.wanted else {name: read()})

@@ -1,0 +1,177 @@
+"""Pieces of state: how to read each now, whether it is as it was saved, and how to put it back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.wording import first_said
+
+from ..numerics import is_pythons
+from .values import MISSING, again, is_same_value, label, position
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """One piece of state: how to read it now, whether it is as it was saved, and how to put it back.
+
+    `learned` are the parameters and buffers of modules, and a `gradient` is a leaf's; training compares both by itself.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    is_as_saved: Callable[[Any], bool]
+    put_back: Callable[[], None]
+    learned: bool = False
+    gradient: bool = False
+
+
+class Saved:
+    """A value as it was `found`, and as it is `wanted`: what was made on purpose takes its place for a while."""
+
+    __slots__ = ("found", "wanted")
+
+    def __init__(self, found: Any) -> None:
+        self.found = self.wanted = found
+
+
+class Pieces:
+    """The pieces that were saved, in the order in which they are put back.
+
+    `beside`: from now on what is saved is none of the target's. Only the places are kept then in which something to be
+    called stands: what replaces it is put back and not compared.
+    """
+
+    def __init__(self) -> None:
+        self.beside = False
+        self._kept: list[Kept] = []
+        self._made: list[tuple[str, Callable[[], dict[Any, Any]]]] = []
+        self._releases: list[Callable[[], None]] = []
+        self._accepts: list[tuple[Saved, Callable[[], Any]]] = []
+        self._names: Counter[str] = Counter()
+        self._left_out: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def at_the_end(self, put_back: Callable[[], None]) -> None:
+        """Have `release` call this."""
+        self._releases.append(put_back)
+
+    @property
+    def unreached(self) -> str:
+        """What of the state is not compared, in a sentence; empty where all is."""
+        more = f" and {len(self._left_out) - 3} more" if len(self._left_out) > 3 else ""
+        return f"state not compared: {', '.join([*self._left_out][:3])}{more}" if self._left_out else ""
+
+    def leave_out(self, what: str) -> None:
+        if not self.beside:
+            self._left_out[what] = None
+
+    def restore(self, *, accepted: bool = True) -> None:
+        """Put everything back as it was when this object was made, but for what was `accepted` since.
+
+        May be called again and again.
+        """
+        wanted = [saved.wanted for saved, _ in self._accepts]
+        if not accepted:
+            self.forget()
+        with torch.no_grad():
+            for each in self._kept:
+                each.put_back()
+        for (saved, _), was in zip(self._accepts, wanted, strict=True):
+            saved.wanted = was
+
+    def accept(self) -> None:
+        """From now on what is otherwise is wanted so: `restore` puts it there, and it is no change."""
+        for saved, now in self._accepts:
+            try:
+                saved.wanted = now()
+            except Exception as error:  # noqa: BLE001 - what was made may be of a kind that cannot be saved
+                self._left_out[f"what was made of the target (cannot be saved: {first_said(str(error))})"] = None
+
+    def forget(self) -> None:
+        """What was accepted is not wanted any more: `restore` puts back what was found."""
+        for saved, _ in self._accepts:
+            saved.wanted = saved.found
+
+    def wanted(self, found: Any, now: Callable[[], Any]) -> Saved:
+        """A value as it was found; `now` reads it again for `accept`."""
+        saved = Saved(found)
+        self._accepts.append((saved, now))
+        return saved
+
+    def release(self) -> None:
+        """After the last `restore`: the user's own iterators are back in the places of their copies."""
+        for put_back in self._releases:
+            put_back()
+
+    def changed(
+        self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
+    ) -> dict[str, Any]:
+        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
+        found = {}
+        for each in self._kept:
+            if (each.learned and not learned) or (each.gradient and not gradients):
+                continue
+            value = each.read()
+            if each.name in names or not each.is_as_saved(value):
+                found[each.name] = value
+        return found
+
+    def made(self) -> dict[str, Any]:
+        """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
+        return {
+            f"{name}.{key}" if name else key: value
+            for name, new in self._made
+            for key, value in new().items()
+            if isinstance(key, str) and not is_pythons(key)
+        }
+
+    def keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, **more: bool) -> None:
+        if self.beside:
+            return
+        # One name, one piece: a helper's closure may have a variable of the same name as the target's.
+        self._names[name] += 1
+        unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
+        self._kept.append(Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, **more))
+
+    def note_made(self, name: str, new: Callable[[], dict[Any, Any]]) -> None:
+        if not self.beside:
+            self._made.append((name, new))
+
+    def keep_place(self, name: str, read: Any, write: Any, value: Any, *, learned: bool = False) -> None:
+        """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
+        if self.beside:
+            self.keep_beside(read, write, value)
+            return
+        if (at := position(value)) is not None:
+            self.keep(name, lambda: position(read()), lambda now: now == at, lambda: write(again(value)))
+            self.at_the_end(lambda: write(value))
+            return
+
+        saved = self.wanted(value, read)
+
+        def put_back() -> None:
+            if read() is not saved.wanted:
+                write(saved.wanted)
+
+        def now() -> Any:
+            return None if (found := read()) is MISSING else found
+
+        self.keep(label(name, value), now, lambda now: is_same_value(now, saved.wanted), put_back, learned=learned)
+
+    def keep_beside(self, read: Any, write: Any, value: Any) -> None:
+        if not callable(value):
+            return
+        saved = self.wanted(value, read)
+
+        def put_back() -> None:
+            if read() is not saved.wanted:
+                write(saved.wanted)
+
+        self._kept.append(Kept(name="", read=read, is_as_saved=lambda _: True, put_back=put_back))

@@ -1,0 +1,53 @@
+"""Tensors: their values, gradients and hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_compilecontract.wording import first_said
+
+from .. import tensors
+from ..probes.tensors import backward_hooks, version
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+def save_tensor(walk: Walk, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
+    name = name or f"tensor {len(walk.tensors)}"
+    walk.tensors[name if name not in walk.tensors else f"{name} ({len(walk.tensors)})"] = tensor
+    grad = tensor.grad.detach().clone() if tensor.is_leaf and tensor.grad is not None else None
+    requires_grad = tensor.requires_grad
+    try:
+        found = tensors.Saved(tensor)
+    except Exception as error:  # noqa: BLE001 - a subclass refuses in its own way
+        # Whether it was written to is known even so.
+        walk.pieces.leave_out(f"{name!r} (a {type(tensor).__name__} that cannot be saved: {first_said(str(error))})")
+        written = version(tensor)
+        walk.pieces.keep(name, lambda: tensor, lambda now: version(now) == written, lambda: None, learned=learned)
+        return
+    saved = walk.pieces.wanted(found, lambda: saved.wanted if saved.wanted.is_in(tensor) else tensors.Saved(tensor))
+
+    def put_back() -> None:
+        try:
+            saved.wanted.put_in(tensor)
+        except Exception as error:  # noqa: BLE001 - as above
+            walk.pieces.leave_out(f"{name!r} (cannot be put back: {first_said(str(error))})")
+        if tensor.is_leaf:
+            tensor.grad = None if grad is None else grad.clone()
+        if tensor.is_leaf and tensor.requires_grad != requires_grad:
+            tensor.requires_grad_(requires_grad)
+
+    def is_as_saved(now: torch.Tensor) -> bool:
+        return now.requires_grad == requires_grad and bool(saved.wanted.has_values_of(now))
+
+    def has_same_grad(now: torch.Tensor | None) -> bool:
+        return (now is None) == (grad is None) and (now is None or grad is None or tensors.same(now, grad))
+
+    walk.pieces.keep(name, lambda: tensor, is_as_saved, put_back, learned=learned)
+    if tensor.is_leaf:
+        walk.pieces.keep(f"{name}.grad", lambda: tensor.grad, has_same_grad, lambda: None, gradient=True)
+    for hook in backward_hooks(tensor):
+        walk.reach(hook, f"{name} hook", depth=depth + 1)
