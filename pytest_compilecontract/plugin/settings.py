@@ -54,7 +54,7 @@ class Settings:
     rank: int = 0
 
 
-def settings_from(
+def settings_from(  # noqa: PLR0913 - one parameter an option
     *,
     root: Path,
     asked: str | None,

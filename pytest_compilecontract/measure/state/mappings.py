@@ -61,7 +61,7 @@ def _keep_new(
     stays: Callable[[Any], bool],
     counts: bool,
 ) -> Callable[[], dict[Any, Any]]:
-    """Have keys that are not `known` put away, but for those that stay, and give them; with `counts` they are a change."""
+    """Have keys that are not `known` put away, but for those that stay. Gives them; with `counts` they are a change."""
 
     def added() -> dict[Any, Any]:
         return {key: value for key, value in mapping.items() if key not in known and not stays(key)}
