@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.comparison import compare_sides
 from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
+from pytest_compilecontract.compare.side import Side
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.ladder import without_details
 from pytest_compilecontract.facts.receipt import (
@@ -286,11 +287,9 @@ def compare_lane(
     defaults: Mapping[str, str] | None = None,
 ) -> LaneComparison:
     """A lane that ran, held against its baseline; `defaults` are those of the torch that it ran on."""
-    before = _receipt({found.entry.environment: found.environment}, [found.entry], [found.defaults])
-    after = _receipt({entry.environment: environment}, [kept_entry(entry)], [defaults or {}])
-    lanes = compare(before, after, policy).lanes
-    assert len(lanes) == 1, "a reference has no baseline"
-    return lanes[0]
+    before = Side(entry=found.entry, environment=found.environment, defaults=found.defaults)
+    after = Side(entry=kept_entry(entry), environment=environment, defaults=defaults or {})
+    return compare_sides(before, after, policy)
 
 
 def _is_wanted(
