@@ -60,8 +60,8 @@ class LaneComparison:
     """One lane of one contract, before and after.
 
     `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
-    side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left facts
-    out, each with the rule's name.
+    side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left
+    facts out, each with the rule's name.
     """
 
     contract: str

@@ -175,7 +175,7 @@ class Pair:
         return False
 
     def _leave_out(self, metric: str, why: str) -> None:
-        self.excused.append(f"{METRICS[metric].label}: {why}")
+        self.excused.append(f"{METRICS[metric].label} ({why})")
 
     def _change(
         self, metric: str, direction: Direction, came: tuple[Fact, ...] = (), went: tuple[Fact, ...] = ()
