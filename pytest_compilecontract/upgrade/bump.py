@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
+from packaging.version import Version
+
 from pytest_compilecontract.baselines.store import FOLDER, read_folder
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import Answer, answer
@@ -415,7 +417,7 @@ def _version_here(name: str) -> str | None:
 
 def _newest_baseline(project: Path) -> str | None:
     folder = project / FOLDER
-    newest: tuple[object, str] | None = None
+    newest: tuple[Version, str] | None = None
     for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
             environments = read_folder(inner).environments.values() if inner.is_dir() else ()
@@ -423,7 +425,7 @@ def _newest_baseline(project: Path) -> str | None:
             continue
         for each in environments:
             key = version_key(each.torch or "")
-            if key is not None and (newest is None or key > newest[0]):  # type: ignore[operator]
+            if key is not None and (newest is None or key > newest[0]):
                 newest = (key, (each.torch or "").partition("+")[0])
     return newest[1] if newest else None
 
