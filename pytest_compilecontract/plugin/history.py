@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_compilecontract.baselines.kept import refusal
-from pytest_compilecontract.baselines.store import Baselines, Found, Recorded, compare_lane
+from pytest_compilecontract.baselines.store import Baselines, Found, Recorded
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
 from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, rotten, waived_lane
 from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key
@@ -75,7 +75,7 @@ class History:
         found = self.baselines.find(entry.contract, entry.lane, environment)
         if found is None:
             return None
-        compared = compare_lane(entry, environment, found, defaults=defaults)
+        compared = self.baselines.compared(entry, environment, found, defaults)
         lane = waived_lane(compared, self.waivers, self.today)
         return Held(found=found, lane=lane, own=found.key == environment_key(environment))
 

@@ -18,13 +18,12 @@ from pathlib import Path
 from packaging.version import Version
 
 from pytest_compilecontract.baselines.store import FOLDER, read_folder
-from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.compare.versions import version_key
 from pytest_compilecontract.compare.waivers import FILE as WAIVERS
-from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten, waived
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten
 from pytest_compilecontract.errors import InstallError, ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
@@ -508,14 +507,14 @@ def _concluded(
 ) -> Answer:
     old, new = measured
     today = datetime.date.today()
-    comparison = waived(compare(old.receipt, new.receipt, policy), waivers, today)
+    table = matrix([old.receipt, new.receipt], policy, waivers, today)
+    comparison = table.comparisons[-1]
     # pytest's arguments may leave tests out, and a run that did not come to its end did.
     whole = not bench.arguments and not comparison.stopped
     found = answer(comparison, policy, rotten(comparison, waivers, today, whole=whole))
     if changed:
         note = "the project's files changed while it was measured, so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)
-    table = matrix([old.receipt, new.receipt], policy, waivers, today)
     notes = list(_notes(old, new))
     answered = answer_lines(comparison, found, policy)
     for line in (*notes, *terminal_lines(table, everything=chosen.verbose), "", *answered):
