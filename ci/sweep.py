@@ -26,11 +26,13 @@ from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.files.receipt import to_json
 from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
-from pytest_compilecontract.upgrade.bump import KEPT, Bench, Side, claimed
+from pytest_compilecontract.upgrade.bench import Bench, claimed
+from pytest_compilecontract.upgrade.bump import KEPT
 from pytest_compilecontract.upgrade.checkout import checkout_of
 from pytest_compilecontract.upgrade.environments import Uv, uv_program
 from pytest_compilecontract.upgrade.progress import Progress
 from pytest_compilecontract.upgrade.requirements import specs_from, wanted
+from pytest_compilecontract.upgrade.sides import Side
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = ("test", "models")

@@ -29,6 +29,7 @@ from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.upgrade import bump as command
+from pytest_compilecontract.upgrade import sides
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")
 
@@ -504,7 +505,7 @@ def test_without_uv_one_line_says_what_to_do(
 
 @pytest.fixture
 def _without_torch_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_version_here", lambda name: None)
+    monkeypatch.setattr(sides, "_version_here", lambda name: None)
 
 
 @pytest.mark.usefixtures("_without_torch_here")
@@ -530,7 +531,7 @@ def test_nothing_to_upgrade_from_is_one_line(bench: Bench, capsys: pytest.Captur
 
 
 def test_the_torch_of_this_python_is_what_to_upgrade_from(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_version_here", {"torch": "2.11.0"}.get)
+    monkeypatch.setattr(sides, "_version_here", {"torch": "2.11.0"}.get)
     bench.with_uv(v2_12_1=HELD_NEW)
     monkeypatch.setattr(command.sys, "executable", str(bench.interpreter("here", HELD_OLD)))
 

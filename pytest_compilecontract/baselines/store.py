@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.comparison import compare_sides
 from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
+from pytest_compilecontract.compare.side import Side
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.ladder import without_details
 from pytest_compilecontract.facts.receipt import (
@@ -72,6 +73,7 @@ class Baselines:
             self._beside = PurePosixPath("-")
         self._read: dict[Path, Baseline | None] = {}
         self._older: dict[str, tuple[str, ...]] = {}
+        self._compared: dict[tuple[str, str, str], tuple[Entry, Entry, LaneComparison]] = {}
         self._defaults = _Defaults(folder)
 
     def find(self, contract: str, lane: str, environment: Environment) -> Found | None:
@@ -93,6 +95,20 @@ class Baselines:
                     defaults=self._defaults.of(environment),
                 )
         return None
+
+    def compared(
+        self, entry: Entry, environment: Environment, found: Found, defaults: Mapping[str, str] | None = None
+    ) -> LaneComparison:
+        """A lane that ran, held against its baseline by the default policy.
+
+        A session asks at the test's end, in its summary and when it records: what it has asked is not compared again.
+        """
+        key = (entry.contract, entry.lane, found.key)
+        known = self._compared.get(key)
+        if known is None or known[:2] != (entry, found.entry):
+            lane = compare_lane(entry, environment, found, defaults=defaults)
+            known = self._compared[key] = (entry, found.entry, lane)
+        return known[2]
 
     def path(self, contract: str, key: str) -> Path:
         """The file of a contract. What lies beside the folder of the baselines is named without that folder."""
@@ -187,7 +203,9 @@ class Baselines:
             path = self.path(entry.contract, environment_key(environment))
             baseline = written.get(path) or self._file(path) or Baseline()
             kept = baseline.contracts.get(entry.contract, {}).get(entry.lane)
-            if entry.verdict in ("unmeasured", "reference") or not _is_wanted(mode, entry, environment, kept, baseline):
+            if entry.verdict in ("unmeasured", "reference") or mode == ("changed" if kept is None else "new"):
+                continue
+            if kept is not None and not self._says_otherwise(entry, environment, baseline):
                 continue
             why = refusal(entry)
             if why and not (accepted and entry.measurement is not None):
@@ -204,6 +222,20 @@ class Baselines:
             self._read[path] = baseline
         self._older.clear()
         return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused))
+
+    def _says_otherwise(self, entry: Entry, environment: Environment, baseline: Baseline) -> bool:
+        """Whether an entry is not what its baseline says; else that is left as it is, with where it was recorded."""
+        kept = baseline.contracts[entry.contract][entry.lane]
+        found = Found(
+            key=environment_key(environment),
+            entry=_entry(entry.contract, entry.lane, kept),
+            environment=baseline.environments[kept.environment],
+        )
+        lane = self.compared(entry, environment, found)
+        same = kept.limits == entry.limits and kept.lane_settings == entry.lane_settings
+        # A baseline that has no band yet is to get it.
+        same = same and (entry.repeats == 1 or kept.spread.keys() == entry.spread.keys())
+        return lane.verdict != "held" or bool(lane.drifts) or not same
 
     def _refuse_outside(self, path: Path) -> None:
         """A link in the folder may lead anywhere, and what it leads to would be replaced."""
@@ -286,31 +318,9 @@ def compare_lane(
     defaults: Mapping[str, str] | None = None,
 ) -> LaneComparison:
     """A lane that ran, held against its baseline; `defaults` are those of the torch that it ran on."""
-    before = _receipt({found.entry.environment: found.environment}, [found.entry], [found.defaults])
-    after = _receipt({entry.environment: environment}, [kept_entry(entry)], [defaults or {}])
-    lanes = compare(before, after, policy).lanes
-    assert len(lanes) == 1, "a reference has no baseline"
-    return lanes[0]
-
-
-def _is_wanted(
-    mode: Mode, entry: Entry, environment: Environment, kept: BaselineLane | None, baseline: Baseline
-) -> bool:
-    if kept is None:
-        return mode != "changed"
-    if mode == "new":
-        return False
-    # An entry that says what its baseline says is left as it is, with the environment it was recorded in.
-    found = Found(
-        key="",
-        entry=_entry(entry.contract, entry.lane, kept),
-        environment=baseline.environments[kept.environment],
-    )
-    lane = compare_lane(entry, environment, found)
-    same = kept.limits == entry.limits and kept.lane_settings == entry.lane_settings
-    # A baseline that has no band yet is to get it.
-    same = same and (entry.repeats == 1 or kept.spread.keys() == entry.spread.keys())
-    return lane.verdict != "held" or bool(lane.drifts) or not same
+    before = Side(entry=found.entry, environment=found.environment, defaults=found.defaults)
+    after = Side(entry=kept_entry(entry), environment=environment, defaults=defaults or {})
+    return compare_sides(before, after, policy)
 
 
 def _with(baseline: Baseline, entry: Entry, environment: Environment, accepted: str) -> Baseline:

@@ -28,9 +28,9 @@ from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, wa
 from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines
 from pytest_compilecontract.wording import counted
 
+from .exits import NO, YES
 from .sample import parted
 
-YES, NO = 0, 1
 SECONDS = 600.0
 LONGEST_REASON = 300
 LONGEST_FACTS = 20

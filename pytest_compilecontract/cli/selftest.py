@@ -22,7 +22,8 @@ from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.report.planted import line_of, planted_lines
 
-YES, NO = 0, 1
+from .exits import NO, YES
+
 LANES = "capture,aot"
 _CONTRACTS = '''\
 """Contracts that hold, and together have a place for every fault."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 
+from .side import Side
+
 # Which fields of an environment are whose; a release of torch brings its own triton and is built for one CUDA.
 _FIELDS_OF: dict[str, tuple[str, ...]] = {
     "torch": ("torch", "triton", "cuda"),
@@ -50,32 +52,26 @@ def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
     return f"cuda sm{env.capability.replace('.', '')}"
 
 
-class Environments:
-    """The environments of both sides, and what differs between any two of them."""
+def attribution_of(before: Side, after: Side) -> Attribution:
+    """What differs between the two sides, those of the lane and its limits too."""
+    return with_lane(between_environments(before, after), before.entry, after.entry)
 
-    def __init__(self, before: Receipt, after: Receipt) -> None:
-        self.before, self.after = before.environments, after.environments
-        # Why a lane may be in one of the two alone, where that is known.
-        self.stopped_before = before.setup.failure if before.setup is not None else ""
-        self.stopped_after = after.setup.failure if after.setup is not None else ""
-        self._defaults = before.defaults, after.defaults
-        self._known: dict[tuple[str, str], Attribution] = {}
 
-    def attribution(self, old: Entry, new: Entry) -> Attribution:
-        pair = (old.environment, new.environment)
-        if pair not in self._known:
-            was, now = self.before[pair[0]], self.after[pair[1]]
-            tables = [each.get(env.defaults or "", {}) for each, env in zip(self._defaults, (was, now), strict=True)]
-            told = tuple(_change(*each) for each in changed_defaults(*tables))
-            self._known[pair] = replace(_attribution(was, now), defaults=told)
-        found = self._known[pair]
-        if old.lane_settings == new.lane_settings and old.limits == new.limits:
-            return found
-        changed = (
-            *(f"lane: {each}" for each in _differing(old.lane_settings, new.lane_settings)),
-            *(f"limit: {each}" for each in _differing(old.limits, new.limits)),
-        )
-        return replace(found, project=(*found.project, *changed))
+def between_environments(before: Side, after: Side) -> Attribution:
+    """What differs between where the two sides ran, whichever lane it was."""
+    told = tuple(_change(*each) for each in changed_defaults(before.defaults, after.defaults))
+    return replace(_attribution(before.environment, after.environment), defaults=told)
+
+
+def with_lane(found: Attribution, old: Entry, new: Entry) -> Attribution:
+    """The same, and what differs in the lane's definition and in its limits."""
+    if old.lane_settings == new.lane_settings and old.limits == new.limits:
+        return found
+    changed = (
+        *(f"lane: {each}" for each in _differing(old.lane_settings, new.lane_settings)),
+        *(f"limit: {each}" for each in _differing(old.limits, new.limits)),
+    )
+    return replace(found, project=(*found.project, *changed))
 
 
 def changed_defaults(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 
-from .attribution import Attribution, Environments, device_of, torch_of
+from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .pair import Pair
 from .policy import BANDED, DEFAULT_POLICY, GATEABLE, METRICS, Policy
+from .side import Side, sides_of
 
 # What is the same in every repeat, or the lane is unstable.
 _EXACT = Policy(gate=frozenset(name for name in GATEABLE if name not in BANDED), band={})
@@ -27,15 +27,31 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
     Raises:
         ReceiptError: a receipt has a lane of a contract twice, as one of several environments has.
     """
-    old, new = _by_lane(before), _by_lane(after)
-    environments = Environments(before, after)
-    lanes = [
-        _compare_lane(key, old.get(key), new.get(key), environments, policy)
-        for key in sorted({*old, *new})
-        if any(entry is not None and entry.verdict != "reference" for entry in (old.get(key), new.get(key)))
-    ]
-    stopped = tuple(filter(None, (environments.stopped_before, environments.stopped_after)))
+    old, new = sides_of(before), sides_of(after)
+    stopped_before, stopped_after = (each.setup.failure if each.setup is not None else "" for each in (before, after))
+    # Many lanes share two environments, whose tables are long.
+    known: dict[tuple[str, str], Attribution] = {}
+    lanes: list[LaneComparison] = []
+    for key in sorted({*old, *new}):
+        was, now = old.get(key), new.get(key)
+        if all(side is None or side.entry.verdict == "reference" for side in (was, now)):
+            continue
+        if was is not None and now is not None:
+            where = (was.entry.environment, now.entry.environment)
+            if where not in known:
+                known[where] = between_environments(was, now)
+            lanes.append(_compared(was, now, with_lane(known[where], was.entry, now.entry), policy))
+        elif now is not None:
+            lanes.append(_new(now, stopped_before))
+        elif was is not None:
+            lanes.append(_missing(was, stopped_after))
+    stopped = tuple(filter(None, (stopped_before, stopped_after)))
     return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped)
+
+
+def compare_sides(before: Side, after: Side, policy: Policy = DEFAULT_POLICY) -> LaneComparison:
+    """One lane before and after, whatever each side was read from."""
+    return _compared(before, after, attribution_of(before, after), policy)
 
 
 def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
@@ -53,67 +69,66 @@ def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _by_lane(receipt: Receipt) -> dict[tuple[str, str], Entry]:
-    lanes: dict[tuple[str, str], Entry] = {}
-    for entry in receipt.entries:
-        key = (entry.contract, entry.lane)
-        if key in lanes:
-            where = f"environments {lanes[key].environment!r} and {entry.environment!r}"
-            raise ReceiptError(f"{entry.contract}, lane {entry.lane}: twice ({where}), compare one at a time")
-        lanes[key] = entry
-    return lanes
-
-
 # A lane
 
 
-def _compare_lane(
-    key: tuple[str, str], old: Entry | None, new: Entry | None, environments: Environments, policy: Policy
-) -> LaneComparison:
-    contract, lane = key
-    shown = new or old
-    assert shown is not None
-    if old is None or new is None:
-        return LaneComparison(
-            contract=contract,
-            lane=lane,
-            verdict="new" if old is None else "missing",
-            before=old.verdict if old else None,
-            after=new.verdict if new else None,
-            torch=environments.after[new.environment].torch if new else None,
-            reason=(environments.stopped_before or "nothing to compare with")
-            if old is None
-            else (environments.stopped_after or "not in the newer run"),
-            rerun=rerun_command(shown),
-        )
-    attribution = environments.attribution(old, new)
-    verdict, reason = _incomparable(old, new, environments)
+def _new(now: Side, stopped: str) -> LaneComparison:
+    return LaneComparison(
+        contract=now.entry.contract,
+        lane=now.entry.lane,
+        verdict="new",
+        before=None,
+        after=now.entry.verdict,
+        torch=now.environment.torch,
+        reason=stopped or "nothing to compare with",
+        rerun=rerun_command(now.entry),
+    )
+
+
+def _missing(was: Side, stopped: str) -> LaneComparison:
+    return LaneComparison(
+        contract=was.entry.contract,
+        lane=was.entry.lane,
+        verdict="missing",
+        before=was.entry.verdict,
+        after=None,
+        reason=stopped or "not in the newer run",
+        rerun=rerun_command(was.entry),
+    )
+
+
+def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) -> LaneComparison:
+    old, new = was.entry, now.entry
+    verdict, reason = _incomparable(was, now)
     drifts: tuple[Drift, ...] = ()
     unknown: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
     if verdict is None:
         pair = Pair(old, new, policy, attribution)
-        drifts, unknown = tuple(pair.drifts()), tuple(pair.unknown)
+        drifts, unknown, excused = tuple(pair.drifts()), tuple(pair.unknown), tuple(pair.excused)
         verdict, reason = _verdict(old, new, pair, drifts)
     return LaneComparison(
-        contract=contract,
-        lane=lane,
+        contract=new.contract,
+        lane=new.lane,
         verdict=verdict,
         before=old.verdict,
         after=new.verdict,
-        torch=environments.after[new.environment].torch,
+        torch=now.environment.torch,
         reason=reason,
         drifts=drifts,
         unknown=unknown,
+        excused=excused,
         attribution=attribution,
         rerun=rerun_command(new),
     )
 
 
-def _incomparable(old: Entry, new: Entry, environments: Environments) -> tuple[Verdict | None, str]:
+def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
+    old, new = was.entry, now.entry
     if new.verdict == "unmeasured":
         return "unmeasured", new.reason
-    for entry, known, when in ((new, environments.after, ""), (old, environments.before, " before")):
-        if overrides := known[entry.environment].overrides:
+    for side, when in ((now, ""), (was, " before")):
+        if overrides := side.environment.overrides:
             said = ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))
             return "unverified", f"not run as users have it{when}: --contract-set {said}"
     if old.verdict == "unmeasured" and new.verdict != "unstable":
@@ -128,10 +143,9 @@ def _incomparable(old: Entry, new: Entry, environments: Environments) -> tuple[V
     for entry, when in ((new, ""), (old, "unstable before: ")):
         if entry.verdict == "unstable":
             return "unstable", f"{when}{entry.reason}"
-    was = device_of(environments.before[old.environment], old.lane_settings)
-    now = device_of(environments.after[new.environment], new.lane_settings)
-    if was != now:
-        return "unverified", f"another kind of device, so nothing to compare: {was} -> {now}"
+    devices = [device_of(side.environment, side.entry.lane_settings) for side in (was, now)]
+    if devices[0] != devices[1]:
+        return "unverified", f"another kind of device, so nothing to compare: {devices[0]} -> {devices[1]}"
     return None, ""
 
 

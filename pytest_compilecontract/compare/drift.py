@@ -36,7 +36,8 @@ class Drift:
     """A metric of one contract in one lane that is not what it was.
 
     `before` and `after` are its values, `came` and `went` the facts behind them. `gates` says whether the policy judges
-    it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it.
+    it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it. `excuse` is the
+    rule of `compare.excuses` by which it is no loss, or no gain, though it looks like one; empty where none applies.
     """
 
     contract: str
@@ -51,6 +52,7 @@ class Drift:
     attribution: Attribution = field(default_factory=Attribution)
     rerun: str = ""
     waived: str = ""
+    excuse: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +60,8 @@ class LaneComparison:
     """One lane of one contract, before and after.
 
     `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
-    side. `unknown` are the metrics that cannot be compared, each with why.
+    side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left
+    facts out, each with the rule's name.
     """
 
     contract: str
@@ -70,6 +73,7 @@ class LaneComparison:
     reason: str = ""
     drifts: tuple[Drift, ...] = ()
     unknown: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
     attribution: Attribution = field(default_factory=Attribution)
     rerun: str = ""
 

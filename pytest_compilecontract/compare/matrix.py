@@ -17,6 +17,7 @@ from .comparison import compare
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .identity import normalised_guard
 from .policy import DEFAULT_POLICY, METRICS, Policy
+from .side import Key, sides_of
 from .waivers import Waiver, waived
 
 # The one fact that matters most: a wrong result before a slow one, a cause before its effects.
@@ -121,9 +122,8 @@ def matrix(
     assert receipts, "a matrix has a column at least"
     first, *others = receipts
     day = today or datetime.date.today()
-    own = compare(first, first, policy)
     comparisons = tuple(waived(compare(first, each, policy), waivers, day) for each in others)
-    columns = [_first_cells(first, own), *(_cells(*pair) for pair in zip(others, comparisons, strict=True))]
+    columns = [_first_cells(first), *(_cells(*pair) for pair in zip(others, comparisons, strict=True))]
     keys = sorted({key for cells in columns for key in cells})
     rows = tuple(
         MatrixRow(
@@ -207,30 +207,24 @@ def _column(receipt: Receipt) -> Column:
     )
 
 
-def _first_cells(receipt: Receipt, own: Comparison) -> dict[tuple[str, str], Cell]:
-    entries = {(entry.contract, entry.lane): entry for entry in receipt.entries}
-    cells = {}
-    for lane in own.lanes:
-        entry = entries[lane.contract, lane.lane]
-        cells[lane.contract, lane.lane] = Cell(
-            verdict=entry.verdict,
-            fact=entry.reason,
-            entry=entry,
-            environment=receipt.environments[entry.environment],
-        )
-    return cells
+def _first_cells(receipt: Receipt) -> dict[Key, Cell]:
+    return {
+        key: Cell(verdict=side.entry.verdict, fact=side.entry.reason, entry=side.entry, environment=side.environment)
+        for key, side in sides_of(receipt).items()
+        if side.entry.verdict != "reference"
+    }
 
 
-def _cells(receipt: Receipt, comparison: Comparison) -> dict[tuple[str, str], Cell]:
-    entries = {(entry.contract, entry.lane): entry for entry in receipt.entries}
+def _cells(receipt: Receipt, comparison: Comparison) -> dict[Key, Cell]:
+    sides = sides_of(receipt)
     cells = {}
     for lane in comparison.lanes:
-        entry = entries.get((lane.contract, lane.lane))
+        side = sides.get((lane.contract, lane.lane))
         cells[lane.contract, lane.lane] = Cell(
             verdict=lane.verdict,
             fact=fact_of(lane),
-            entry=entry,
-            environment=receipt.environments[entry.environment] if entry is not None else None,
+            entry=side.entry if side is not None else None,
+            environment=side.environment if side is not None else None,
             lane=lane,
         )
     return cells

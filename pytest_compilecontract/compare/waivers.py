@@ -102,10 +102,19 @@ def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.da
 
     A waiver that has expired waives nothing.
     """
-    valid = [waiver for waiver in waivers if waiver.expires >= today]
-    if not valid:
-        return comparison
-    return replace(comparison, lanes=tuple(_waived(lane, valid) for lane in comparison.lanes))
+    return replace(comparison, lanes=tuple(waived_lane(lane, waivers, today) for lane in comparison.lanes))
+
+
+def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime.date) -> LaneComparison:
+    """The same of one lane."""
+    about = {waiver.metric: waiver for waiver in waivers if waiver.expires >= today and waiver.is_about(lane)}
+    if not about or not (lane.verdict == "drifted" or lane.newly_broken):
+        return lane
+    drifts = tuple(_marked(drift, about.get(drift.metric)) for drift in lane.drifts)
+    if any(_is_worse(drift) and not drift.waived for drift in drifts):
+        return replace(lane, drifts=drifts)
+    used = dict.fromkeys(_said(about[drift.metric]) for drift in drifts if drift.waived)
+    return replace(lane, verdict="waived", drifts=drifts, reason="; ".join(used))
 
 
 def rotten(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:
@@ -115,17 +124,6 @@ def rotten(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.da
     """
     found = [(waiver, _why_rotten(waiver, comparison, today, whole)) for waiver in waivers]
     return tuple(f"{waiver.place}: the waiver of {waiver} {why}: delete it" for waiver, why in found if why)
-
-
-def _waived(lane: LaneComparison, waivers: Sequence[Waiver]) -> LaneComparison:
-    about = {waiver.metric: waiver for waiver in waivers if waiver.is_about(lane)}
-    if not about or not (lane.verdict == "drifted" or lane.newly_broken):
-        return lane
-    drifts = tuple(_marked(drift, about.get(drift.metric)) for drift in lane.drifts)
-    if any(_is_worse(drift) and not drift.waived for drift in drifts):
-        return replace(lane, drifts=drifts)
-    used = dict.fromkeys(_said(about[drift.metric]) for drift in drifts if drift.waived)
-    return replace(lane, verdict="waived", drifts=drifts, reason="; ".join(used))
 
 
 def _marked(drift: Drift, waiver: Waiver | None) -> Drift:

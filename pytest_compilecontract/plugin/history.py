@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_compilecontract.baselines.kept import refusal
-from pytest_compilecontract.baselines.store import Baselines, Found, Recorded, compare_lane
+from pytest_compilecontract.baselines.store import Baselines, Found, Recorded
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
-from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, rotten, waived
+from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, rotten, waived_lane
 from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key
 from pytest_compilecontract.report.baselines import what_drifted
 from pytest_compilecontract.report.terminal import Row
@@ -75,8 +75,8 @@ class History:
         found = self.baselines.find(entry.contract, entry.lane, environment)
         if found is None:
             return None
-        compared = compare_lane(entry, environment, found, defaults=defaults)
-        lane = waived(_alone(compared), self.waivers, self.today).lanes[0]
+        compared = self.baselines.compared(entry, environment, found, defaults)
+        lane = waived_lane(compared, self.waivers, self.today)
         return Held(found=found, lane=lane, own=found.key == environment_key(environment))
 
     def knows(self, contract: str, lane: str) -> bool:
@@ -149,7 +149,3 @@ class History:
             else row
             for row in rows
         ]
-
-
-def _alone(lane: LaneComparison) -> Comparison:
-    return Comparison(before="", after="", lanes=(lane,))

@@ -110,6 +110,11 @@ def drift_headline(drift: Drift) -> str:
     return f"{label} {_value(drift.before)} -> {_value(drift.after)}"
 
 
+def excuse_note(drift: Drift) -> str:
+    """By which rule a drift is not what it looks like; empty where it is."""
+    return f"not gated: {drift.excuse}" if drift.excuse and not drift.gates else drift.excuse
+
+
 def lane_lines(lane: LaneComparison) -> Iterator[str]:
     """What is to be said of one lane alone: its drifts with their facts, and what differs between the two runs."""
     yield from _lane_lines(lane, lane.attribution, False)
@@ -184,15 +189,16 @@ def _lane_lines(lane: LaneComparison, shared: Attribution, everything: bool) -> 
     for drift in lane.drifts:
         if drift.gates or everything:
             yield from _drift_lines(drift)
+    if everything:
+        yield from (cut(f"{_MARGIN}not gated: {each}") for each in lane.excused)
     if lane.verdict in ("drifted", "broken", "improved") and lane.attribution != shared:
         yield from (f"{_MARGIN}{line}" for line in _attribution_lines(lane.attribution))
 
 
 def _drift_lines(drift: Drift) -> Iterator[str]:
-    note = "" if drift.direction == "worse" else f" ({drift.direction})"
-    if drift.waived:
-        note = f" (waived: {plain(drift.waived)})"
-    yield f"{_MARGIN}{drift_headline(drift)}{note}"
+    notes = [f"waived: {plain(drift.waived)}"] if drift.waived else [drift.direction]
+    notes = [each for each in (*notes, excuse_note(drift)) if each not in ("", "worse")]
+    yield f"{_MARGIN}{drift_headline(drift)}" + (f" ({', '.join(notes)})" if notes else "")
     for mark, facts in (("+", drift.came), ("-", drift.went)):
         for fact in facts[:MOST_FACTS]:
             yield from _fact_lines(mark, fact)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow, checked
+from pytest_compilecontract.compare.policy import METRICS
 from pytest_compilecontract.escaping import markdown as _md
 from pytest_compilecontract.escaping import markdown_paragraph, plain
 from pytest_compilecontract.wording import counted, middle
@@ -41,7 +42,7 @@ def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
     table = [["", *(plain(column.name) for column in found.columns)]]
     table += [[name, *(_short(getattr(column, name)) for column in found.columns)] for name in _SETUP]
     table += [[row.name, *row.cells] for row in kept]
-    lines = [*_aligned(table), *_folded(found, shown, kept, everything), *stopped_lines(found.columns)]
+    lines = [*_aligned(table), *_below(found, shown, kept, everything)]
     for row in kept:
         if row.lists:
             lines += ["", row.name, *(f"{_MARGIN}{kind}: {said}" for kind, said in row.lists)]
@@ -66,7 +67,7 @@ def markdown(found: Matrix) -> str:
         parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[:2], *kept])]
     else:
         parts = [*head, *kept]
-    if said := [*_folded(found, shown, shown[: len(kept)], False), *stopped_lines(found.columns)]:
+    if said := _below(found, shown, shown[: len(kept)], False):
         # A blank line between, or Markdown makes one paragraph of them.
         parts += [line for each in said for line in ("", markdown_paragraph(each))]
     if len(kept) < len(rows):
@@ -106,6 +107,21 @@ def _within(lines: Sequence[str], room: int) -> list[str]:
             break
         kept.append(line)
     return kept
+
+
+def _below(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], everything: bool) -> list[str]:
+    """What stands under the table."""
+    return [*_folded(found, shown, kept, everything), *_excused(found), *stopped_lines(found.columns)]
+
+
+def _excused(found: Matrix) -> Iterator[str]:
+    """What differs and gates nothing, and by which rule: cells have no room for what changes no verdict."""
+    lanes: dict[str, set[tuple[str, str]]] = {}
+    for lane in (lane for comparison in found.comparisons for lane in comparison.lanes):
+        drifts = [drift for drift in lane.drifts if drift.excuse and not drift.gates]
+        for said in (*(f"{METRICS[drift.metric].label} ({drift.excuse})" for drift in drifts), *lane.excused):
+            lanes.setdefault(said, set()).add((lane.contract, lane.lane))
+    yield from (f"not gated in {counted(len(those), 'lane')}: {said}" for said, those in sorted(lanes.items()))
 
 
 def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], everything: bool) -> list[str]:

@@ -27,7 +27,7 @@ from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry, Environment
 
-from .comparison import drift_headline, rotten_lines, verdict_line
+from .comparison import drift_headline, excuse_note, rotten_lines, verdict_line
 from .matrix import lists_of, stopped_lines
 
 # Jinja2 is imported where it is used: only this needs it.
@@ -217,13 +217,14 @@ class _Data:
             self._text(entry.verdict if entry else ""),
             self._measured.of(tuple(self._shown(entry))) if entry else -1,
             [_rounded(getattr(entry.measurement, name)) for name in _SECONDS] if entry and entry.measurement else 0,
-            self._changes.of(self._changed(lane)) if lane and (lane.drifts or lane.unknown) else -1,
+            self._changes.of(self._changed(lane)) if lane and (lane.drifts or lane.unknown or lane.excused) else -1,
             self._attributions.of(self._attribution(lane.attribution)) if lane else -1,
             self._texts.of(cell.rerun),
         ]
 
     def _changed(self, lane: LaneComparison) -> tuple[Any, ...]:
-        return (tuple(map(self._drift, lane.drifts)), tuple(map(self._text, lane.unknown)))
+        lists = (lane.unknown, lane.excused)
+        return (tuple(map(self._drift, lane.drifts)), *(tuple(map(self._text, each)) for each in lists))
 
     def _drift(self, drift: Drift) -> tuple[Any, ...]:
         return (
@@ -234,6 +235,7 @@ class _Data:
             self._text(drift.waived),
             tuple(map(self._fact, drift.came)),
             tuple(map(self._fact, drift.went)),
+            self._text(excuse_note(drift)),
         )
 
     def _fact(self, fact: Fact) -> int:

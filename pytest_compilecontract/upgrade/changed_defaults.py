@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_compilecontract.compare.attribution import changed_defaults
-from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.comparison import compare, compare_sides
 from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.policy import METRICS, Policy
+from pytest_compilecontract.compare.side import Side, sides_of
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, leads_out, one_line, plain, typed
 from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt
@@ -56,12 +57,12 @@ class Explained:
 def explained(before: Receipt, after: Receipt, policy: Policy, run: Trial) -> Iterator[Explained]:
     """For each metric that drifted in each lane, the changed defaults that explain it."""
     comparison = compare(before, after, policy)
-    old, new = ({(entry.contract, entry.lane): entry for entry in receipt.entries} for receipt in (before, after))
+    old, new = sides_of(before), sides_of(after)
     likely: list[frozenset[str]] = []
     for lane in comparison.lanes:
         if lane.verdict == "drifted" or lane.newly_broken:
             key = (lane.contract, lane.lane)
-            yield from _Lane(lane, before, after, (old[key], new[key]), policy, run, likely).explained()
+            yield from _Lane(lane, old[key], new[key], policy, run, likely).explained()
 
 
 def explained_line(found: Explained) -> str:
@@ -88,22 +89,17 @@ class _Lane:
     def __init__(
         self,
         lane: LaneComparison,
-        before: Receipt,
-        after: Receipt,
-        entries: tuple[Entry, Entry],
+        old: Side,
+        new: Side,
         policy: Policy,
         run: Trial,
         likely: list[frozenset[str]],
     ) -> None:
         self._lane, self._policy, self._run, self._likely = lane, policy, run, likely
-        self._old, self._new = entries
-        self._before = before.environments[self._old.environment]
-        tables = [
-            receipt.defaults.get(receipt.environments[entry.environment].defaults or "", {})
-            for receipt, entry in ((before, self._old), (after, self._new))
-        ]
-        self._known = all(tables)
-        self._changed = {name: (was, now) for name, was, now in changed_defaults(*tables)}
+        self._old, self._new = old, new
+        self._known = bool(old.defaults and new.defaults)
+        changed = changed_defaults(old.defaults, new.defaults)
+        self._changed = {name: (was, now) for name, was, now in changed}
         self._left: dict[frozenset[str], frozenset[str] | str] = {}
 
     def explained(self) -> Iterator[Explained]:
@@ -157,12 +153,12 @@ class _Lane:
         return self._left[settings]
 
     def _tried(self, settings: frozenset[str]) -> frozenset[str] | str:
-        measured = self._run(self._new, {name: self._changed[name][0] for name in sorted(settings)})
+        measured = self._run(self._new.entry, {name: self._changed[name][0] for name in sorted(settings)})
         if measured.entry is None:
             return measured.problem
         # Named what it is in the receipt; here it is held against what was before all the same.
         environment = replace(measured.environment, overrides={})
-        found = compare(_alone(self._old, self._before), _alone(measured.entry, environment), self._policy).lanes[0]
+        found = compare_sides(self._old, Side(entry=measured.entry, environment=environment), self._policy)
         left = frozenset(drifting(found))
         if found.verdict == "broken":
             return left | frozenset(METRICS)
@@ -184,10 +180,6 @@ def _smallest(
     of_right = _smallest(given | frozenset(left), right, goes, bool(left))
     of_left = _smallest(given | frozenset(of_right), left, goes, bool(of_right))
     return of_left + of_right
-
-
-def _alone(entry: Entry, environment: Environment) -> Receipt:
-    return Receipt(plugin="", created="", environments={entry.environment: environment}, entries=(entry,))
 
 
 # Running

@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from pytest_compilecontract import __version__
 from pytest_compilecontract.errors import InstallError, UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.processes import death, watched
 
 from .progress import Progress
-from .requirements import Wanted, normal
+from .requirements import Wanted
 
 PLUGIN = "pytest-compilecontract"
 # Where a CUDA build of torch goes: some 5 GB in the environment, and as much again in uv's cache if that is elsewhere.
@@ -228,7 +230,7 @@ def probe(python: Path, cwd: Path, variables: Mapping[str, str]) -> Probe:
         torch=str(facts["torch"]) if facts.get("torch") else None,
         failed=one_line(str(facts.get("failed", f"the process {death(ran.returncode)}")), REASON),
         plugin=str(facts.get("plugin", "not known")),
-        packages={normal(str(name)): str(version) for name, version in packages.items()},
+        packages={canonicalize_name(str(name)): str(version) for name, version in packages.items()},
     )
 
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from pytest_compilecontract.errors import UsageError
 
 # Where no group or extra is named: the first of these that the project has.
 USUAL = ("test", "tests", "dev")
+# What a line begins with, whatever follows: hashes and ${VARIABLES} are pip's, and no requirement to packaging.
 _NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[(?P<extras>[^\]]*)\])?")
-_SPEC = re.compile(_NAME.pattern + r"\s*(?P<rest>.*)", re.DOTALL)
-_VERSIONS = re.compile(r"(?:(?:===?|~=|!=|<=?|>=?)\s*[\w.*+!-]+\s*(?:,\s*|$))+")
-_EXACT = re.compile(r"===?\s*(?P<version>[\w.+!-]+)")
 _TORCH_INDEX = re.compile(r"https://download\.pytorch\.org/whl/(?P<backend>cpu|cu\d+|xpu|rocm[\d.]+)/?")
 
 
@@ -46,12 +47,11 @@ def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
     """
     specs: dict[str, str] = {}
     for word in words:
-        found = _SPEC.fullmatch(word)
-        rest = found["rest"].strip() if found else ""
-        sane = found is not None and (not rest or rest.startswith("@") or _VERSIONS.fullmatch(rest))
-        if found is None or not sane or word[:1].isdigit():
+        found = _parsed(word)
+        # "2.12.1" alone is a name to packaging, and a version to whoever typed it.
+        if found is None or found.marker is not None or word[:1].isdigit():
             raise UsageError(f"{where}: expected a requirement as torch==2.12.1, got {word!r}")
-        name = normal(found["name"])
+        name = canonicalize_name(found.name)
         if name in specs:
             raise UsageError(f"{where}: {name} twice ({specs[name]!r} and {word!r})")
         specs[name] = word.strip()
@@ -60,21 +60,27 @@ def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
 
 def exact(spec: str) -> str | None:
     """The version that a requirement allows alone, as "2.12.1" of "torch==2.12.1"."""
-    found = _SPEC.fullmatch(spec)
-    version = _EXACT.fullmatch(found["rest"].strip()) if found else None
-    return version["version"] if version and "*" not in version["version"] else None
+    found = _parsed(spec)
+    bounds = list(found.specifier) if found is not None else []
+    if len(bounds) != 1 or bounds[0].operator not in ("==", "===") or "*" in bounds[0].version:
+        return None
+    return bounds[0].version
 
 
-def normal(name: str) -> str:
-    """A distribution's name as all spellings of it have it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _parsed(requirement: str) -> Requirement | None:
+    try:
+        return Requirement(requirement)
+    except InvalidRequirement:
+        return None
 
 
 def name_of(requirement: str) -> str | None:
     """The package that a line names; None for an option or a path."""
     found = _NAME.match(requirement)
-    ahead = requirement[found.end() :].lstrip()[:1] if found else ""
-    return normal(found["name"]) if found and ahead in ("", "=", "~", "!", "<", ">", "@", ";", ",", "(") else None
+    if found is None:
+        return None
+    ahead = requirement[found.end() :].lstrip()[:1]
+    return canonicalize_name(found["name"]) if ahead in ("", "=", "~", "!", "<", ">", "@", ";", ",", "(") else None
 
 
 def wanted(
@@ -136,7 +142,7 @@ def pinned(project: Path, name: str) -> str | None:
     """
     own = _Project(_document(project), project)
     for line in (*own.dependencies, *(each for group in own.groups for each in own.group(group))):
-        if name_of(line) == name and (version := exact(line.partition(";")[0].strip())):
+        if name_of(line) == name and (version := exact(line)):
             return version
     return locked(project).get(name)
 
@@ -151,7 +157,7 @@ def locked(project: Path) -> dict[str, str]:
     for package in _array(_read(project / "uv.lock").get("package")):
         name, version = package.get("name"), package.get("version")
         if isinstance(name, str) and isinstance(version, str):
-            found.setdefault(normal(name), set()).add(version)
+            found.setdefault(canonicalize_name(name), set()).add(version)
     return {name: next(iter(versions)) for name, versions in found.items() if len(versions) == 1}
 
 
@@ -164,7 +170,9 @@ class _Project:
         self.groups = _table(document.get("dependency-groups"))
         self.extras = _table(self._project.get("optional-dependencies"))
         uv = _table(_table(document.get("tool")).get("uv"))
-        self.sources = {normal(name): source for name, source in _table(uv.get("sources")).items()}
+        self.sources: dict[str, Any] = {
+            canonicalize_name(name): source for name, source in _table(uv.get("sources")).items()
+        }
         self.indexes = {str(each.get("name")): str(each.get("url")) for each in _array(uv.get("index"))}
         self.name = str(self._project.get("name", ""))
         # As uv has it: a project that names no build backend is not installed, its dependencies are.
@@ -181,20 +189,19 @@ class _Project:
 
     def chosen(self, groups: Sequence[str], extras: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """The groups and extras to install: those named, or else the first usual one."""
-        known = {normal(name) for name in self.groups}
         for name in groups:
-            if normal(name) not in known:
+            if _under(self.groups, name) is None:
                 raise UsageError(f"--group {name}: {self._none_such('dependency-groups', self.groups)}")
         for name in extras:
             hidden = self.installable and not self.dependencies_are_known
-            if not hidden and normal(name) not in {normal(each) for each in self.extras}:
+            if not hidden and _under(self.extras, name) is None:
                 raise UsageError(f"--extra {name}: {self._none_such('project.optional-dependencies', self.extras)}")
         if groups or extras:
-            return groups, [each for each in extras if normal(each) in {normal(name) for name in self.extras}]
+            return groups, [each for each in extras if _under(self.extras, each) is not None]
         for name in USUAL:
-            if name in known:
+            if _under(self.groups, name) is not None:
                 return (name,), ()
-        return (), next(((name,) for name in USUAL if name in {normal(each) for each in self.extras}), ())
+        return (), next(((name,) for name in USUAL if _under(self.extras, name) is not None), ())
 
     def group(self, name: str) -> list[str]:
         """The requirements of a dependency group, those of the groups that it includes too (PEP 735)."""
@@ -202,18 +209,18 @@ class _Project:
 
     def extra(self, name: str) -> list[str]:
         """The requirements of an extra."""
-        return self._own(next((_strings(v) for key, v in self.extras.items() if normal(key) == normal(name)), []))
+        return self._own(_strings(_under(self.extras, name)))
 
     def _group(self, name: str, seen: tuple[str, ...]) -> list[str]:
-        if normal(name) in seen:
+        if canonicalize_name(name) in seen:
             raise UsageError(f"pyproject.toml: dependency-groups: {name} includes itself")
-        items = next((items for key, items in self.groups.items() if normal(key) == normal(name)), None)
+        items = _under(self.groups, name)
         if not isinstance(items, list):
             raise UsageError(f"pyproject.toml: dependency-groups: no group {name!r}")
         lines: list[str] = []
         for item in items:
             if isinstance(item, dict) and isinstance(item.get("include-group"), str):
-                lines += self._group(item["include-group"], (*seen, normal(name)))
+                lines += self._group(item["include-group"], (*seen, canonicalize_name(name)))
             elif isinstance(item, str):
                 lines.append(item)
         return lines
@@ -223,7 +230,7 @@ class _Project:
         expanded: list[str] = []
         for line in lines:
             found = _NAME.match(line)
-            if self.name and found and name_of(line) == normal(self.name) and found["extras"]:
+            if self.name and found and name_of(line) == canonicalize_name(self.name) and found["extras"]:
                 for each in found["extras"].split(","):
                     expanded += self.extra(each.strip())
             else:
@@ -310,6 +317,11 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{file}: {error}") from error
+
+
+def _under(table: Mapping[str, Any], name: str) -> Any:
+    """What a table has under a name, however it is spelled there; None where it has none such."""
+    return next((value for key, value in table.items() if canonicalize_name(key) == canonicalize_name(name)), None)
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -321,13 +321,14 @@
     const where = column === 0 ? `${columnName(0)}, held to the contract's own limits` : `${columnName(0)} → ${columnName(column)}`;
     const parts = [];
     if (texts[cell[REASON]]) parts.push(section("Why", make("p", { class: "reason" }, texts[cell[REASON]])));
-    const changes = cell[CHANGES] < 0 ? [[], []] : data.changes[cell[CHANGES]];
+    const changes = cell[CHANGES] < 0 ? [[], [], []] : data.changes[cell[CHANGES]];
     if (changes[0].length) {
-      parts.push(section("What changed", make("ul", { class: "plain" }, changes[0].map(([, headline, direction, gates, waived, came, went]) =>
-        make("li", {}, make("strong", {}, texts[headline]), ` ${[direction, gates ? "" : "not judged", texts[waived] ? `waived: ${texts[waived]}` : ""].filter(Boolean).join(", ")}`,
+      parts.push(section("What changed", make("ul", { class: "plain" }, changes[0].map(([, headline, direction, gates, waived, came, went, excuse]) =>
+        make("li", {}, make("strong", {}, texts[headline]), ` ${[direction, texts[excuse] || (gates ? "" : "not judged"), texts[waived] ? `waived: ${texts[waived]}` : ""].filter(Boolean).join(", ")}`,
           came.length + went.length ? make("ul", { class: "facts" }, went.map((each) => factItem(each, "−")), came.map((each) => factItem(each, "+"))) : null)))));
     }
     if (changes[1].length) parts.push(section("Not known", make("ul", { class: "plain" }, changes[1].map((each) => make("li", {}, texts[each])))));
+    if (changes[2].length) parts.push(section("Not gated", make("ul", { class: "plain" }, changes[2].map((each) => make("li", {}, texts[each])))));
     if (texts[cell[RERUN]]) parts.push(rerun(texts[cell[RERUN]]));
     if (cell[MEASURED] >= 0 || (column > 0 && cells[0])) parts.push(section(column === 0 ? "Measured" : "Measured, side by side", sideBySide(cell, column, cells[0])));
     const attribution = cell[ATTRIBUTION] < 0 ? [] : data.attributions[cell[ATTRIBUTION]];

@@ -1,0 +1,106 @@
+"""`compilecontract compare` and `gate`: every drift between two runs, and may we upgrade?"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.drift import Comparison
+from pytest_compilecontract.compare.gate import Answer, answer
+from pytest_compilecontract.compare.policy import Policy
+from pytest_compilecontract.compare.waivers import rotten, waived
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
+from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
+
+from .exits import code_of, say
+from .runs import add_judging, policy_of, read_run, waivers_of
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `compare` and `gate` to the command line."""
+    for name, help_, command in (
+        ("compare", "print every drift between two runs", _compare),
+        ("gate", "may we upgrade? exit code 0 yes, 1 no, 2 unusable input, 3 not known", _gate),
+    ):
+        two = commands.add_parser(name, help=help_, description=help_)
+        two.add_argument(
+            "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or one of baselines"
+        )
+        two.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
+        add_judging(two)
+        louder = two.add_mutually_exclusive_group()
+        louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
+        louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
+        if name == "compare":
+            two.add_argument(
+                "--try-settings",
+                action="store_true",
+                help="rerun what drifted, on NEW's torch with OLD's defaults, and name the setting that explains it",
+            )
+            two.add_argument(
+                "--python",
+                metavar="PATH",
+                help="the interpreter with NEW's torch, for --try-settings (default: this one)",
+            )
+        two.set_defaults(command=command, verbosity=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compared:
+    """Two runs as read, how they differ by the policy, and what the gate makes of it."""
+
+    old: Receipt
+    new: Receipt
+    policy: Policy
+    comparison: Comparison
+    found: Answer
+
+
+def _compared(chosen: argparse.Namespace) -> _Compared:
+    policy, waivers, today = policy_of(chosen), waivers_of(chosen), datetime.date.today()
+    old, new = read_run(chosen.old), read_run(chosen.new)
+    comparison = waived(compare(old, new, policy), waivers, today)
+    said = rotten(comparison, waivers, today, whole=not comparison.stopped)
+    return _Compared(old=old, new=new, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
+
+
+def _compare(chosen: argparse.Namespace) -> int:
+    if chosen.python is not None and not chosen.try_settings:
+        raise UsageError("--python does nothing without --try-settings")
+    sides = _compared(chosen)
+    if chosen.try_settings:
+        refuse_other_torch(chosen.python or sys.executable, sides.new)
+    quiet = [title(sides.comparison), totals(sides.comparison)]
+    lines = quiet if chosen.verbosity < 0 else comparison_lines(sides.comparison, everything=chosen.verbosity > 0)
+    say(*lines, *rotten_lines(sides.found))
+    if chosen.try_settings:
+        _try_settings(chosen, sides)
+    return code_of(sides.found)
+
+
+def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
+    """Print, lane by lane, which of torch's changed defaults explains the drift; progress goes to stderr."""
+    run = trial_in(chosen.python or sys.executable, lambda text: say(one_line(text), stream=sys.stderr))
+    shown = ""
+    for each in explained(sides.old, sides.new, sides.policy, run):
+        lane = f"{each.lane.contract} [{each.lane.lane}]"
+        if lane != shown:
+            say("", one_line(lane))
+            shown = lane
+        say(explained_line(each))
+    if not shown:
+        say("nothing drifted, so no setting was tried")
+
+
+def _gate(chosen: argparse.Namespace) -> int:
+    sides = _compared(chosen)
+    lines = answer_lines(sides.comparison, sides.found, sides.policy)
+    say(*(lines[-1:] if chosen.verbosity < 0 else lines))
+    return code_of(sides.found)

@@ -1,0 +1,29 @@
+"""How a command ends: the lines that it prints, and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from pytest_compilecontract.compare.gate import Answer
+from pytest_compilecontract.errors import ContractError
+from pytest_compilecontract.escaping import one_line, printed
+
+YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
+INTERRUPTED = 130
+
+
+def code_of(found: Answer) -> int:
+    """The exit code of the gate's answer."""
+    return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found.outcome]
+
+
+def say(*lines: str, stream: TextIO | None = None) -> None:
+    """Print lines, the only way that anything but a document is printed here: no workflow obeys one of them."""
+    print("\n".join(map(printed, lines)), file=stream, flush=True)
+
+
+def refused(error: ContractError) -> int:
+    """Say why nothing could be done, and the exit code of that."""
+    say(f"compilecontract: {one_line(str(error), 1000)}", stream=sys.stderr)
+    return UNREADABLE

@@ -1,0 +1,113 @@
+"""`compilecontract matrix`: lanes down and environments across, in every format that it can be written in."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_compilecontract.compare.gate import Answer, answer
+from pytest_compilecontract.compare.matrix import Matrix, matrix
+from pytest_compilecontract.compare.policy import Policy
+from pytest_compilecontract.compare.waivers import rotten
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import one_line, printed, printed_json
+from pytest_compilecontract.files.whole import write_bytes
+from pytest_compilecontract.measure.environment import plugin_version
+from pytest_compilecontract.report import document
+from pytest_compilecontract.report.junit import junit
+from pytest_compilecontract.report.matrix import markdown, terminal_lines
+from pytest_compilecontract.report.page import page
+
+from .exits import NOT_KNOWN, code_of, say
+from .runs import add_judging, policy_of, read_run, waivers_of
+
+FORMATS_TOLD = {
+    "terminal": "text",
+    "markdown": "Markdown for a pull request or a job's summary",
+    "json": "JSON (its schema is in the package)",
+    "junit": "JUnit XML, a test case a lane",
+    "html": "one HTML page that needs no network",
+}
+FORMATS = tuple(FORMATS_TOLD)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `matrix` to the command line."""
+    table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
+    table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
+    table.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
+    table.add_argument("--output", metavar="FILE", type=Path, help="write it to a file instead")
+    for kind in FORMATS[1:]:
+        table.add_argument(f"--{kind}", metavar="FILE", type=Path, help=f"also write it as {FORMATS_TOLD[kind]}")
+    add_judging(table)
+    table.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held everywhere")
+    table.set_defaults(command=_matrix)
+
+
+def _matrix(chosen: argparse.Namespace) -> int:
+    """Print or write the matrix; its exit code is the gate's from the first environment to the last."""
+    wanted = _wanted(chosen)
+    policy, waivers = policy_of(chosen), waivers_of(chosen)
+    today = datetime.date.today()
+    found = matrix([read_run(path) for path in chosen.runs], policy, waivers, today)
+    last = found.comparisons[-1] if found.comparisons else None
+    said = rotten(last, waivers, today, whole=not last.stopped) if last else ()
+    answered = answer(last, policy, said) if last else None
+    # Each is written before the next is made: of a large matrix they need not all be there at once.
+    for kind, path in wanted:
+        write_bytes(path, rendered(kind, found, answered, policy, chosen.verbose))
+        say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
+    if chosen.output is None:
+        sys.stdout.write(rendered(chosen.format, found, answered, policy, chosen.verbose).decode())
+    for line in said:
+        say(one_line(line, 1000), stream=sys.stderr)
+    return code_of(answered) if answered else NOT_KNOWN
+
+
+def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
+    """The files to write, each with its format."""
+    named = [(chosen.format, chosen.output), *((kind, getattr(chosen, kind)) for kind in FORMATS[1:])]
+    wanted = [(kind, path) for kind, path in named if path is not None]
+    places: dict[Path, str] = {}
+    for run in chosen.runs:
+        for path in (run, *(run.rglob("*.json") if run.is_dir() else ())):
+            places[_place(path)] = "is a run to read" if path == run else f"is of {run}, a run to read"
+    for given in filter(None, (chosen.policy, chosen.waivers)):
+        places[_place(given)] = "is read, too"
+    for _, path in wanted:
+        if why := places.get(_place(path)):
+            raise UsageError(f"{path}: {why}, write the matrix to another file")
+        places[_place(path)] = "is named twice"
+    return wanted
+
+
+def _place(path: Path) -> Path:
+    """Where a path leads; two that lead to one file are the same."""
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        # So Python 3.11 and 3.12 say it.
+        raise UsageError(f"{path}: a link that leads to itself") from error
+
+
+def rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy, everything: bool) -> bytes:
+    """The matrix in one of the formats."""
+    if kind == "markdown":
+        return _lined(markdown(found).splitlines())
+    if kind == "json":
+        outcome = answered.outcome if answered else "not known"
+        made = document.to_json(found, outcome=outcome, plugin=plugin_version() or "")
+        return printed_json(made.decode()).encode()
+    if kind == "junit":
+        return junit(found, policy).encode()
+    if kind == "html":
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return page(found, answered, plugin=plugin_version() or "", created=now).encode()
+    return _lined(terminal_lines(found, everything=everything))
+
+
+def _lined(lines: Iterable[str]) -> bytes:
+    return "".join(f"{printed(line)}\n" for line in lines).encode(errors="backslashreplace")

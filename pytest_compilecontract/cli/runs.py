@@ -1,0 +1,46 @@
+"""The runs that a command is given, and by which policy and waivers it judges them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_compilecontract.baselines.store import read_folder
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.files.receipt import read_receipt
+
+
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """The options that say what gates, and what is tolerated."""
+    parser.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+    parser.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
+
+
+def policy_of(chosen: argparse.Namespace) -> Policy:
+    """The policy that was named, else the default."""
+    return read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
+
+
+def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
+    """The waivers that were named."""
+    return read_waivers(chosen.waivers) if chosen.waivers else ()
+
+
+def read_run(path: Path) -> Receipt:
+    """A receipt, that of a folder, or the baselines in it.
+
+    Raises:
+        ReceiptError: it cannot be read, or its run did not end.
+    """
+    if not path.is_dir():
+        return read_receipt(path)
+    if (path / journals.NAME).exists():
+        # Beside it may lie the receipt of an earlier run, which would pass for this one's.
+        raise ReceiptError(f"{path}: its run did not end (`compilecontract recover {path}` writes the receipt)")
+    if (path / RECEIPT).exists():
+        return read_receipt(path / RECEIPT)
+    return read_folder(path)

@@ -1,0 +1,60 @@
+"""`compilecontract show` and `recover`: a receipt as pytest's summary, and the receipt of a run that was killed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.receipt import RECEIPT
+from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.files.receipt import read_receipt, write_receipt
+from pytest_compilecontract.report.planted import planted_lines
+from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
+from pytest_compilecontract.wording import counted
+
+from .exits import YES, say
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `show` and `recover` to the command line."""
+    show = commands.add_parser("show", help="print a receipt's contracts as pytest's summary does")
+    show.add_argument("file", metavar="FILE", type=Path, help="a receipt.json")
+    louder = show.add_mutually_exclusive_group()
+    louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
+    louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
+    show.set_defaults(command=_show, verbosity=0)
+
+    recover = commands.add_parser("recover", help="write the receipt of a run that was killed, from its journal")
+    recover.add_argument("folder", metavar="DIR", type=Path, help="the folder that --contract-report named")
+    recover.set_defaults(command=_recover)
+
+
+def _show(chosen: argparse.Namespace) -> int:
+    receipt = read_receipt(chosen.file)
+    if not receipt.entries:
+        _print_summary([], "", chosen.verbosity)
+    for name in dict.fromkeys(entry.environment for entry in receipt.entries):
+        rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
+        _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
+    if any(entry.planted for entry in receipt.entries):
+        say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
+    return YES
+
+
+def _recover(chosen: argparse.Namespace) -> int:
+    journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
+    found = journals.recovered(journal)
+    write_receipt(file, found.receipt)
+    journals.remove(journal)
+    say(f"{one_line(str(file))}: written ({counted(len(found.receipt.entries), 'entry', 'entries')})")
+    for test in found.running:
+        say(f"{journals.ENDED}: {one_line(test)}")
+    for line in found.torn:
+        say(f"left out: {one_line(line)}")
+    return YES
+
+
+def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> None:
+    say(headline(rows, torch_version), *(text for text, _ in summary_lines(rows, verbosity)))

@@ -1,0 +1,132 @@
+"""`compilecontract validate`: is a file what this package's schema says, and without contradictions?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pytest_compilecontract.baselines.document import from_document as baseline_from_document
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.files.codec import document_from_json
+from pytest_compilecontract.files.receipt import receipt_from_document
+from pytest_compilecontract.files.whole import read_bytes
+from pytest_compilecontract.report import document
+from pytest_compilecontract.wording import counted
+
+from .exits import NO, YES, refused, say
+
+MOST_ERRORS = 20
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `validate` to the command line."""
+    validate = commands.add_parser("validate", help="check receipts, baselines and matrices against the JSON Schema")
+    validate.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a receipt.json, baseline or matrix")
+    validate.set_defaults(command=_validate)
+
+
+def _validate(chosen: argparse.Namespace) -> int:
+    return max(_validate_file(path) for path in chosen.files)
+
+
+def _validate_file(path: Path) -> int:
+    try:
+        found = document_from_json(read_bytes(path), name=str(path))
+        kind = _kind_of(found)
+        errors = list(islice(_schema_errors(found, kind), MOST_ERRORS + 1))
+    except ReceiptError as error:
+        return refused(error)
+    for line in errors[:MOST_ERRORS]:
+        say(f"{one_line(str(path))}: {line}")
+    if len(errors) > MOST_ERRORS:
+        say(f"{one_line(str(path))}: more than {MOST_ERRORS} errors, the others are not shown")
+    if errors:
+        return NO
+    try:
+        size = _READERS[kind](found, str(path))
+    except ReceiptError as error:
+        say(str(error))
+        return NO
+    say(f"{one_line(str(path))}: matches the schema (format {found['format']}, {size})")
+    return YES
+
+
+def _kind_of(found: dict[str, Any]) -> str:
+    """Which of the documents it is meant to be, by the key that no other has."""
+    if "entries" not in found and "contracts" in found:
+        return "baseline"
+    return "matrix" if "entries" not in found and "rows" in found else "receipt"
+
+
+def _receipt_size(found: dict[str, Any], name: str) -> str:
+    return counted(len(receipt_from_document(found, name=name).entries), "entry", "entries")
+
+
+def _baseline_size(found: dict[str, Any], name: str) -> str:
+    contracts = baseline_from_document(found, name=name).contracts
+    return counted(sum(map(len, contracts.values())), "lane", "lanes")
+
+
+def _matrix_size(found: dict[str, Any], name: str) -> str:
+    made = document.document_from_data(found, name=name)
+    return f"{counted(len(made.rows), 'lane', 'lanes')}, {counted(len(made.columns), 'environment', 'environments')}"
+
+
+# What each document must be beyond its schema; they give its size in words.
+_READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _matrix_size}
+
+
+def _schema_errors(found: dict[str, Any], kind: str) -> Iterator[str]:
+    """What in the document does not match the schema that this package ships, a line each."""
+    # Both take longer to import than the rest of the command, and only this asks for them.
+    import msgspec
+    from jsonschema import Draft202012Validator
+
+    shipped = files("pytest_compilecontract").joinpath(f"schemas/{kind}.schema.json").read_bytes()
+    for mismatch in Draft202012Validator(msgspec.json.decode(shipped)).iter_errors(found):
+        yield from _lines(mismatch)
+
+
+def _lines(error: Any) -> Iterator[str]:
+    if error.validator == "anyOf":
+        # Of "a measurement or null", the measurement is meant if it is the right kind of thing and wrong inside.
+        branches: dict[int, list[Any]] = {}
+        for each in error.context:
+            branches.setdefault(each.schema_path[0], []).append(each)
+        meant = [inside for inside in branches.values() if not any(_is_other_kind(each) for each in inside)]
+        if len(meant) == 1:
+            for each in meant[0]:
+                yield from _lines(each)
+            return
+    place = error.json_path.removeprefix("$").removeprefix(".")
+    yield one_line(f"{place}: {_said(error)}" if place else _said(error))
+
+
+def _is_other_kind(error: Any) -> bool:
+    return not error.relative_path and error.validator in ("type", "enum")
+
+
+def _said(error: Any) -> str:
+    if error.validator in ("additionalProperties", "required"):
+        return str(error.message)
+    found = one_line(repr(error.instance), 60)
+    if error.validator == "anyOf":
+        return f"expected {' or '.join(map(_alternative, error.validator_value))}, got {found}"
+    if error.validator == "type":
+        return f"expected {error.validator_value}, got {found}"
+    if error.validator == "enum":
+        return f"expected {_alternative(error.schema)}, got {found}"
+    if error.validator == "const":
+        return f"expected {error.validator_value!r}, got {found}"
+    return f"expected {error.validator} {error.validator_value}, got {found}"
+
+
+def _alternative(schema: Any) -> str:
+    if "enum" in schema:
+        return " or ".join(map(repr, schema["enum"]))
+    return str(schema["type"] if "type" in schema else schema["$ref"].rpartition("/")[2])

@@ -1,0 +1,53 @@
+"""Bands: where a metric that moves by itself lay over the repeats of one side, and how far apart two of them are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_compilecontract.facts.receipt import Entry
+
+from .drift import Direction, Fact
+from .policy import Better, Metric
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """Where a banded metric lay over the repeats of one side; a single value where there were none."""
+
+    value: float
+    low: float
+    high: float
+    repeats: int
+
+    def fact(self) -> Fact:
+        """The band in words."""
+        if self.repeats < 2:
+            return Fact(where=f"{_short(self.value)} measured once")
+        band = _short(self.low) if self.low == self.high else f"{_short(self.low)} to {_short(self.high)}"
+        return Fact(where=f"{band} over {self.repeats} repeats")
+
+
+def band_of(entry: Entry, metric: Metric) -> Band | None:
+    """The band of one metric; None where it was not measured."""
+    value = getattr(entry.measurement, metric.name) if entry.measurement is not None else None
+    if entry.repeats > 1 and metric.name in entry.spread:
+        low, high = entry.spread[metric.name]
+        return Band(value=(low + high) / 2 if value is None else value, low=low, high=high, repeats=entry.repeats)
+    return None if value is None else Band(value=value, low=value, high=value, repeats=1)
+
+
+def direction_between(was: Band, now: Band, width: float, better: Better | None) -> Direction | None:
+    """Which way the newer band lies; None where it is no further from the older than `width`, a share of the larger.
+
+    Where lower is better, a share of the smaller.
+    """
+    if not (now.low > was.high or now.high < was.low):
+        return None
+    near = (was.high, now.low) if now.low > was.high else (was.low, now.high)
+    if not abs(near[1] - near[0]) > width * (max if better == "higher" else min)(near):
+        return None
+    return "better" if (near[1] > near[0]) == (better == "higher") else "worse"
+
+
+def _short(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.3g}"

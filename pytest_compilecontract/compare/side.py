@@ -1,0 +1,38 @@
+"""A side: one lane of one run, with where it ran. What a comparison is made between, whatever it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One lane before or after: what was measured, where, and torch's own defaults there, empty if not known."""
+
+    entry: Entry
+    environment: Environment
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+def sides_of(receipt: Receipt) -> dict[Key, Side]:
+    """Every lane of a receipt, by contract and lane.
+
+    Raises:
+        ReceiptError: a lane of a contract is there twice, as in several environments.
+    """
+    sides: dict[Key, Side] = {}
+    for entry in receipt.entries:
+        key = (entry.contract, entry.lane)
+        if key in sides:
+            where = f"environments {sides[key].entry.environment!r} and {entry.environment!r}"
+            raise ReceiptError(f"{entry.contract}, lane {entry.lane}: twice ({where}), compare one at a time")
+        environment = receipt.environments[entry.environment]
+        defaults = receipt.defaults.get(environment.defaults or "", {})
+        sides[key] = Side(entry=entry, environment=environment, defaults=defaults)
+    return sides

@@ -1,0 +1,104 @@
+"""The two sides of an upgrade: what to go from and what to go to, as the command line and the project name them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.version import Version
+
+from pytest_compilecontract.baselines.store import FOLDER, read_folder
+from pytest_compilecontract.compare.versions import version_key
+from pytest_compilecontract.errors import ReceiptError, UsageError
+
+from .requirements import exact, pinned, specs_from
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of the environments: what is asked for in it, and its interpreter where that is there already."""
+
+    specs: Mapping[str, str]
+    python: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called, as "torch 2.12.1"."""
+        if not self.specs:
+            return str(self.python)
+        return ", ".join(f"{name} {exact(spec)}" if exact(spec) else spec for name, spec in self.specs.items())
+
+
+def sides_from(chosen: argparse.Namespace, project: Path) -> tuple[Side, Side]:
+    """The environment before and after, as the command line and the project name them.
+
+    Raises:
+        UsageError: one of them is not named, or both are the same.
+    """
+    new_specs = specs_from(chosen.specs, where="bump")
+    if not new_specs and chosen.python is None:
+        raise UsageError("nothing to upgrade to: name it before all options, as: compilecontract bump torch==2.12.1")
+    old = _side_before(specs_from(chosen.before, where="--from"), chosen.from_python, new_specs, project)
+    # What is named on the old side alone stays as it is.
+    specs = new_specs if chosen.python is not None else {**old.specs, **new_specs}
+    new = Side(specs=specs, python=_interpreter(chosen.python, "--python"))
+    if old.python is None and new.python is None and dict(old.specs) == dict(new.specs):
+        raise UsageError(f"both sides are {old.name}: nothing is upgraded")
+    return old, new
+
+
+def _side_before(specs: Mapping[str, str], python: Path | None, new_specs: Mapping[str, str], project: Path) -> Side:
+    if python is not None:
+        return Side(specs=specs, python=_interpreter(python, "--from-python"))
+    if specs:
+        return Side(specs=specs)
+    here = _version_here("torch")
+    if here is not None:
+        installed = {name: version for name in {"torch", *new_specs} if (version := _version_here(name))}
+        specs = {name: f"{name}=={version}" for name, version in sorted(installed.items())}
+        return Side(specs=specs, python=Path(sys.executable))
+    names = ["torch", *(name for name in new_specs if name != "torch")]
+    known = {name: f"{name}=={version}" for name in names if (version := pinned(project, name))}
+    if "torch" not in known and (version := _newest_baseline(project)):
+        known["torch"] = f"torch=={version}"
+    if "torch" not in known:
+        raise UsageError(
+            "nothing to upgrade from: this Python has no torch, the project pins none, and there is no baseline; "
+            "name it, as: --from torch==2.11.0"
+        )
+    return Side(specs=known)
+
+
+def _version_here(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _newest_baseline(project: Path) -> str | None:
+    folder = project / FOLDER
+    newest: tuple[Version, str] | None = None
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
+        try:
+            environments = read_folder(inner).environments.values() if inner.is_dir() else ()
+        except ReceiptError:
+            continue
+        for each in environments:
+            key = version_key(each.torch or "")
+            if key is not None and (newest is None or key > newest[0]):
+                newest = (key, (each.torch or "").partition("+")[0])
+    return newest[1] if newest else None
+
+
+def _interpreter(path: Path | None, option: str) -> Path | None:
+    if path is None:
+        return None
+    if not path.is_file():
+        raise UsageError(f"{option} {path}: no such file; it names an interpreter, as .venv/bin/python")
+    # Not resolved: the link in an environment is what makes it one.
+    return path.absolute()

@@ -1,0 +1,127 @@
+"""Excuses: a change that is no drift after all says by which rule, and reports name the rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from receipts import BREAK, DIFFERENCE, EAGER, HOLDING, RECOMPILE, after, an_entry, before
+
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.drift import Comparison
+from pytest_compilecontract.compare.matrix import matrix
+from pytest_compilecontract.facts.measurement import Kernels, Measurement, StepKernels
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.report.comparison import comparison_lines
+from pytest_compilecontract.report.matrix import terminal_lines
+
+TUNED = {"backend": "inductor", "mode": "max-autotune"}
+STALE = replace(HOLDING, numerics=replace(HOLDING.numerics, differences=(DIFFERENCE,)))  # type: ignore[type-var]
+NOTHING = replace(HOLDING, graphs=0, graphs_executed=0, backward_graphs=0, ops_captured=0, eager_frames=(EAGER,))
+WRITTEN_OUT = replace(HOLDING, ops_captured=34, operations={"add_": 11, "mul": 11, "sub": 12})
+WRITTEN_IN_ONE = replace(HOLDING, ops_captured=23, operations={"add_": 11, "sub": 12})
+MOVED = replace(RECOMPILE, guard="scale == 2", continuation=False)
+STEADY = Violation(limit="compiled code runs in steady calls (default)", measured="2 of 3 calls ran none")
+
+
+def stepping(eager: int, compiled: int) -> Measurement:
+    """A steady step with so many kernels of one library."""
+    eagers, ours = (Kernels(total=count, names={"gemm": count}) for count in (eager, compiled))
+    return replace(HOLDING, kernels=StepKernels(compiled=ours, eager=eagers))
+
+
+def between(old: Measurement, new: Measurement, **changes: Any) -> Comparison:
+    """The comparison of two receipts that have one lane each; `changes` are of both entries."""
+    return compare(before(an_entry(old, **changes)), after(an_entry(new, **changes)))
+
+
+def excuses(comparison: Comparison) -> dict[str, str]:
+    return {drift.metric: drift.excuse for drift in comparison.drifts if drift.excuse}
+
+
+@pytest.mark.parametrize(
+    ("found", "metric", "name"),
+    [
+        pytest.param(
+            between(replace(NOTHING, recompiles=()), replace(HOLDING, recompiles=(RECOMPILE,))),
+            "recompiles",
+            "one side had nothing to recompile",
+            id="nothing-to-recompile",
+        ),
+        pytest.param(
+            between(
+                replace(HOLDING, graph_breaks=(BREAK,), recompiles=(RECOMPILE,)),
+                replace(HOLDING, recompiles=(replace(MOVED, frame=BREAK.location, location=None),)),
+            ),
+            "recompiles",
+            "only moved with its graph break",
+            id="moved",
+        ),
+        pytest.param(
+            between(WRITTEN_OUT, WRITTEN_IN_ONE), "ops_captured", "traced in other operations", id="traced-otherwise"
+        ),
+        pytest.param(
+            between(replace(HOLDING, graphs=2, ops_captured=200, recompiles=(RECOMPILE,)), HOLDING),
+            "ops_captured",
+            "compiled again more or less often",
+            id="compiled-again",
+        ),
+        pytest.param(
+            between(stepping(10, 5), stepping(10, 9), lane_settings=TUNED),
+            "kernels_a_step",
+            "tuned by a stopwatch",
+            id="stopwatch",
+        ),
+        pytest.param(between(stepping(10, 5), stepping(14, 9)), "kernels_a_step", "as in eager", id="as-eager"),
+        pytest.param(
+            between(STALE, replace(HOLDING, recompiles=(RECOMPILE,))),
+            "recompiles",
+            "wrong numbers are right now",
+            id="mended",
+        ),
+    ],
+)
+def test_a_change_that_is_no_drift_says_by_which_rule(found: Comparison, metric: str, name: str) -> None:
+    drift = next(each for each in found.drifts if each.metric == metric)
+
+    assert (drift.excuse, drift.gates) == (name, False)
+    assert f"not gated: {name}" in "\n".join(comparison_lines(found, everything=True))
+
+
+def test_a_drift_has_no_excuse() -> None:
+    assert excuses(between(HOLDING, replace(HOLDING, recompiles=(RECOMPILE,)))) == {}
+
+
+def test_what_a_rule_leaves_out_is_named_as_well() -> None:
+    size, branch = "tensor 'x' size mismatch at index 0. expected 16, actual 20", "(x.size()[0] % 8) == 0"
+    was = replace(RECOMPILE, kind="dynamic", guard=size, guards=(branch, size))
+    now = replace(RECOMPILE, kind="guard", guard=branch, guards=(branch, size))
+
+    found = between(replace(HOLDING, recompiles=(was,)), replace(HOLDING, recompiles=(now,)))
+
+    assert found.lanes[0].drifts == ()
+    assert found.lanes[0].excused == ("recompiles (the same guards, another of them named)",)
+    assert "  not gated: recompiles (the same guards, another of them named)" in comparison_lines(
+        found, everything=True
+    )
+
+
+def test_steady_calls_that_ran_nothing_before_are_named() -> None:
+    gained = compare(
+        before(an_entry(NOTHING, verdict="violated")), after(an_entry(verdict="violated", violations=(STEADY,)))
+    )
+
+    assert gained.lanes[0].excused == ("limits exceeded (runs no compiled graph at all)",)
+
+
+def test_the_matrix_names_a_rule_once() -> None:
+    lanes = [an_entry(WRITTEN_OUT, lane=name) for name in ("aot", "capture")]
+    newer = [an_entry(WRITTEN_IN_ONE, lane=name) for name in ("aot", "capture")]
+
+    lines = terminal_lines(matrix([before(*lanes), after(*newer)]))
+
+    assert lines[-2:] == [
+        "2 of 2 lanes held everywhere, and are folded",
+        "not gated in 2 lanes: ops captured (traced in other operations)",
+    ]
