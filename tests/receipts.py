@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_compilecontract.compare.policy import BANDED, METRICS, Metric
 from pytest_compilecontract.facts.ladder import Frontier, Step, StepVerdict
 from pytest_compilecontract.facts.measurement import (
     Call,
@@ -29,6 +28,7 @@ from pytest_compilecontract.facts.measurement import (
     StepKernels,
     StepOperators,
 )
+from pytest_compilecontract.facts.metrics import BANDED, METRICS, Metric
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 from pytest_compilecontract.facts.verdict import Violation
 

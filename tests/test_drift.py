@@ -40,11 +40,12 @@ from pytest_compilecontract.compare.attribution import Attribution, device_of
 from pytest_compilecontract.compare.comparison import compare, unsteady
 from pytest_compilecontract.compare.drift import Comparison, Drift, Fact, LaneComparison
 from pytest_compilecontract.compare.gate import answer
-from pytest_compilecontract.compare.policy import BANDED, METRICS, Policy
+from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.ladder import StepVerdict
 from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
+from pytest_compilecontract.facts.metrics import BANDED, METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, defaults_key
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Violation
@@ -133,8 +134,8 @@ def test_the_number_of_graphs_alone_is_told_and_never_judged() -> None:
     assert lane.verdict == "held"
     assert [(drift.metric, drift.direction, drift.gates) for drift in lane.drifts] == [
         ("graphs", "changed", False),
-        ("backward_graphs", "changed", False),
         ("graphs_executed", "changed", False),
+        ("backward_graphs", "changed", False),
     ]
 
 

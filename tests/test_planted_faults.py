@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from receipts import DIFFERENCE, HOLDING, RAISED, an_entry
 
-from pytest_compilecontract.compare.policy import METRICS
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.faults import FAULTS, KNOWN, chosen
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.planted import Planted, survivors
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Violation

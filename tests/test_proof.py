@@ -30,8 +30,8 @@ from receipts import (
 )
 
 from pytest_compilecontract.cli.main import main
-from pytest_compilecontract.compare.policy import BANDED, GATEABLE, METRICS
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import write_receipt
 

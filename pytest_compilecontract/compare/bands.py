@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_compilecontract.facts.metrics import Better, Metric
 from pytest_compilecontract.facts.receipt import Entry
 
 from .drift import Direction, Fact
-from .policy import Better, Metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .pair import Pair
-from .policy import BANDED, DEFAULT_POLICY, GATEABLE, METRICS, Policy
+from .policy import DEFAULT_POLICY, Policy
 from .side import Side, sides_of
 
 # What is the same in every repeat, or the lane is unstable.

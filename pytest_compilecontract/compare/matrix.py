@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
@@ -16,25 +18,9 @@ from .attribution import torch_of
 from .comparison import compare
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .identity import normalised_guard
-from .policy import DEFAULT_POLICY, METRICS, Policy
+from .policy import DEFAULT_POLICY, Policy
 from .side import Key, sides_of
 from .waivers import Waiver, waived
-
-# The one fact that matters most: a wrong result before a slow one, a cause before its effects.
-_FIRST = (
-    "errors",
-    "numerics",
-    "capture",
-    "eager_frames",
-    "eager_ops",
-    "limit_hits",
-    "graph_breaks",
-    "recompiles",
-    "state_dict",
-    "ops_captured",
-    "fullgraph",
-    "limits",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +128,7 @@ def fact_of(lane: LaneComparison) -> str:
     drifts = [drift for drift in lane.drifts if drift.gates and drift.direction == wanted]
     if not drifts:
         return lane.reason
-    drift = min(drifts, key=lambda each: _FIRST.index(each.metric) if each.metric in _FIRST else len(_FIRST))
+    drift = min(drifts, key=lambda each: METRICS[each.metric].cause or math.inf)
     return _told(drift)
 
 

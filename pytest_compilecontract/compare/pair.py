@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import BANDED, KNOWN, METRICS, PLAIN, Metric
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import rerun_command
 
@@ -15,12 +16,10 @@ from .attribution import Attribution
 from .bands import Band, band_of, direction_between
 from .drift import Direction, Drift, Fact, Value
 from .excuses import MENDED, Change, excuse_for, times_kernels
-from .policy import BANDED, METRICS, Metric, Policy
+from .policy import Policy
 from .tell import READERS, Facts, read_errors, read_limits, without
 
 _TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their number is no promise")
-_CAPTURED: tuple[str, ...] = ("graphs", "graphs_executed", "backward_graphs")
-_COUNTED: tuple[str, ...] = ("graphs", "backward_graphs", "graphs_executed")
 
 
 class Pair:
@@ -61,7 +60,7 @@ class Pair:
             yield from self._facts(metric, read(was), read(now))
         for metric in BANDED:
             yield from self._banded(METRICS[metric])
-        for metric in _COUNTED:
+        for metric in PLAIN:
             before, after = getattr(was, metric), getattr(now, metric)
             if None not in (before, after) and before != after:
                 yield self._drift(self._change(metric, "changed"), before, after)
@@ -116,7 +115,7 @@ class Pair:
 
     def _capture(self, was: Measurement, now: Measurement) -> Iterator[Drift]:
         lost: dict[str, list[Fact]] = {"came": [], "went": []}
-        for name in _CAPTURED:
+        for name in PLAIN:
             before, after = getattr(was, name), getattr(now, name)
             if self._known("capture", before, after, told=name) and (before == 0) != (after == 0):
                 where = name.replace("_", " ")
@@ -258,7 +257,7 @@ def _unnumbered(names: Mapping[str, int]) -> Counter[str]:
 def _why(entry: Entry, metric: str) -> str:
     if entry.measurement is None:
         return ""
-    name = FIELD_OF.get(metric, metric)
+    name = KNOWN[metric].at if metric in KNOWN else metric
     reason = entry.measurement.unmeasured.get(name, "")
     return f": {reason}" if reason else ""
 
@@ -271,14 +270,3 @@ def _is_fullgraph(seen: Measurement) -> bool | None:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-# Under which name a measurement says why it has no such metric.
-FIELD_OF = {
-    "state_dict": "state_change",
-    "errors": "backend_failures",
-    "eager_ops": "operators_run",
-    "kernels_a_step": "kernels",
-    "peak_bytes": "memory",
-    "device_seconds": "speed",
-}

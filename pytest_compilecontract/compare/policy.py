@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS, Metric
+from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
 
 MOST_BYTES = 1024 * 1024
-__all__ = ["BANDED", "GATEABLE", "METRICS", "Metric"]
 
 
 ALLOWABLE = ("missing", "new", "unmeasured")

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.metrics import GATEABLE
 
 from .drift import Comparison, Drift, LaneComparison
-from .policy import GATEABLE
 from .versions import VersionRange, version_range
 
 Kind = Literal["workaround", "open-risk"]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Comparison, Drift, Fact, LaneComparison, Value, Verdict
 from pytest_compilecontract.compare.gate import Answer, why_open
-from pytest_compilecontract.compare.policy import DEFAULT_POLICY, METRICS, Policy
+from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
 from pytest_compilecontract.escaping import plain
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.wording import counted, first_line
 
 WIDTH = 160

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow, checked
-from pytest_compilecontract.compare.policy import METRICS
 from pytest_compilecontract.escaping import markdown as _md
 from pytest_compilecontract.escaping import markdown_paragraph, plain
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.wording import counted, middle
 
 # GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,

@@ -21,10 +21,10 @@ from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Value
 from pytest_compilecontract.compare.gate import Answer
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
-from pytest_compilecontract.compare.policy import METRICS
 from pytest_compilecontract.compare.tell import facts_of
 from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment
 
 from .comparison import drift_headline, excuse_note, rotten_lines, verdict_line
@@ -36,16 +36,6 @@ LONGEST = 2000
 MOST_LINES = 40
 _LISTS = ("validated", "workaround", "open risk")
 _SECONDS = ("cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
-# Of the metrics with facts, those whose number is that of the facts, and the field that it is of.
-_COUNTED = {
-    "graph_breaks": "graph_breaks",
-    "recompiles": "recompiles",
-    "eager_frames": "eager_frames",
-    "limit_hits": "limit_hits",
-    "numerics": "numerics",
-    "state_dict": "state_change",
-    "errors": "backend_failures",
-}
 _OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
 
 
@@ -291,7 +281,7 @@ class _Data:
 
 def _counted(metric: str, entry: Entry, facts: Mapping[str, tuple[Any, ...]]) -> tuple[Value, tuple[Any, ...]]:
     if metric not in facts:
-        return _unknown(entry.measurement, _COUNTED[metric]), ()
+        return _unknown(entry.measurement, METRICS[metric].at), ()
     return len(facts[metric]), facts[metric]
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from pytest_compilecontract.compare.attribution import changed_defaults
 from pytest_compilecontract.compare.comparison import compare, compare_sides
 from pytest_compilecontract.compare.drift import LaneComparison
-from pytest_compilecontract.compare.policy import METRICS, Policy
+from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.side import Side, sides_of
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, leads_out, one_line, plain, typed
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt
 from pytest_compilecontract.facts.rerun import options_of
 from pytest_compilecontract.files.receipt import read_receipt

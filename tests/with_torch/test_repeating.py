@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_compilecontract.compare.policy import BANDED
+from pytest_compilecontract.facts.metrics import BANDED
 
 pytestmark = pytest.mark.sessions
 
