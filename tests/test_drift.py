@@ -889,7 +889,7 @@ def test_a_run_with_settings_of_its_own_is_never_a_normal_one(sides: str, verdic
     when = " before" if sides == "before" else ""
     lane = comparison.lanes[0]
     assert lane.verdict == "unverified"
-    assert lane.reason == f"not run as users have it{when}: --contract-set torch._dynamo.config.a=1"
+    assert lane.reason == f"run with non-default torch settings{when}: --contract-set torch._dynamo.config.a=1"
     assert answer(comparison).outcome == "not known"
 
 

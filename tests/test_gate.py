@@ -94,7 +94,7 @@ def test_a_policy_that_allows_missing_lanes_does_not_allow_a_torch_that_was_neve
     assert gate(before(an_entry()), stopped, "--policy=policy.toml") == NOT_KNOWN
 
 
-def test_a_waiver_of_a_lane_that_a_cut_off_run_did_not_reach_is_not_rotten(tmp_path: Path) -> None:
+def test_a_waiver_of_a_lane_that_a_cut_off_run_did_not_reach_is_not_stale(tmp_path: Path) -> None:
     (tmp_path / "waivers.toml").write_text(WAIVER)
     stopped = replace(after(), environments={}, setup=Setup(asked="torch 2.15.0", not_installed="no such version"))
 

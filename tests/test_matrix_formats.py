@@ -413,7 +413,7 @@ def test_an_environment_that_stopped_says_why_at_the_top() -> None:
 
     text = rendered(replace(found, columns=(first, stopped)))
 
-    assert re.findall(r'<p class="rotten">(.*?)</p>', text) == [
+    assert re.findall(r'<p class="stale">(.*?)</p>', text) == [
         "torch 2.15.0: could not be installed: &lt;no&gt; such release",
         "torch 2.15.0: the tests did not run to their end: the time was up",
     ]

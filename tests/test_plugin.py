@@ -624,7 +624,7 @@ def test_a_path_after_the_option_to_record_is_no_mode(pytester: pytest.Pytester)
 
     result.stderr.fnmatch_lines(
         [
-            "*argument --contract-record: 'tests' is none of new, changed, all "
+            "*argument --contract-record: 'tests' is not one of new, changed, all "
             "(before a path, write --contract-record=all[)]"
         ]
     )

@@ -92,7 +92,7 @@ def test_what_is_gone_is_named_with_what_to_do() -> None:
     lines = [text for text, _ in gone_lines([MOVED, HERE], "contracts/baselines", removed=False)]
 
     assert lines == [
-        "in contracts/baselines: 2 contracts that are no more",
+        "contracts/baselines holds 2 contracts that no longer exist",
         f"  {MOVED}",
         f"  {HERE}",
         "  to remove them: pytest --compile-contracts --contract-record, without choosing tests or lanes",

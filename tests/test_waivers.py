@@ -13,7 +13,7 @@ from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import answer
-from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten, waived
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.files.receipt import write_receipt
@@ -60,7 +60,7 @@ def test_what_is_waived_is_shown_as_waived_and_does_not_block(file: Path) -> Non
         "open-risk, https://github.com/pytorch/pytorch/issues/1 (someone, until 2026-06-15): the last bit"
     )
     assert answer(comparison).outcome == "yes"
-    assert rotten(comparison, waivers(file), TODAY, whole=True) == ()
+    assert stale(comparison, waivers(file), TODAY, whole=True) == ()
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_a_waiver_that_rots_is_named_with_its_line_and_says_no(file: Path, chang
     found = waivers(file, change)
     comparison = waived(compared(HOLDING, HOLDING), found, TODAY)
 
-    lines = rotten(comparison, found, TODAY, whole=True)
+    lines = stale(comparison, found, TODAY, whole=True)
 
     assert lines == (f"{file}:2: the waiver of {found[0]} {why}: delete it",)
-    assert answer(comparison, rotten=lines).outcome == "no"
+    assert answer(comparison, stale=lines).outcome == "no"
 
 
 @pytest.mark.parametrize(
@@ -123,29 +123,29 @@ def test_a_waiver_that_rots_is_named_with_its_line_and_says_no(file: Path, chang
     ],
 )
 def test_a_part_of_the_tests_cannot_tell(file: Path, measured: Measurement, change: tuple[str, str]) -> None:
-    assert rotten(compared(measured, HOLDING), waivers(file, change), TODAY, whole=False) == ()
+    assert stale(compared(measured, HOLDING), waivers(file, change), TODAY, whole=False) == ()
 
 
 def test_a_part_of_the_tests_can_tell_of_one_lane(file: Path) -> None:
     found = waivers(file, ("test_block.py::*", "test_block.py::test_block"))
 
-    assert len(rotten(compared(HOLDING, HOLDING), found, TODAY, whole=False)) == 1
+    assert len(stale(compared(HOLDING, HOLDING), found, TODAY, whole=False)) == 1
 
 
 def test_on_another_torch_a_waiver_does_not_rot(file: Path) -> None:
-    assert rotten(compared(HOLDING, HOLDING), waivers(file, (">=2.12", "<2.12")), TODAY, whole=True) == ()
+    assert stale(compared(HOLDING, HOLDING), waivers(file, (">=2.12", "<2.12")), TODAY, whole=True) == ()
 
 
 def test_a_lane_that_was_not_measured_cannot_tell(file: Path) -> None:
     skipped = a_receipt(an_entry(None, verdict="unmeasured"), environment=NEW)
 
-    assert rotten(compare(before(an_entry()), skipped), waivers(file), TODAY, whole=True) == ()
+    assert stale(compare(before(an_entry()), skipped), waivers(file), TODAY, whole=True) == ()
 
 
 def test_a_lane_that_broke_off_cannot_tell(file: Path) -> None:
     broken = after(an_entry(None, verdict="broken", reason="the test failed in call: E: x"))
 
-    assert rotten(compare(before(an_entry()), broken), waivers(file), TODAY, whole=True) == ()
+    assert stale(compare(before(an_entry()), broken), waivers(file), TODAY, whole=True) == ()
 
 
 @pytest.mark.parametrize(

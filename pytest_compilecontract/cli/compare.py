@@ -12,11 +12,11 @@ from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.policy import Policy
-from pytest_compilecontract.compare.waivers import rotten, waived
+from pytest_compilecontract.compare.waivers import stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
-from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, rotten_lines, title, totals
+from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, stale_lines, title, totals
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
 from .exits import code_of, say
@@ -67,7 +67,7 @@ def _compared(chosen: argparse.Namespace) -> _Compared:
     policy, waivers, today = policy_of(chosen), waivers_of(chosen), datetime.date.today()
     old, new = read_run(chosen.old), read_run(chosen.new)
     comparison = waived(compare(old, new, policy), waivers, today)
-    said = rotten(comparison, waivers, today, whole=not comparison.stopped)
+    said = stale(comparison, waivers, today, whole=not comparison.stopped)
     return _Compared(old=old, new=new, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
 
 
@@ -79,7 +79,7 @@ def _compare(chosen: argparse.Namespace) -> int:
         refuse_other_torch(chosen.python or sys.executable, sides.new)
     quiet = [title(sides.comparison), totals(sides.comparison)]
     lines = quiet if chosen.verbosity < 0 else comparison_lines(sides.comparison, everything=chosen.verbosity > 0)
-    say(*lines, *rotten_lines(sides.found))
+    say(*lines, *stale_lines(sides.found))
     if chosen.try_settings:
         _try_settings(chosen, sides)
     return code_of(sides.found)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import Policy
-from pytest_compilecontract.compare.waivers import rotten
+from pytest_compilecontract.compare.waivers import stale
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
 from pytest_compilecontract.files.whole import write_bytes
@@ -54,7 +54,7 @@ def _matrix(chosen: argparse.Namespace) -> int:
     today = datetime.date.today()
     found = matrix([read_run(path) for path in chosen.runs], policy, waivers, today)
     last = found.comparisons[-1] if found.comparisons else None
-    said = rotten(last, waivers, today, whole=not last.stopped) if last else ()
+    said = stale(last, waivers, today, whole=not last.stopped) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
     for kind, path in wanted:

@@ -131,7 +131,7 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
     for side, when in ((now, ""), (was, " before")):
         if overrides := side.environment.overrides:
             said = ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))
-            return "unverified", f"not run as users have it{when}: --contract-set {said}"
+            return "unverified", f"run with non-default torch settings{when}: --contract-set {said}"
     if old.verdict == "unmeasured" and new.verdict != "unstable":
         return "new", f"not measured before: {old.reason}" if old.reason else "not measured before"
     for entry, when in ((new, ""), (old, " before")):

@@ -15,22 +15,22 @@ Outcome = Literal["yes", "no", "not known"]
 class Answer:
     """`against` are the lanes that say no, `open` those of which nobody knows; `note` is why where no lane says it.
 
-    `rotten` are the waivers to delete; they say no as well.
+    `stale` are the waivers to delete; they say no as well.
     """
 
     outcome: Outcome
     against: tuple[LaneComparison, ...] = ()
     open: tuple[LaneComparison, ...] = ()
     note: str = ""
-    rotten: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
 
 
-def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY, rotten: tuple[str, ...] = ()) -> Answer:
+def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY, stale: tuple[str, ...] = ()) -> Answer:
     """The answer for all lanes of a comparison that was made with the same policy."""
     against = tuple(lane for lane in comparison.lanes if lane.verdict == "drifted" or lane.newly_broken)
     unknown = tuple(lane for lane in comparison.lanes if why_open(lane, policy) and lane not in against)
-    if against or rotten:
-        return Answer(outcome="no", against=against, open=unknown, rotten=rotten)
+    if against or stale:
+        return Answer(outcome="no", against=against, open=unknown, stale=stale)
     compared = any(lane.compared for lane in comparison.lanes)
     note = "; ".join(comparison.stopped) if comparison.stopped else "" if compared else _nothing(comparison)
     if unknown or not compared or comparison.stopped:

@@ -11,7 +11,7 @@
     kind = "workaround"                            # or "open-risk"
     note = "the router copies its mask"            # may be left out
 
-A waiver that has expired, that matches no lane any more or that no lane needs any more is rotten, and fails.
+A waiver that has expired, that matches no lane any more or that no lane needs any more is stale, and fails.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime
     return replace(lane, verdict="waived", drifts=drifts, reason="; ".join(used))
 
 
-def rotten(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:
+def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:
     """The waivers to delete, a line each: where, which, and why.
 
     Of a run that is not `whole` nobody can say that a glob matches nothing any more.
     """
-    found = [(waiver, _why_rotten(waiver, comparison, today, whole)) for waiver in waivers]
+    found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
     return tuple(f"{waiver.place}: the waiver of {waiver} {why}: delete it" for waiver, why in found if why)
 
 
@@ -139,7 +139,7 @@ def _said(waiver: Waiver) -> str:
     return f"{waiver.kind}, {waiver.issue} ({waiver.owner}, until {waiver.expires}){note}"
 
 
-def _why_rotten(waiver: Waiver, comparison: Comparison, today: datetime.date, whole: bool) -> str:
+def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, whole: bool) -> str:
     if waiver.expires < today:
         return f"expired on {waiver.expires}"
     lanes = [lane for lane in comparison.lanes if waiver.is_about(lane)]

@@ -167,7 +167,7 @@ _ALL = (
     ),
     Metric(
         name="cuda_graphs",
-        label="ways out of CUDA graphs",
+        label="CUDA graph skips",
         better="lower",
         gates=True,
         noun=("CUDA graph", "CUDA graphs"),

@@ -66,7 +66,7 @@ class Finishing:
         if not self._settings.rank:
             self._recorded = self._history.record(entries, environments, self._session.defaults)
         self._gone = self._find_gone()
-        problems = [plain(line) for line in self._history.rotten(self._held)]
+        problems = [plain(line) for line in self._history.stale(self._held)]
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._settings.record is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
@@ -114,7 +114,7 @@ class Finishing:
         lines: list[Line] = []
         if overrides := self._settings.overrides:
             said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
-            lines.append((f"not as users have it, so held to no baseline: {said}", {"yellow": True}))
+            lines.append((f"non-default torch settings, so baselines are not compared: {said}", {"yellow": True}))
         if self._settings.repeat > 1 and self._session.entries:
             climbed = any(entry.frontier is not None for entry in self._session.entries.values())
             once = ", each ladder climbed once" if climbed else ""

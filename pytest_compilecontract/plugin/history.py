@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.baselines.store import Baselines, Found, Recorded
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
-from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, rotten, waived_lane
+from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, stale, waived_lane
 from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key
 from pytest_compilecontract.report.baselines import what_drifted
 from pytest_compilecontract.report.terminal import Row
@@ -88,10 +88,10 @@ class History:
             self._known = self.baselines.names()
         return self._known
 
-    def rotten(self, summary: Summary) -> tuple[str, ...]:
+    def stale(self, summary: Summary) -> tuple[str, ...]:
         """The waivers to delete, as far as a run of perhaps a part of all tests can tell."""
         lanes = tuple(each.lane for each in summary.held)
-        return rotten(Comparison(before="", after="", lanes=lanes), self.waivers, self.today, whole=False)
+        return stale(Comparison(before="", after="", lanes=lanes), self.waivers, self.today, whole=False)
 
     def is_recorded(self, entry: Entry, held: Held) -> bool:
         """Whether this run writes the lane anew, so that what changed in it is no failure."""

@@ -141,7 +141,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _mode(text: str) -> str:
     if text not in MODES:
         known = ", ".join(MODES)
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {known} (before a path, write --contract-record=all)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {known} (before a path, write --contract-record=all)")
     return text
 
 

@@ -75,13 +75,13 @@ def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAUL
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by compilecontract compare -v)"]
     if answer.open:
         lines += ["", "not known:", *_open_lines(answer.open, policy)]
-    lines += ["", *rotten_lines(answer)] if answer.rotten else []
+    lines += ["", *stale_lines(answer)] if answer.stale else []
     return [*lines, "", totals(comparison), verdict_line(comparison, answer)]
 
 
-def rotten_lines(answer: Answer) -> list[str]:
+def stale_lines(answer: Answer) -> list[str]:
     """The waivers to delete, whole: a line to act on."""
-    return [plain(line) for line in answer.rotten]
+    return [plain(line) for line in answer.stale]
 
 
 def title(comparison: Comparison) -> str:
@@ -246,8 +246,8 @@ def verdict_line(comparison: Comparison, answer: Answer) -> str:
         said.append(f"{counted(drifted, 'lane')} drifted")
     if broken:
         said.append(f"{counted(broken, 'lane')} broke")
-    if answer.rotten:
-        said.append(f"{counted(len(answer.rotten), 'waiver')} to delete")
+    if answer.stale:
+        said.append(f"{counted(len(answer.stale), 'waiver')} to delete")
     if answer.outcome == "not known":
         if answer.note:
             said.append(answer.note)

@@ -16,9 +16,10 @@ def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[
     """What to say of contracts that are gone, and how to be rid of their baselines."""
     if not contracts:
         return []
-    head = f"removed from {folder}" if removed else f"in {folder}"
-    verb = "is" if len(contracts) == 1 else "are"
-    lines: list[Line] = [(f"{head}: {counted(len(contracts), 'contract')} that {verb} no more", {"yellow": True})]
+    found = counted(len(contracts), "contract")
+    exist = f"that no longer {'exists' if len(contracts) == 1 else 'exist'}"
+    head = f"removed from {folder}: {found} {exist}" if removed else f"{folder} holds {found} {exist}"
+    lines: list[Line] = [(head, {"yellow": True})]
     lines += [(cut(f"  {plain(contract)}"), {}) for contract in contracts[:MOST]]
     if len(contracts) > MOST:
         lines.append((f"  ... and {len(contracts) - MOST} more", {}))

@@ -27,7 +27,7 @@ from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment
 
-from .comparison import drift_headline, excuse_note, rotten_lines, verdict_line
+from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
 from .matrix import lists_of, stopped_lines
 
 # Jinja2 is imported where it is used: only this needs it.
@@ -61,7 +61,7 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> 
         question=_question(found, answer),
         outcome=answer.outcome if answer else "not known",
         stopped=[_visible(line) for line in stopped_lines(found.columns)],
-        rotten=[_visible(line) for line in rotten_lines(answer)] if answer else [],
+        stale=[_visible(line) for line in stale_lines(answer)] if answer else [],
         lanes=len(found.rows),
         contracts=len({row.contract for row in found.rows}),
         environments=_environment_rows(found.columns),

@@ -17,7 +17,7 @@ from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.compare.waivers import FILE as WAIVERS
-from pytest_compilecontract.compare.waivers import Waiver, read_waivers, rotten
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
@@ -173,7 +173,7 @@ def _concluded(
     comparison = table.comparisons[-1]
     # pytest's arguments may leave tests out, and a run that did not come to its end did.
     whole = not bench.arguments and not comparison.stopped
-    found = answer(comparison, policy, rotten(comparison, waivers, today, whole=whole))
+    found = answer(comparison, policy, stale(comparison, waivers, today, whole=whole))
     if changed:
         note = "the project's files changed while it was measured, so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)

@@ -527,8 +527,8 @@ def test_a_group_that_only_one_has() -> None:
     found = judge(eager=eager, compiled=compiled)
 
     assert found.differences == (
-        Difference(at="step 0 loss", kind="structure", detail="eager has it, compiled has not"),
-        Difference(at="step 0 grad", kind="structure", detail="compiled has it, eager has not"),
+        Difference(at="step 0 loss", kind="structure", detail="present in eager, missing in compiled"),
+        Difference(at="step 0 grad", kind="structure", detail="present in compiled, missing in eager"),
     )
 
 

@@ -136,7 +136,7 @@ def test_a_run_with_settings_is_never_a_normal_one(project: Project) -> None:
         gate = project.run("pytest_compilecontract", "gate", *sides)
 
         # The line is cut at the terminal's width, so its start is what can be asked for.
-        assert "unverified: not run as users have it" in gate.stdout
+        assert "unverified: run with non-default torch settings" in gate.stdout
         assert "--contract-set torch._dynamo.config." in gate.stdout
         assert gate.returncode == 3
 
@@ -147,7 +147,7 @@ def test_a_run_with_settings_says_so_and_is_not_recorded(project: Project) -> No
     ran = project.run("pytest", *options)
     recorded = project.run("pytest", *options, "--contract-record")
 
-    assert f"not as users have it, so held to no baseline: {GUILTY}=False" in ran.stdout.splitlines()
+    assert f"non-default torch settings, so baselines are not compared: {GUILTY}=False" in ran.stdout.splitlines()
     assert recorded.returncode == pytest.ExitCode.USAGE_ERROR
     assert not project.folder.joinpath("contracts").exists()
 

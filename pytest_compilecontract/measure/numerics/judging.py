@@ -258,10 +258,10 @@ def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
         ours, theirs = _group(eager, group), _group(compiled, group)
         for at in _tops(ours):
             if at not in theirs:
-                yield difference(at, "structure", "eager has it, compiled has not")
+                yield difference(at, "structure", "present in eager, missing in compiled")
         for at in _tops(theirs):
             if at not in ours:
-                yield difference(at, "structure", "compiled has it, eager has not")
+                yield difference(at, "structure", "present in compiled, missing in eager")
 
 
 def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
