@@ -17,6 +17,7 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import Call, Measurement, Phase
 from pytest_compilecontract.wording import counted
 
+from .probes.attempts import excuse
 from .probes.caches import cache_state
 from .probes.canary import canary
 from .probes.counters import Rises, counters
@@ -128,7 +129,7 @@ class Measuring:
     def call(self, make: Callable[[], Any], *, device: torch.device, callee: int = 0) -> Any:
         """Make one call and keep its figures, also when it raises."""
         attempts = len(self.ledger.attempts)
-        executed = self.ledger.executed
+        executed = self.ledger.runs.executed
         synchronize(device)
         started = time.perf_counter()
         try:
@@ -140,7 +141,7 @@ class Measuring:
                 Timed(
                     seconds=time.perf_counter() - started,
                     compiled=len(self.ledger.attempts) > attempts,
-                    executed=self.ledger.executed - executed,
+                    executed=self.ledger.runs.executed - executed,
                     callee=callee,
                     attempts=attempts,
                 )
@@ -149,7 +150,7 @@ class Measuring:
     def raised_in_both(self, error: BaseException) -> None:
         """Note that eager ended its last call with this exception, as the compiled run did."""
         if self.timed:
-            self.ledger.excuse(error, since=self.timed[-1].attempts)
+            excuse(self.ledger.attempts[self.timed[-1].attempts :], error, self._paths)
 
     def close(self) -> None:
         """Take the measurement now; what is compiled later, while the taps are still on, is not in it."""
@@ -199,21 +200,21 @@ class Measuring:
             "graphs": lambda: len(kept),
             "backend_calls": lambda: sum(graph.pieces or 1 for graph in ledger.graphs),
             "ops_captured": lambda: sum(graph.operations.total() for graph in kept),
-            "compiles": lambda: ledger.compiles(self._lane),
+            "compiles": lambda: ledger.told.compiles(self._lane),
             "operations": lambda: dict(sorted(sum((graph.operations for graph in kept), Counter()).items())),
             "first_compiles": lambda: len(first),
             "continuations": lambda: sum(1 for attempt in first if attempt.continuation),
-            "recompiles": ledger.recompiles,
-            "graph_breaks": ledger.graph_breaks,
-            "break_events": lambda: len(ledger.broken()),
-            "eager_frames": ledger.eager_frames,
-            "limit_hits": ledger.limit_hits,
-            "backend_failures": ledger.failures,
-            "errors_suppressed": ledger.suppressed,
-            "graphs_executed": lambda: ledger.executed,
+            "recompiles": ledger.told.recompiles,
+            "graph_breaks": ledger.told.graph_breaks,
+            "break_events": lambda: len(ledger.told.broken()),
+            "eager_frames": ledger.told.eager_frames,
+            "limit_hits": ledger.told.limit_hits,
+            "backend_failures": ledger.told.failures,
+            "errors_suppressed": ledger.told.suppressed,
+            "graphs_executed": lambda: ledger.runs.executed,
             "resets": lambda: ledger.resets,
-            "dropped": ledger.dropped,
-            "eager_by_request": ledger.eager_by_request,
+            "dropped": ledger.told.dropped,
+            "eager_by_request": ledger.told.eager_by_request,
         }
 
     def _doubts(self) -> tuple[str, ...]:
@@ -222,7 +223,7 @@ class Measuring:
             for name, count in self.ledger.strangers.items()
         ]
         forced = self.ledger.stances.forced
-        for each in self.ledger.compiles(self._lane):
+        for each in self.ledger.told.compiles(self._lane):
             if each.contrary and each.backend != forced:
                 graphs = counted(each.graphs, "graph")
                 where = f" (compiled at {each.location})" if each.location is not None else ""

@@ -74,23 +74,23 @@ class Repeated:
             return None, "a step runs more than the compiled target"
         if self._trail.error is not None or measuring.timed[-1].compiled or measuring.timed[-1].executed == 0:
             return None, "the last call was no cached call of compiled code"
-        ledger = measuring.ledger
+        ledger, runs = measuring.ledger, measuring.ledger.runs
         last = self._job.calls[-1]
         samples: list[float] = []
         deadline = time.perf_counter() + OVERHEAD_SECONDS
         attempts = len(ledger.attempts)
-        ledger.clock = time.thread_time
+        runs.clock = time.thread_time
         try:
             while len(samples) < OVERHEAD_CALLS and (time.perf_counter() < deadline or not samples):
                 args, kwargs = numerics.Copies(self._job.state.reached()).of((last.args, last.kwargs))
-                inside, started = ledger.seconds_inside, time.thread_time()
+                inside, started = runs.seconds_inside, time.thread_time()
                 with self._passes.autocast():
                     self._compiled(*args, **kwargs)
-                samples.append(time.thread_time() - started - (ledger.seconds_inside - inside))
+                samples.append(time.thread_time() - started - (runs.seconds_inside - inside))
                 if len(ledger.attempts) > attempts:
                     return None, "a repeated call compiles again"
         except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
             return None, f"a repeated call raises {type(error).__name__}"
         finally:
-            ledger.clock = None
+            runs.clock = None
         return max(statistics.median(samples), 0.0), ""

@@ -29,6 +29,7 @@ from .endings import BrokenLane, DeviceLost, Endings, ended_as
 from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
 from .passes import How, Job, Passes
 from .probes import memory
+from .probes.attempts import forget_frames
 from .probes.cuda_graphs import GraphTaps
 from .probes.fallback_random import drawn_as_eager
 from .probes.modes import Modes
@@ -294,7 +295,7 @@ class Runner:
                 doubt = f"what ran eager beside the graph breaks is not known: {after.no_operators}"
                 measured = replace(measured, doubts=(*measured.doubts, doubt))
         if self._limits.capture_targets is not None:
-            found = capture_targets(self._limits.capture_targets, measuring.ledger.classes())
+            found = capture_targets(self._limits.capture_targets, measuring.ledger.told.classes())
             measured = replace(measured, capture_targets=found)
         if after.overhead is None:
             measured = _without(measured, "overhead_seconds", after.no_overhead)
@@ -318,9 +319,9 @@ class Runner:
         # What an exception passed is alive as long as it is: one that is suppressed lives on in the records of a log.
         # CUDA graphs put outputs in memory of their own.
         ledger = measuring.ledger
-        if compiled.error is not None or eager.error is not None or ledger.suppressed() or self._has_cuda_graphs():
+        if compiled.error is not None or eager.error is not None or ledger.told.suppressed() or self._has_cuda_graphs():
             return
-        ledger.forget_frames()
+        forget_frames(ledger.attempts)
         for at in compiled.watch.kept(eager.alive):
             compiled.facts[f"memory: {at}"] = "keeps it alive"
 

@@ -15,7 +15,8 @@ from torch import nn
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import GraphBreak, Measurement
 from pytest_compilecontract.measure.isolation import isolated
-from pytest_compilecontract.measure.probes.dynamo import Attempt, Ledger
+from pytest_compilecontract.measure.probes.attempts import Attempt
+from pytest_compilecontract.measure.probes.dynamo import Ledger
 from pytest_compilecontract.measure.probes.source import Paths, scope_of
 from pytest_compilecontract.measure.recorder import Measuring
 
@@ -228,5 +229,5 @@ def test_a_break_that_may_come_of_another_names_it(breaks: list[tuple[str, int]]
             ledger._on_graph_break(log_graph_break, exc=Unsupported(message, line))
     ledger.attempts.append(attempt)
 
-    (found,) = ledger.graph_breaks()
+    (found,) = ledger.told.graph_breaks()
     assert (found.reason, found.hints) == (breaks[-1][0], hints)

@@ -71,13 +71,13 @@ def sings() -> None:
                 compiled(torch.ones(size))
         if ledger.missing:
             return  # each metric that cannot be measured says so itself
-        breaks = ledger.graph_breaks()
+        breaks = ledger.told.graph_breaks()
         found = {
             "graphs": sum(1 for graph in ledger.graphs if graph.kept),
             "graph breaks": sum(each.events for each in breaks),
             "break sites": len(breaks),
-            "recompiles": len(ledger.recompiles()),
-            "graphs executed": ledger.executed,
+            "recompiles": len(ledger.told.recompiles()),
+            "graphs executed": ledger.runs.executed,
         }
     except Exception as error:  # whatever torch raises here, the counts are not known
         raise Silent(f"the canary raised {type(error).__name__}: {error}".splitlines()[0]) from error

@@ -26,7 +26,8 @@ from typing import Any
 
 from pytest_compilecontract.facts.measurement import EagerOps, Location, StepOperators, WhyEager
 
-from .dynamo import RESUME, Attempt, Graph, Ledger, user_function
+from .attempts import RESUME, Attempt, Graph, user_function
+from .dynamo import Ledger
 from .source import Paths
 from .taps import Taps
 
@@ -154,11 +155,11 @@ class _Recording:
             # Entered by who runs the graph: a frame of ours between them would be no part of what the mark spans.
             return record(MARK)
 
-        self._ledger.around = around
+        self._ledger.runs.around = around
         try:
             return ran, _profiled(step, with_stack=with_stack)
         finally:
-            self._ledger.around = None
+            self._ledger.runs.around = None
 
     def _module(self) -> str:
         """The path of the innermost module whose call goes on."""
@@ -327,7 +328,7 @@ class _Told:
         self._ledger = ledger
         self._paths = paths
         self._modules = modules
-        self._broken = [each for each in ledger.broken() if each.broke is not None and each.broke.stack]
+        self._broken = [each for each in ledger.told.broken() if each.broke is not None and each.broke.stack]
         self._breaks = {
             each.broke.stack[-1][:2]
             for each in self._broken
@@ -467,7 +468,7 @@ class _Told:
         for attempt in self._broken:
             assert attempt.broke is not None
             if any((file, function) == (frame.file, frame.name) for file, _, function, _ in attempt.broke.stack):
-                return self._ledger.break_of(attempt).location
+                return self._ledger.told.break_of(attempt).location
         return None
 
     def _line_of(self, trace: tuple[tuple[str, int], ...]) -> str | None:

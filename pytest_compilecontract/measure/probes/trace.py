@@ -126,6 +126,6 @@ def disagreements(ledger: Ledger, trace: Trace, unique_graphs: int | None) -> tu
         return (*found, trace.missing)
     asked = sum(1 for attempt in ledger.attempts if attempt.recompiles and not attempt.forbidden)
     compare("recompiles", asked, "torch's trace", trace.recompile_reasons)
-    traced = sum(1 for attempt in ledger.broken() if attempt.id is not None and not attempt.untraced)
+    traced = sum(1 for attempt in ledger.told.broken() if attempt.id is not None and not attempt.untraced)
     compare("graph breaks", traced, "torch's trace", len(trace.broken))
     return tuple(found)

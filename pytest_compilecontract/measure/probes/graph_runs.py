@@ -1,0 +1,56 @@
+"""Runs of compiled graphs: counted wherever they run, on any thread, and timed or surrounded on asking."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .attempts import Graph
+
+
+class Runs:
+    """How often compiled graphs ran.
+
+    While a `clock` is set, `seconds_inside` adds up what it shows of their time; what is `around` is put around each.
+    """
+
+    def __init__(self) -> None:
+        self.executed = 0
+        self.clock: Callable[[], float] | None = None
+        self.around: Callable[[Graph], AbstractContextManager[None]] | None = None
+        self.seconds_inside = 0.0
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def counted(self, run: Callable[..., Any], graph: Graph) -> Callable[..., Any]:
+        """The same compiled graph, counted each time it runs."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self.executed += 1
+            self._here()[0] += 1
+            if (around := self.around) is not None:
+                with around(graph):
+                    return run(*args, **kwargs)
+            if (clock := self.clock) is None:
+                return run(*args, **kwargs)
+            started = clock()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self.seconds_inside += clock() - started
+
+        return counted
+
+    def here(self) -> Callable[[], int]:
+        """What gives the number of runs on this thread."""
+        count = self._here()
+        return lambda: count[0]
+
+    def _here(self) -> list[int]:
+        count: list[int] | None = getattr(self._local, "executed", None)
+        if count is None:
+            count = self._local.executed = [0]
+        return count

@@ -1,0 +1,279 @@
+"""What a ledger has seen, as facts: in the user's lines and torch's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.measurement import (
+    Compiled,
+    CompileFailure,
+    EagerFrame,
+    GraphBreak,
+    LimitHit,
+    Location,
+    Recompile,
+    RecompileKind,
+    merge_breaks,
+)
+
+from .attempts import (
+    Attempt,
+    Graph,
+    first_line_of,
+    user_function,
+)
+from .backend_errors import backend_error
+from .messages import parse_message, registry_id
+from .reasons import Entry, Inputs, Reason, became_free, branches, guard_text, leading, meaning_of
+from .source import Paths, file_of
+from .stance import Lost
+
+if TYPE_CHECKING:
+    from .dynamo import Ledger
+
+DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
+
+
+class Told:
+    """The facts of a ledger, read at any time."""
+
+    def __init__(self, ledger: Ledger, paths: Paths) -> None:
+        self._ledger = ledger
+        self._attempts = ledger.attempts
+        self._paths = paths
+
+    def compiles(self, lane: Lane | None) -> tuple[Compiled, ...]:
+        """What each torch.compile was given whose graphs were handed to a backend, in the order of their first ones."""
+        found: dict[tuple[int, bool], tuple[Attempt | None, list[Graph]]] = {}
+        pairs = [(attempt, graph) for attempt in self._attempts for graph in attempt.graphs]
+        for attempt, graph in (*pairs, *((None, graph) for graph in self._ledger.loose_graphs)):
+            if graph.handed is not None:
+                key = (id(graph.handed.backend), attempt is not None and attempt.fullgraph)
+                found.setdefault(key, (attempt, []))[1].append(graph)
+        told: list[Compiled] = []
+        for (_, fullgraph), (attempt, graphs) in found.items():
+            assert graphs[0].handed is not None
+            frame = self._frame(attempt) if attempt is not None else None
+            handed = next((each.handed for each in graphs if each.handed and each.handed.instead), graphs[0].handed)
+            told.append(
+                self._ledger.compiled_by.told(handed, lane, fullgraph=fullgraph, graphs=len(graphs), frame=frame)
+            )
+        return tuple(told)
+
+    def classes(self) -> frozenset[str]:
+        """The modules' classes that graphs hold operations of; known where `watches_classes` was set."""
+        found = {name for graph in self._ledger.graphs if graph.kept for name in graph.classes}
+        # A frame's own module is in no operation's stack: nothing called it.
+        found |= {
+            each.owner for each in self._attempts if each.owner and any(graph.operations for graph in each.graphs)
+        }
+        return frozenset(found)
+
+    def recompiles(self) -> tuple[Recompile, ...]:
+        return tuple(self._recompile(each) for each in self._attempts if each.installed and each.recompiles)
+
+    def dropped(self) -> tuple[Recompile, ...]:
+        """What was compiled again for the same compiled callable since a reset had dropped its code."""
+        return tuple(self._recompile(each) for each in self._attempts if each.after_reset)
+
+    def graph_breaks(self) -> tuple[GraphBreak, ...]:
+        return merge_breaks([self.break_of(each) for each in self.broken()])
+
+    def broken(self) -> list[Attempt]:
+        """Attempts that ended with a graph break; a break under fullgraph is an error instead."""
+        return [each for each in self._attempts if each.broke is not None and not each.refused and not each.fullgraph]
+
+    def eager_frames(self) -> tuple[EagerFrame, ...]:
+        return tuple(
+            self._eager_frame(each)
+            for each in self._attempts
+            if not each.installed and not each.refused and not each.forbidden
+        )
+
+    def eager_by_request(self) -> tuple[EagerFrame, ...]:
+        """Frames that ran eager, or in part, since a stance or a setting said so."""
+        return tuple(map(self._eager_by_request, self._ledger.stances.lost()))
+
+    def _eager_by_request(self, lost: Lost) -> EagerFrame:
+        code = lost.code
+        line = (code.co_filename, code.co_firstlineno, code.co_name) if code is not None else ("", 0, lost.name)
+        return EagerFrame(frame=self._paths.location(*line), cause="by request", reason=lost.reason)
+
+    def limit_hits(self) -> tuple[LimitHit, ...]:
+        return tuple(self._limit_hit(each) for each in self._attempts if each.refused)
+
+    def failures(self) -> tuple[CompileFailure, ...]:
+        """Backends that raised."""
+        return tuple(
+            self._failure(each)
+            for each in self._attempts
+            if each.error is not None and any(not graph.kept and not graph.restarted for graph in each.graphs)
+        )
+
+    def suppressed(self) -> tuple[CompileFailure, ...]:
+        return tuple(self._failure(each) for each in self._attempts if each.suppressed)
+
+    def _frame(self, attempt: Attempt) -> Location:
+        code = attempt.code
+        return self._paths.location(code.co_filename, code.co_firstlineno, user_function(attempt.name))
+
+    def _recompile(self, attempt: Attempt) -> Recompile:
+        lead = self._lead(attempt)
+        return Recompile(
+            frame=self._frame(attempt),
+            kind="reset" if attempt.after_reset else self._recompile_kind(attempt, lead),
+            guard=DROPPED if attempt.after_reset else self._guard(lead),
+            guards=tuple(self._paths.text(guard_text(reason)) for reason in attempt.reasons),
+            location=self._guard_location(attempt, lead),
+            meaning="" if attempt.after_reset or lead is None else self._paths.text(meaning_of(lead.text)),
+            continuation=attempt.continuation,
+            module=attempt.wrapped,
+        )
+
+    def _lead(self, attempt: Attempt) -> Reason | None:
+        """The reason that tells why no older entry of the frame served."""
+        return leading(attempt.reasons, lambda entry: self._entry(attempt, entry), attempt.first)
+
+    def _entry(self, attempt: Attempt, id: str) -> Entry:
+        made = self._made(attempt, id)
+        return Entry() if made is None else Entry(inputs=made.inputs, same_owner=attempt.made_as(made))
+
+    def _made(self, attempt: Attempt, id: str | None) -> Attempt | None:
+        """The attempt that made an older entry of the same frame: a reset starts the ids anew."""
+        for each in self._attempts:
+            if each.id == id and each.resets == attempt.resets and each.code is attempt.code and each.installed:
+                return each
+        return None
+
+    def _guard(self, lead: Reason | None) -> str:
+        return self._paths.text(lead.guard) if lead is not None else ""
+
+    def _recompile_kind(self, attempt: Attempt, lead: Reason | None) -> RecompileKind:
+        if lead is None:
+            return "wrapper" if attempt.wrapped is not None else "instance" if attempt.new_instance else "guard"
+        if "Cache line invalidated" in lead.text:
+            return "invalidated"
+        if "BACKEND_MATCH" in lead.text:
+            return "backend"
+        made = self._made(attempt, lead.entry)
+        if attempt.wrapped is not None and (made is None or not attempt.made_as(made)):
+            return "wrapper"
+        if became_free(lead, attempt.inputs, made.inputs if made is not None else Inputs()):
+            return "dynamic"
+        if attempt.new_instance:
+            return "instance"
+        return "guard"
+
+    def _guard_location(self, attempt: Attempt, lead: Reason | None) -> Location | None:
+        if lead is None:
+            return None
+        traces = re.findall(r'^\s*File "(.+?)", line (\d+), in (\S+)', lead.text, re.MULTILINE)
+        if traces:
+            file, line, function = traces[self._innermost([each[0] for each in traces])]
+            return self._paths.location(file, int(line), user_function(function))
+        for shortened, line, function, source in reversed(branches(lead.text)):
+            if found := file_of(shortened, line, source, (attempt.code.co_filename,)):
+                return self._paths.location(found, line, user_function(function), source)
+        return None
+
+    def _innermost(self, files: list[str]) -> int:
+        """Which frame of a stack has the innermost line that a person can change; the last where none has."""
+        return max((at for at, file in enumerate(files) if not self._paths.is_out_of_reach(file)), default=-1)
+
+    def break_of(self, attempt: Attempt) -> GraphBreak:
+        """The graph break that an attempt ended with."""
+        assert attempt.broke is not None
+        if attempt.caller is not None:
+            return replace(self.break_of(attempt.caller), whole_frame=not attempt.installed)
+        message = parse_message(self._paths.text(attempt.broke.message))
+        frames = list(attempt.broke.stack)
+        place = self._innermost([file for file, *_ in frames])
+        # What torch called of its own below the place tells what was meant there; what it called of Python's does not.
+        if not all(self._paths.is_pythons(file) for file, *_ in frames):
+            while self._paths.is_pythons(frames[-1][0]):
+                frames.pop()
+        stack = tuple(
+            self._paths.location(file, line, user_function(function), source) for file, line, function, source in frames
+        )
+        backend = backend_error(attempt.error, self._paths) if attempt.error is not None else None
+        return GraphBreak(
+            location=stack[place] if stack else self._frame(attempt),
+            kind=message.kind,
+            reason=f"{message.reason}: {backend.raised}" if backend is not None else message.reason,
+            explanation=message.explanation,
+            hints=(*((backend.at,) if backend and backend.at else ()), *self._earlier(attempt), *message.hints),
+            registry_id=message.registry_id or registry_id(message.kind),
+            whole_frame=not attempt.installed,
+            stacks=(stack,) if stack else (),
+        )
+
+    def _earlier(self, attempt: Attempt) -> Iterator[str]:
+        """What to look at first, where torch broke in the same frame before."""
+        if (earlier := attempt.earlier) is not None and earlier != attempt.broke:
+            what = parse_message(self._paths.text(earlier.message)).reason
+            where = f" at {self._paths.location(*earlier.stack[-1])}" if earlier.stack else ""
+            yield f"Dynamo broke in this frame before, and this break may come of it: {what}{where}"
+
+    def _eager_frame(self, attempt: Attempt) -> EagerFrame:
+        frame = self._frame(attempt)
+        error = attempt.error
+        if attempt.excused and error is not None:
+            told = self.break_of(attempt).reason if attempt.broke is not None else first_line_of(error)
+            return EagerFrame(
+                frame=frame,
+                cause="raises in eager too",
+                reason=self._paths.text(told),
+                continuation=attempt.continuation,
+            )
+        if error is None:
+            reason = "Dynamo traced no tensor operation in it"
+            if attempt.has_code:
+                reason += " in this call, and skips it in all calls from then on, compiled before or not"
+            return EagerFrame(
+                frame=frame,
+                cause="nothing more to compile" if attempt.has_code else "nothing to compile",
+                reason=reason,
+                continuation=attempt.continuation,
+            )
+        backend = backend_error(error, self._paths)
+        at = f" ({backend.at})" if backend is not None and backend.at else ""
+        broke = self.break_of(attempt) if attempt.broke is not None else None
+        if broke is not None and not attempt.fullgraph:
+            return EagerFrame(
+                frame=frame,
+                cause="graph break",
+                reason=broke.reason + at,
+                location=broke.location,
+                continuation=attempt.continuation,
+            )
+        return EagerFrame(
+            frame=frame,
+            cause="suppressed error" if attempt.suppressed else "error",
+            reason=self._paths.text(f"{type(error).__name__}: {first_line_of(error)}") + at,
+            continuation=attempt.continuation,
+        )
+
+    def _limit_hit(self, attempt: Attempt) -> LimitHit:
+        cause = attempt.error.__cause__ or attempt.error if attempt.error else None
+        named = re.search(r"(\w*(?:recompile|cache_size)_limit)\b", str(cause))
+        return LimitHit(
+            frame=self._frame(attempt),
+            limit=named.group(1) if named else "recompile_limit",
+            reason=self._paths.text(first_line_of(cause)) if cause else "",
+            guard=self._guard(self._lead(attempt)),
+            continuation=attempt.continuation,
+        )
+
+    def _failure(self, attempt: Attempt) -> CompileFailure:
+        assert attempt.error is not None
+        error = attempt.error
+        if (backend := backend_error(error, self._paths)) is not None:
+            message = f"{backend.said} ({backend.at})" if backend.at else backend.said
+            return CompileFailure(frame=self._frame(attempt), type=backend.exception, message=message)
+        inner = error.__cause__ or error
+        message = self._paths.text(first_line_of(inner))
+        return CompileFailure(frame=self._frame(attempt), type=type(inner).__name__, message=message)
