@@ -19,6 +19,7 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
 )
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
 from pytest_compilecontract.wording import repeated
 
 from .drift import Fact
@@ -38,8 +39,6 @@ from .identity import (
 
 T = TypeVar("T")
 # What `errors` says already.
-_NO_EXCEPTION = "no exception"
-_STEADY = "compiled code runs in steady calls (default)"
 
 
 # Facts
@@ -253,14 +252,12 @@ def _last_name(dotted: str) -> str:
 
 def read_limits(entry: Entry, *, but_steady: bool) -> Facts:
     exceeded = [
-        each
-        for each in entry.violations
-        if not each.limit.startswith(_NO_EXCEPTION) and not (but_steady and each.limit == _STEADY)
+        each for each in entry.violations if each.name != NO_EXCEPTION and not (but_steady and each.name == STEADY)
     ]
     found = facts_by(
         exceeded,
         # "max_recompiles=0" and "max_recompiles=1" are the same promise.
-        lambda each: (each.limit.partition("=")[0].partition(" (default)")[0],),
+        lambda each: (each.name,),
         lambda each: Fact(where=each.limit, reason=f"measured {each.measured}"),
     )
     assert found is not None

@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Literal
 
 from pytest_compilecontract.errors import UsageError
 
+from .verdict import NO_EXCEPTION, STEADY
+
 # Which calls of the program are wrong.
 Calls = Literal["every", "third", "last"]
 NUMERICS = "numerics"
-RAISES = "no exception"
+RAISES = NO_EXCEPTION
 # What differs where a compiled program returns other numbers.
 VALUES = frozenset(("value", "nan"))
 # And where it writes to what it should not: only one of the runs has changed it then.
@@ -382,7 +384,7 @@ class RecompileMore(FrameFault):
 class LimitReached(FrameFault):
     name = "recompile-limit"
     what = "the recompile limit reached"
-    limits = ("allow_recompile_limit", "compiled code runs in steady calls", RAISES)
+    limits = ("allow_recompile_limit", STEADY, RAISES)
     raised = (*REFUSED, *UNSUPPORTED)
     metrics = ("limit_hits", "eager_frames")
 

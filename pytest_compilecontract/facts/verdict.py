@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# What is held to without a limit's being given, and so is called by no limit of `facts.limits`.
+NO_EXCEPTION = "no exception"
+STEADY = "compiled code runs in steady calls"
 Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]
 
 
@@ -20,3 +23,13 @@ class Violation:
     limit: str
     measured: int | str
     details: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The limit's name, of what it is called in `limit`: `max_graph_breaks=0`, `no exception (default)`."""
+        return self.limit.partition("=")[0].removesuffix(" (default)")
+
+    @property
+    def bound(self) -> str:
+        """What the limit allows, as it is called in `limit`; empty where it has no number."""
+        return self.limit.removesuffix(" (default)").partition("=")[2]

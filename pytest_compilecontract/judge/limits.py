@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation
 from pytest_compilecontract.wording import counted
 
 from .bounds import bound_of, eager_calls_allowed, means_nothing, numerics_given, why_unmeasured
@@ -38,7 +38,7 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
 def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
     if seen.raised is not None:
         measured = f"raised {seen.raised.type}" if not seen.raised.out_of_memory else "out of memory"
-        yield Violation(limit="no exception (default)", measured=measured, details=raised_lines(seen.raised))
+        yield Violation(limit=f"{NO_EXCEPTION} (default)", measured=measured, details=raised_lines(seen.raised))
     yield from _judge_fullgraph(limits, seen, unmeasurable)
     breaks = break_lines(seen.graph_breaks or ())
     recompiles = recompile_lines(seen.compiled_again or ())
@@ -64,7 +64,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     if late := _eager_calls(limits, seen):
         steady = sum(call.phase == "steady" for call in seen.calls or ())
         yield Violation(
-            limit="compiled code runs in steady calls (default)",
+            limit=f"{STEADY} (default)",
             measured=f"{len(late)} of {counted(steady, 'steady call')} ran none",
             details=late,
         )

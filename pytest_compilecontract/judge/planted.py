@@ -29,6 +29,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.planted import Noticed
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.verdict import Violation
 
 LONGEST = 200
 
@@ -65,7 +66,7 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
         raised = entry.measurement.raised if entry.measurement is not None else None
         if raised is not None and not _may_raise(fault, raised.type):
             names.discard(RAISES)
-        yield from (each.limit for each in entry.violations if name_of(each.limit) in names)
+        yield from (each.limit for each in entry.violations if each.name in names)
     yield from (f"baseline: {metric}" for metric in shown.drifted if metric in fault.metrics)
     if shown.asserted:
         yield "an assertion of the test"
@@ -81,7 +82,7 @@ def _red(shown: Shown) -> Iterator[str]:
     """All that is red, whatever for."""
     entry = shown.entry
     if entry is not None:
-        yield from (_told(each.limit, entry) for each in entry.violations)
+        yield from (_told(each, entry) for each in entry.violations)
         if entry.verdict != "held" and not entry.violations:
             yield f"{entry.verdict}: {entry.reason}"[:LONGEST]
     yield from (f"baseline: {metric}" for metric in shown.drifted)
@@ -89,16 +90,11 @@ def _red(shown: Shown) -> Iterator[str]:
         yield f"{shown.own} in the test"
 
 
-def _told(limit: str, entry: Entry) -> str:
-    kinds = sorted(kinds_of(entry.measurement)) if name_of(limit) == NUMERICS else []
-    if name_of(limit) == RAISES and entry.measurement is not None and entry.measurement.raised is not None:
+def _told(violation: Violation, entry: Entry) -> str:
+    kinds = sorted(kinds_of(entry.measurement)) if violation.name == NUMERICS else []
+    if violation.name == RAISES and entry.measurement is not None and entry.measurement.raised is not None:
         kinds = [entry.measurement.raised.type]
-    return f"{limit}: {', '.join(kinds)}" if kinds else limit
-
-
-def name_of(limit: str) -> str:
-    """A limit's name, of what a violation calls it: `max_graph_breaks=0`, `no exception (default)`."""
-    return limit.partition("=")[0].removesuffix(" (default)")
+    return f"{violation.limit}: {', '.join(kinds)}" if kinds else violation.limit
 
 
 def kinds_of(seen: Measurement | None) -> frozenset[str]:

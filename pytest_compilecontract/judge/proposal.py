@@ -84,7 +84,7 @@ def _allowed(
         for each in judge(_NOTHING, seen, torch_version=torch_version):
             if not each.details:  # such as a count that this torch cannot give
                 continue
-            fact = (each.limit.partition("=")[0], each.details)
+            fact = (each.name, each.details)
             found[fact] = (*found.get(fact, ()), lane)
     return found
 

@@ -157,7 +157,7 @@ def faults(entry: Entry) -> frozenset[str]:
         found.add(seen.raised.type)
     # A comparison that was asked for and could not be made is a violation as well, and shows no numbers.
     differs = seen.numerics is not None and bool(seen.numerics.differences)
-    if differs and any(each.limit.startswith("numerics=") for each in entry.violations):
+    if differs and any(each.name == "numerics" for each in entry.violations):
         found.add(WRONG_NUMBERS)
     return frozenset(found)
 

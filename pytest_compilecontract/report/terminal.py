@@ -169,9 +169,9 @@ def _judged(violation: Violation) -> str:
 
 def _in_short(violation: Violation) -> str:
     """`max_graph_breaks: 3 > 0`, or what was measured in words."""
-    name, _, bound = violation.limit.removesuffix(" (default)").partition("=")
+    name = violation.name
     if isinstance(violation.measured, int):
-        return plain(f"{name}: {violation.measured} {'<' if name.startswith('min_') else '>'} {bound}")
+        return plain(f"{name}: {violation.measured} {'<' if name.startswith('min_') else '>'} {violation.bound}")
     return plain(f"{name}: {violation.measured.partition(':')[0]}")
 
 
