@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def counted(count: int, one: str, many: str = "") -> str:
     """The number with its noun; `many` where the plural has more than an "s"."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What to put behind a name that is not known: the one that is most like it, if any is."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def repeated(times: int) -> str:

@@ -320,7 +320,7 @@ MARKER_ERRORS = [
         f"rtol: expected a finite number of at least 0, got a Odd {KNOWN_LIMITS}",
         id="no-repr",
     ),
-    pytest.param("lanes=['aott']", f"unknown lane 'aott' {KNOWN_LANES}", id="unknown-lane"),
+    pytest.param("lanes=['aott']", f"unknown lane 'aott', did you mean 'aot'? {KNOWN_LANES}", id="unknown-lane"),
     pytest.param("0", "compile_contract takes keywords only, got 0", id="positional"),
 ]
 
@@ -504,6 +504,16 @@ def test_the_report_folder_is_below_where_pytest_was_called(pytester: pytest.Pyt
     assert result.ret == pytest.ExitCode.OK
     assert (inner / "out" / "new" / "receipt.json").is_file()
     result.stdout.fnmatch_lines([f"receipt: {inner}/out/new/receipt.json*"])
+
+
+def test_collecting_alone_tells_of_no_lanes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_block=CONTRACT.format(limits=""))
+
+    result = pytester.runpytest("--compile-contracts", "--collect-only", "-q", "--contract-report=report")
+
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*compile contracts*")
+    assert not Path("report/receipt.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ A file in TOML; what it does not say is as by default:
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from typing import Any
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
+from pytest_compilecontract.wording import meant
 
 MOST_BYTES = 1024 * 1024
 
@@ -104,6 +104,4 @@ def _names(
 def _refuse_unknown(name: str, known: tuple[str, ...], *, where: str, what: str) -> None:
     if name in known:
         return
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f", did you mean {close[0]!r}?" if close else ""
-    raise UsageError(f"{where}: no {what}: {name!r}{meant} (known: {', '.join(sorted(known))})")
+    raise UsageError(f"{where}: no {what}: {name!r}{meant(name, known)} (known: {', '.join(sorted(known))})")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.wording import meant
 
 ALL = "all"
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -152,7 +153,7 @@ def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
         elif name in known:
             lanes.setdefault(name, known[name])
         else:
-            raise UsageError(f"unknown lane {name!r} (known lanes: {', '.join(sorted(known))})")
+            raise UsageError(f"unknown lane {name!r}{meant(name, known)} (known lanes: {', '.join(sorted(known))})")
     if not lanes:
         raise UsageError(f"no lane given (known lanes: {', '.join(sorted(known))})")
     return tuple(lanes.values())

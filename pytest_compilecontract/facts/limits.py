@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.wording import meant
 
 from .ladder import faults
 
@@ -82,7 +82,7 @@ def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: st
         at = f"{test}: {where}" if where else test
         for name, value in keywords.items():
             if name not in LIMITS:
-                raise _refusal(f"{at}: unknown limit {name!r}{_meant(name)}")
+                raise _refusal(f"{at}: unknown limit {name!r}{meant(name, LIMITS)}")
             kind = LIMITS[name].kind
             if name == "capture_targets" and isinstance(value, (list, tuple)):
                 value = [f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else each for each in value]
@@ -129,11 +129,6 @@ def _contradictions_of_ladder(limits: Limits) -> Iterator[str]:
 
 def _refusal(message: str) -> UsageError:
     return UsageError(f"{message} (known limits: {', '.join(sorted(LIMITS))})")
-
-
-def _meant(name: str) -> str:
-    close = difflib.get_close_matches(name, LIMITS, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _shown(value: object) -> str:

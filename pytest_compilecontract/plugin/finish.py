@@ -37,7 +37,7 @@ class Finishing:
         self._problem = ""
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._worker or self._settings.rest is not None:
+        if self._worker or self._settings.rest is not None or session.config.option.collectonly:
             return
         if session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self._session.cut_off = "it was interrupted"
@@ -92,6 +92,8 @@ class Finishing:
         return whole and not self._collecting.deselected and not self._settings.asked_for_lanes
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if terminalreporter.config.option.collectonly:
+            return
         rows = self._history.marked(self._session.rows(), self._held)
         terminalreporter.write_sep("=", headline(rows, self._session.torch_versions()))
         told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
