@@ -144,6 +144,30 @@ def test_a_name_that_cannot_be_written_is_refused(
     assert not list(Path.cwd().rglob("*.py"))
 
 
+def test_a_name_that_another_test_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tests").mkdir()
+    Path("tests/test_gpt.py").touch()
+
+    code = main(["init", "blocks:sample", "--out=contracts/test_gpt.py"])
+
+    said = capsys.readouterr().err
+    assert said.startswith("compilecontract: --out: tests/test_gpt.py has the same name, and pytest tells ")
+    assert "(another name would do, as contracts/test_gpt_compile.py)" in said
+    assert code == 2
+    assert not Path("contracts").exists()
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_test_of_that_name_in_a_package_is_none_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tests").mkdir()
+    for name in ("test_gpt.py", "__init__.py"):
+        Path("tests", name).touch()
+
+    main(["init", "blocks:sample", "--out=contracts/test_gpt.py"])
+
+    assert Path("contracts/test_gpt.py").is_file(), capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("measured")
 def test_the_command_that_holds_it_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["init", "blocks:sample", "--out=my contracts/test_block.py"])

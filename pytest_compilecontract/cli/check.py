@@ -28,7 +28,7 @@ from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, wa
 from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines
 from pytest_compilecontract.wording import counted
 
-from .exits import NO, YES
+from .exits import NO, YES, exit_codes
 from .sample import parted
 
 SECONDS = 600.0
@@ -66,15 +66,24 @@ def test_{test}(compile_lane):
 
     compile_lane.{verb}
 '''
+# Folders in which no test of the project is.
+_NOT_WALKED = ("site-packages", "node_modules", "build", "dist", "__pycache__")
 _RUN, _TRAIN = "run(target, *calls)", "train(target, calls)"
+
+
+ENDS = exit_codes(
+    "a contract would hold in every lane that runs here", no="in some lane none would, whatever its counts"
+)
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `check` and `init` to the command line."""
-    check = commands.add_parser("check", help="run a module on the lanes, and say which contract would hold today")
+    check = commands.add_parser(
+        "check", help="run a module on the lanes, and say which contract would hold today", epilog=ENDS
+    )
     _add_arguments(check)
     check.set_defaults(command=_check)
-    init = commands.add_parser("init", help="write that contract as a test")
+    init = commands.add_parser("init", help="write that contract as a test", epilog=ENDS)
     _add_arguments(init)
     init.add_argument("--out", metavar="FILE", type=Path, required=True, help="the test to write")
     init.add_argument("--force", action="store_true", help="replace FILE if it exists")
@@ -139,8 +148,24 @@ def _check_out(out: Path, module: str) -> None:
         raise UsageError(f"--out: pytest collects test_NAME.py, got {out.name!r}")
     if not out.stem.isidentifier():
         raise UsageError(f"--out: expected letters, digits and _ as in test_block.py, got {out.name!r}")
+    if (other := _named_alike(out)) is not None:
+        raise UsageError(
+            f"--out: {other} has the same name, and pytest tells test files without an __init__.py beside them by name "
+            f"alone (another name would do, as {out.with_name(f'{out.stem}_compile.py')})"
+        )
     if _hides(out, module):
         raise UsageError(f"--out: {out.name} would hide the sample's module {module!r} (another name would do)")
+
+
+def _named_alike(out: Path) -> Path | None:
+    """Another test file that pytest would take for this one, in a folder of the project that is no package."""
+    here = Path.cwd()
+    for folder, inner, files in os.walk(here):
+        inner[:] = [name for name in inner if not name.startswith(".") and name not in _NOT_WALKED]
+        found = Path(folder, out.name)
+        if out.name in files and found != out.absolute() and not Path(folder, "__init__.py").exists():
+            return found.relative_to(here) if not out.absolute().parent.joinpath("__init__.py").exists() else None
+    return None
 
 
 def _hides(out: Path, module: str) -> bool:

@@ -19,8 +19,10 @@ from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, stale_lines, title, totals
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
-from .exits import code_of, say
+from .exits import code_of, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
+
+ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is stale", not_known="a lane is open")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,7 +31,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("compare", "print every drift between two runs", _compare),
         ("gate", "may we upgrade? exit code 0 yes, 1 no, 2 unusable input, 3 not known", _gate),
     ):
-        two = commands.add_parser(name, help=help_, description=help_)
+        two = commands.add_parser(name, help=help_, description=help_, epilog=ENDS)
         two.add_argument(
             "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or one of baselines"
         )

@@ -13,6 +13,12 @@ YES, NO, UNREADABLE, NOT_KNOWN = 0, 1, 2, 3
 INTERRUPTED = 130
 
 
+def exit_codes(yes: str, no: str = "", not_known: str = "") -> str:
+    """What a command's --help says of how it ends."""
+    told = {YES: yes, NO: no, UNREADABLE: "a usage error, or a file that cannot be read", NOT_KNOWN: not_known}
+    return "Exit codes: " + "; ".join(f"{code} {what}" for code, what in told.items() if what) + "."
+
+
 def code_of(found: Answer) -> int:
     """The exit code of the gate's answer."""
     return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found.outcome]

@@ -21,7 +21,7 @@ from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import page
 
-from .exits import NOT_KNOWN, code_of, say
+from .exits import NOT_KNOWN, code_of, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
 
 FORMATS_TOLD = {
@@ -32,11 +32,12 @@ FORMATS_TOLD = {
     "html": "one HTML page that needs no network",
 }
 FORMATS = tuple(FORMATS_TOLD)
+ENDS = exit_codes("the gate says yes", no="it says no", not_known="it cannot tell, or there is one environment")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `matrix` to the command line."""
-    table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across")
+    table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across", epilog=ENDS)
     table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
     table.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
     table.add_argument("--output", metavar="FILE", type=Path, help="write it to a file instead")

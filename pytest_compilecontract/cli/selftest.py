@@ -22,7 +22,7 @@ from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.report.planted import line_of, planted_lines
 
-from .exits import NO, YES
+from .exits import NO, YES, exit_codes
 
 LANES = "capture,aot"
 _CONTRACTS = '''\
@@ -121,10 +121,13 @@ def test_recorded(compile_lane):
 _DEVICE = "import torch; print(torch.cuda.is_available())"
 
 
+ENDS = exit_codes("every fault that can be planted here is noticed", no="one is not")
+
+
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `selftest` to the command line."""
     told = "plant every fault in contracts of its own, and say whether each is noticed"
-    command = commands.add_parser("selftest", help=told, description=told)
+    command = commands.add_parser("selftest", help=told, description=told, epilog=ENDS)
     command.add_argument("--lanes", metavar="A,B", default=LANES, help=f"(default: {LANES})")
     command.add_argument("-v", "--verbose", action="store_true", help="a line a fault")
     command.set_defaults(command=_selftest)

@@ -14,19 +14,23 @@ from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
 from pytest_compilecontract.wording import counted
 
-from .exits import YES, say
+from .exits import YES, exit_codes, say
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `show` and `recover` to the command line."""
-    show = commands.add_parser("show", help="print a receipt's contracts as pytest's summary does")
+    show = commands.add_parser(
+        "show", help="print a receipt's contracts as pytest's summary does", epilog=exit_codes("printed")
+    )
     show.add_argument("file", metavar="FILE", type=Path, help="a receipt.json")
     louder = show.add_mutually_exclusive_group()
     louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
     show.set_defaults(command=_show, verbosity=0)
 
-    recover = commands.add_parser("recover", help="write the receipt of a run that was killed, from its journal")
+    recover = commands.add_parser(
+        "recover", help="write the receipt of a run that was killed, from its journal", epilog=exit_codes("written")
+    )
     recover.add_argument("folder", metavar="DIR", type=Path, help="the folder that --contract-report named")
     recover.set_defaults(command=_recover)
 

@@ -18,14 +18,18 @@ from pytest_compilecontract.files.whole import read_bytes
 from pytest_compilecontract.report import document
 from pytest_compilecontract.wording import counted
 
-from .exits import NO, YES, refused, say
+from .exits import NO, YES, exit_codes, refused, say
 
 MOST_ERRORS = 20
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `validate` to the command line."""
-    validate = commands.add_parser("validate", help="check receipts, baselines and matrices against the JSON Schema")
+    validate = commands.add_parser(
+        "validate",
+        help="check receipts, baselines and matrices against the JSON Schema",
+        epilog=exit_codes("all match", no="one does not match its schema"),
+    )
     validate.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a receipt.json, baseline or matrix")
     validate.set_defaults(command=_validate)
 
