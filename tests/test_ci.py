@@ -6,6 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +146,20 @@ def test_the_workflow_asks_the_gate(
 
     assert ran.stdout.splitlines() == words
     assert not (tmp_path / "x").exists()
+
+
+def test_each_fault_of_the_mutants_has_its_text_once_where_it_says() -> None:
+    loader = SourceFileLoader("mutants", str(CI / "mutants"))
+    spec = spec_from_loader("mutants", loader)
+    assert spec is not None
+    mutants = module_from_spec(spec)
+    sys.modules["mutants"] = mutants
+    loader.exec_module(mutants)
+
+    unfit = [
+        fault.name
+        for fault in mutants.FAULTS
+        if mutants.module(CI.parent, fault).read_text(encoding="utf-8").count(fault.right) != 1
+    ]
+
+    assert unfit == []
