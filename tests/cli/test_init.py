@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receipts import HOLDING, NEW, an_entry
+from support.receipts import HOLDING, NEW, an_entry
 
 from pytest_compilecontract.cli import check as checking
 from pytest_compilecontract.cli.main import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from receipts import DIFFERENCE, HOLDING, RAISED, an_entry
+from support.receipts import DIFFERENCE, HOLDING, RAISED, an_entry
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.faults import FAULTS, KNOWN, chosen

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from receipts import BREAK, CONTRACT, HOLDING, NEW, OLD, RAISED, RECOMPILE, WORSENED, an_entry, repeated
+from support.receipts import BREAK, CONTRACT, HOLDING, NEW, OLD, RAISED, RECOMPILE, WORSENED, an_entry, repeated
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY

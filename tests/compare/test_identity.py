@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from receipts import BREAK, CALLER, COPY, EAGER, ITEM, RECOMPILE
+from support.receipts import BREAK, CALLER, COPY, EAGER, ITEM, RECOMPILE
 
 from pytest_compilecontract.compare.identity import (
     Key,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receipts import BREAK, HOLDING, WORSENED
-from upgrades import (
+from support.receipts import BREAK, HOLDING, WORSENED
+from support.upgrades import (
     Bench,
     a_course,
     a_plan,

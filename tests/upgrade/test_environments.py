@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from upgrades import Bench, a_plan
+from support.upgrades import Bench, a_plan
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.processes import death, watched
@@ -29,7 +29,7 @@ from pytest_compilecontract.upgrade.requirements import Wanted
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the interpreters are scripts")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "pytest_compilecontract"
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / PACKAGE
 SLOW = ("torch", "numpy", "msgspec", "jsonschema", "jinja2", "markupsafe", "triton", "hypothesis", "asyncio")
 # What is in no room: the package's face, and what all rooms may use.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from receipts import (
+from support.receipts import (
     BREAK,
     HOLDING,
     OTHER_BREAK,
@@ -339,7 +339,7 @@ def test_it_needs_no_torch() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
 
     assert ran.returncode == YES

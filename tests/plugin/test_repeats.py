@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from receipts import BREAK, HOLDING, OTHER_BREAK, RAISED, VIOLATION, an_entry
+from support.receipts import BREAK, HOLDING, OTHER_BREAK, RAISED, VIOLATION, an_entry
 
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry

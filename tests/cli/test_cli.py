@@ -200,7 +200,7 @@ def test_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str])
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path, **options.pop("env", {})}
     return subprocess.run(
@@ -249,7 +249,7 @@ def test_the_command_does_not_need_torch() -> None:
         "import sys; from pytest_compilecontract.cli import main\n"
         "main(['show', 'receipt.json']); main(['validate', 'receipt.json']); assert 'torch' not in sys.modules"
     )
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
 
     ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, check=False)
 

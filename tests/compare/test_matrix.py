@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from receipts import (
+from support.receipts import (
     BREAK,
     CONTRACT,
     HOLDING,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from receipts import (
+from support.receipts import (
     BREAK,
     CONTRACT,
     EAGER,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from receipts import (
+from support.receipts import (
     BENIGN,
     BREAK,
     EAGER,

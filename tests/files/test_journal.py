@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from receipts import an_entry
+from support.receipts import an_entry
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.errors import ReceiptError

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from corpus import Case
-from receipts import HOLDING, RECOMPILE, after, an_entry, before
+from support.receipts import HOLDING, RECOMPILE, after, an_entry, before
 
 from pytest_compilecontract.compare.comparison import compare
 
-FILE = Path(__file__).parent.parent / "benchmarks" / "catch_rate.py"
+FILE = Path(__file__).parents[2] / "benchmarks" / "catch_rate.py"
 SPEC = importlib.util.spec_from_file_location("catch_rate", FILE)
 assert SPEC is not None
 assert SPEC.loader is not None

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from receipts import HOLDING, OLD, an_entry
-
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
+from support.receipts import HOLDING, OLD, an_entry
 
 PYTHON = """#!{python}
 import json, os, signal, sys, time

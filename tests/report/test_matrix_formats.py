@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receipts import (
+from support.receipts import (
     BREAK,
     CONTRACT,
     HOLDING,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receipts import BREAK, HOLDING, OLD, OTHER_BREAK, WORSENED, a_receipt, an_entry
+from support.receipts import BREAK, HOLDING, OLD, OTHER_BREAK, WORSENED, a_receipt, an_entry
 
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-CI = Path(__file__).parent.parent / "ci"
+CI = Path(__file__).parents[2] / "ci"
 WORKFLOW = CI / "github" / "torch-upgrade.yml"
 
 

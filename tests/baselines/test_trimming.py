@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from receipts import NEW, OLD, an_entry
+from support.receipts import NEW, OLD, an_entry
 
 from pytest_compilecontract.baselines.gone import collected_from, gone
 from pytest_compilecontract.baselines.store import Baselines

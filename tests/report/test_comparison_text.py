@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import replace
 
-from receipts import (
+from support.receipts import (
     BREAK,
     DIFFERENCE,
     HOLDING,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from receipts import BREAK, DIFFERENCE, EAGER, HOLDING, RECOMPILE, after, an_entry, before
+from support.receipts import BREAK, DIFFERENCE, EAGER, HOLDING, RECOMPILE, after, an_entry, before
 
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison

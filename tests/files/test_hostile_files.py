@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from receipts import CONTRACT, HOLDING, OLD, WORSENED, a_receipt, an_entry
+from support.receipts import CONTRACT, HOLDING, OLD, WORSENED, a_receipt, an_entry
 
 from pytest_compilecontract.baselines import document as baseline
 from pytest_compilecontract.baselines.store import Baselines

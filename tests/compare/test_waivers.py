@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from receipts import BREAK, HOLDING, NEW, RAISED, WORSENED, a_receipt, after, an_entry, before
+from support.receipts import BREAK, HOLDING, NEW, RAISED, WORSENED, a_receipt, after, an_entry, before
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.comparison import compare
