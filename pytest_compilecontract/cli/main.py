@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
 
-from . import bump, check, compare, matrix, selftest, show, validate
+from . import bump, check, compare, matrix, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
 
 
@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_command(commands)
     show.add_commands(commands)
     compare.add_commands(commands)
+    waive.add_command(commands)
     check.add_commands(commands)
     selftest.add_command(commands)
     matrix.add_command(commands)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_compilecontract.baselines.store import read_folder
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
-from pytest_compilecontract.compare.waivers import Waiver, read_waivers
+from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files import journal as journals
@@ -17,7 +17,12 @@ from pytest_compilecontract.files.receipt import read_receipt
 def add_judging(parser: argparse.ArgumentParser) -> None:
     """The options that say what gates, and what is tolerated."""
     parser.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
-    parser.add_argument("--waivers", metavar="FILE", type=Path, help="drift that is known and tolerated, in TOML")
+    parser.add_argument(
+        "--waivers",
+        metavar="FILE",
+        type=Path,
+        help=f"drift that is known and tolerated, in TOML (default: {FILE.as_posix()}, if there)",
+    )
 
 
 def policy_of(chosen: argparse.Namespace) -> Policy:
@@ -26,8 +31,9 @@ def policy_of(chosen: argparse.Namespace) -> Policy:
 
 
 def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
-    """The waivers that were named."""
-    return read_waivers(chosen.waivers) if chosen.waivers else ()
+    """The waivers that were named, else the project's, where the command is called in its folder."""
+    file = chosen.waivers or (FILE if FILE.is_file() else None)
+    return read_waivers(file) if file else ()
 
 
 def read_run(path: Path) -> Receipt:

@@ -3,7 +3,7 @@
     [[waiver]]
     contract = "contracts/test_decoder.py::*"      # a glob
     lane = "inductor"                              # a glob
-    metric = "graph_breaks"
+    metric = "graph_breaks"                        # or a list, or "*" for whatever drifts there
     torch = ">=2.12,<2.14"
     issue = "https://github.com/pytorch/pytorch/issues/1"
     owner = "someone"
@@ -17,6 +17,7 @@ A waiver that has expired, that matches no lane any more or that no lane needs a
 from __future__ import annotations
 
 import datetime
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.metrics import GATEABLE
+from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
+from pytest_compilecontract.wording import meant
 
 from .drift import Comparison, Drift, LaneComparison
 from .versions import VersionRange, version_range
@@ -35,18 +37,21 @@ Kind = Literal["workaround", "open-risk"]
 KINDS: tuple[Kind, ...] = ("workaround", "open-risk")
 FILE = Path("contracts/waivers.toml")
 MOST_BYTES = 1024 * 1024
-_TEXTS = ("contract", "lane", "metric", "torch", "issue", "owner")
-_KEYS = (*_TEXTS, "expires", "kind", "note")
+ANY = "*"
+_TEXTS = ("contract", "lane", "torch", "issue", "owner")
+_KEYS = (*_TEXTS, "metric", "expires", "kind", "note")
+# What a metric is called here, or where a drift is printed.
+_NAMED = {called: name for name in GATEABLE for called in (name, METRICS[name].label)}
 _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiver:
-    """One drift that is tolerated. `place` is its file and line, `expires` the last day that it holds."""
+    """Drift that is tolerated, in each of `metrics`. `place` is its file and line, `expires` the last day it holds."""
 
     contract: str
     lane: str
-    metric: str
+    metrics: tuple[str, ...]
     torch: VersionRange
     issue: str
     owner: str
@@ -66,7 +71,7 @@ class Waiver:
         return not set("*?") & {*self.contract, *self.lane}
 
     def __str__(self) -> str:
-        return f"{self.contract} [{self.lane}] {self.metric}"
+        return f"{self.contract} [{self.lane}] {', '.join(self.metrics) if self.metrics != GATEABLE else ANY}"
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -107,7 +112,8 @@ def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.da
 
 def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime.date) -> LaneComparison:
     """The same of one lane."""
-    about = {waiver.metric: waiver for waiver in waivers if waiver.expires >= today and waiver.is_about(lane)}
+    wanted = [waiver for waiver in waivers if waiver.expires >= today and waiver.is_about(lane)]
+    about = {metric: waiver for waiver in wanted for metric in waiver.metrics}
     if not about or not (lane.verdict == "drifted" or lane.newly_broken):
         return lane
     drifts = tuple(_marked(drift, about.get(drift.metric)) for drift in lane.drifts)
@@ -149,10 +155,10 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
         return "matches no lane any more" if whole and speaks else ""
     if not all(lane.compared for lane in lanes) or not (whole or waiver.exact):
         return ""
-    if waiver.metric != "errors" and any(lane.after == "broken" for lane in lanes):
+    if "errors" not in waiver.metrics and any(lane.after == "broken" for lane in lanes):
         # A lane that broke off shows no other drift.
         return ""
-    needed = any(drift.metric == waiver.metric and _is_worse(drift) for lane in lanes for drift in lane.drifts)
+    needed = any(drift.metric in waiver.metrics and _is_worse(drift) for lane in lanes for drift in lane.drifts)
     return "" if needed else "is not needed any more"
 
 
@@ -165,16 +171,14 @@ def _waiver(table: Mapping[str, Any], place: str) -> Waiver:
     for key in table:
         if key not in _KEYS:
             raise UsageError(f"{place}: unknown key {key!r} (known keys: {', '.join(_KEYS)})")
-    for key in (*_TEXTS, "expires", "kind"):
+    for key in (*_TEXTS[:2], "metric", *_TEXTS[2:], "expires", "kind"):
         if key not in table:
             raise UsageError(f"{place}: {key}: missing")
     for key in (*_TEXTS, "note"):
         value = table.get(key, "-")
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"{place}: {key}: expected a text, got {value!r}")
-    if table["metric"] not in GATEABLE:
-        known = ", ".join(sorted(GATEABLE))
-        raise UsageError(f"{place}: metric: unknown metric {table['metric']!r} (known metrics: {known})")
+    metrics = _metrics(table["metric"], place)
     if table["kind"] not in KINDS:
         raise UsageError(f"{place}: kind: expected {' or '.join(map(repr, KINDS))}, got {table['kind']!r}")
     if not re.match(r"https?://\S+$", table["issue"]):
@@ -183,9 +187,38 @@ def _waiver(table: Mapping[str, Any], place: str) -> Waiver:
     if type(expires) is not datetime.date:
         raise UsageError(f"{place}: expires: expected a date, as 2027-01-31 without quotes, got {expires!r}")
     return Waiver(
-        **{key: table[key] for key in ("contract", "lane", "metric", "issue", "owner", "kind")},
+        **{key: table[key] for key in ("contract", "lane", "issue", "owner", "kind")},
+        metrics=metrics,
         torch=version_range(table["torch"], where=f"{place}: torch"),
         expires=expires,
         note=table.get("note", ""),
         place=place,
     )
+
+
+def _metrics(given: object, place: str) -> tuple[str, ...]:
+    """The metrics that a waiver names: one, a list, or "*"; by their names, or as a drift calls them."""
+    if given == ANY:
+        return GATEABLE
+    listed = given if isinstance(given, list) else [given]
+    names = [each for each in listed if isinstance(each, str) and each.strip()]
+    if not names or len(names) < len(listed):
+        raise UsageError(f"{place}: metric: expected a text, a list of them, or '*', got {given!r}")
+    for each in names:
+        if each not in _NAMED:
+            known = ", ".join(sorted(GATEABLE))
+            raise UsageError(f"{place}: metric: unknown metric {each!r}{meant(each, _NAMED)} (known metrics: {known})")
+    return tuple(dict.fromkeys(_NAMED[each] for each in names))
+
+
+def as_toml(lane: LaneComparison, *, torch: str, issue: str, owner: str, expires: datetime.date, kind: Kind) -> str:
+    """The waiver that tolerates all that drifted in a lane, as the file has it; empty where nothing needs one."""
+    metrics = list(dict.fromkeys(drift.metric for drift in lane.drifts if _is_worse(drift) and not drift.waived))
+    if not metrics:
+        return ""
+    texts = {"contract": lane.contract, "lane": lane.lane}
+    named = metrics[0] if len(metrics) == 1 else metrics
+    rest = {"torch": torch, "issue": issue, "owner": owner}
+    # JSON's strings and lists are TOML's as well.
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**texts, "metric": named, **rest}.items()]
+    return "\n".join(["[[waiver]]", *lines, f"expires = {expires}", f"kind = {json.dumps(kind)}", ""])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.receipts import WORSENED, after, an_entry, before
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.facts.measurement import Measurement
@@ -307,3 +308,23 @@ def test_a_name_that_is_too_long_is_no_answer(capsys: pytest.CaptureFixture[str]
 
     assert capsys.readouterr().err.startswith("compilecontract: File name too long: aaa")
     assert code == 2
+
+
+def test_waive_prints_what_gate_then_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    write_receipt(old, before(an_entry()))
+    write_receipt(new, after(an_entry(WORSENED["graph_breaks"])))
+    words = ["--owner=someone", "--issue=https://example.org/1", "--expires=2100-01-31"]
+
+    nothing = main(["waive", str(old), str(old), *words])
+    code = main(["waive", str(old), str(new), *words])
+    (tmp_path / "contracts").mkdir()
+    (tmp_path / "contracts" / "waivers.toml").write_text(capsys.readouterr().out)
+
+    assert (nothing, code) == (1, 0)
+    assert main(["gate", str(old), str(new)]) == 0
+    assert "waived" in capsys.readouterr().out
+    assert main(["waive", str(old), str(new), *words]) == 1

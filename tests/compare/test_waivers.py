@@ -13,7 +13,7 @@ from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import answer
-from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale, waived
+from pytest_compilecontract.compare.waivers import Waiver, as_toml, read_waivers, stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.files.receipt import write_receipt
@@ -89,6 +89,48 @@ def test_one_drift_of_two_that_is_waived_is_marked_and_the_lane_drifted(file: Pa
     assert {drift.metric: bool(drift.waived) for drift in lane.drifts} == {"recompiles": False, "numerics": True}
 
 
+@pytest.mark.parametrize(
+    "metric",
+    ['["numerics", "recompiles"]', '["recompiles", "numeric differences"]', '"*"'],
+    ids=["a list", "as a drift calls it", "all"],
+)
+def test_one_waiver_tolerates_several_metrics(file: Path, metric: str) -> None:
+    both = replace(WORSENED["numerics"], recompiles=WORSENED["recompiles"].recompiles)
+    found = waivers(file, ('"numerics"', metric))
+
+    comparison = waived(compared(both, HOLDING), found, TODAY)
+
+    assert comparison.lanes[0].verdict == "waived"
+    assert stale(comparison, found, TODAY, whole=True) == ()
+
+
+def test_a_waiver_of_several_metrics_is_stale_once_none_of_them_drifts(file: Path) -> None:
+    found = waivers(file, ('"numerics"', '["numerics", "recompiles"]'))
+
+    one = waived(compared(WORSENED["recompiles"], HOLDING), found, TODAY)
+    (said,) = stale(compared(HOLDING, HOLDING), found, TODAY, whole=True)
+
+    assert stale(one, found, TODAY, whole=True) == ()
+    assert "numerics, recompiles is not needed any more" in said
+
+
+def test_what_is_written_of_a_drift_waives_it(file: Path) -> None:
+    both = replace(WORSENED["numerics"], recompiles=WORSENED["recompiles"].recompiles)
+    comparison = compared(both, HOLDING)
+    issue, expires = "https://example.org/1", datetime.date(2027, 1, 31)
+
+    texts = [
+        as_toml(lane, torch="==2.15.*", issue=issue, owner='a "b"', expires=expires, kind="workaround")
+        for lane in comparison.lanes
+    ]
+    file.write_text("\n".join(texts))
+
+    assert texts[1] == ""
+    (found,) = read_waivers(file)
+    assert (found.owner, found.metrics) == ('a "b"', ("recompiles", "numerics"))
+    assert found.is_about(replace(comparison.lanes[0], torch="2.15.0"))
+
+
 def test_a_lane_that_broke_can_be_waived(file: Path) -> None:
     broken = after(an_entry(Measurement(raised=RAISED), verdict="broken", reason="raised"))
 
@@ -154,7 +196,7 @@ def test_a_lane_that_broke_off_cannot_tell(file: Path) -> None:
         pytest.param(("owner =", "own ="), "unknown key 'own' (known keys: contract, lane, ", id="unknown-key"),
         pytest.param(('owner = "someone"\n', ""), "owner: missing", id="no-owner"),
         pytest.param(('"someone"', '" "'), "owner: expected a text, got ' '", id="an-empty-owner"),
-        pytest.param(('"numerics"', '"graphs"'), "metric: unknown metric 'graphs' (known ", id="no-metric-that-gates"),
+        pytest.param(('"numerics"', '"graphs"'), "metric: unknown metric 'graphs', did you mean ", id="no-metric-that-gates"),
         pytest.param(('"open-risk"', '"fine"'), "kind: expected 'workaround' or 'open-risk', got 'fine'", id="kind"),
         pytest.param(("https://", "see "), "issue: expected a URL, got 'see github", id="no-url"),
         pytest.param(

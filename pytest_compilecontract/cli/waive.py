@@ -1,0 +1,72 @@
+"""`compilecontract waive`: the waivers that tolerate what drifted between two runs, to be added to a file."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+from pathlib import Path
+
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.versions import version_range
+from pytest_compilecontract.compare.waivers import KINDS, as_toml, waived
+from pytest_compilecontract.errors import UsageError
+
+from .exits import NO, YES, exit_codes, say
+from .runs import add_judging, policy_of, read_run, waivers_of
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `waive` to the command line."""
+    told = "print the waivers that tolerate what drifted: compilecontract waive OLD NEW ... >> contracts/waivers.toml"
+    ends = exit_codes("printed", no="nothing drifted that a waiver could tolerate")
+    command = commands.add_parser("waive", help=told, description=told, epilog=ends)
+    command.add_argument("old", metavar="OLD", type=Path, help="a receipt or folder, as for compare")
+    command.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
+    command.add_argument("--owner", required=True, metavar="NAME", help="who looks after it")
+    command.add_argument("--issue", required=True, metavar="URL", help="where it is discussed")
+    command.add_argument("--expires", required=True, metavar="DATE", type=_date, help="its last day, as 2027-01-31")
+    command.add_argument("--torch", metavar="RANGE", help="on which torch it holds (default: NEW's minor release)")
+    command.add_argument("--kind", choices=KINDS, default=KINDS[0], help=f"(default: {KINDS[0]})")
+    add_judging(command)
+    command.set_defaults(command=_waive)
+
+
+def _date(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a date, as 2027-01-31, got {text!r}") from None
+
+
+def _waive(chosen: argparse.Namespace) -> int:
+    if not re.match(r"https?://\S+$", chosen.issue):
+        raise UsageError(f"--issue: expected a URL, got {chosen.issue!r}")
+    if not chosen.owner.strip():
+        raise UsageError("--owner names nobody")
+    if chosen.torch is not None:
+        version_range(chosen.torch, where="--torch")
+    found = compare(read_run(chosen.old), read_run(chosen.new), policy_of(chosen))
+    # What is waived already needs no second one.
+    lanes = waived(found, waivers_of(chosen), datetime.date.today()).lanes
+    texts = [
+        as_toml(
+            lane,
+            torch=chosen.torch or _minor(lane.torch or ""),
+            issue=chosen.issue,
+            owner=chosen.owner,
+            expires=chosen.expires,
+            kind=chosen.kind,
+        )
+        for lane in lanes
+    ]
+    texts = [text for text in texts if text]
+    if texts:
+        say("\n".join(texts))
+    return YES if texts else NO
+
+
+def _minor(torch: str) -> str:
+    """The releases of a torch's minor version, as "==2.12.*"."""
+    release = re.match(r"[0-9]+\.[0-9]+", torch)
+    return f"=={release[0]}.*" if release else ">=0"
