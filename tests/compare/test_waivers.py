@@ -196,7 +196,7 @@ def test_a_lane_that_broke_off_cannot_tell(file: Path) -> None:
         pytest.param(("owner =", "own ="), "unknown key 'own' (known keys: contract, lane, ", id="unknown-key"),
         pytest.param(('owner = "someone"\n', ""), "owner: missing", id="no-owner"),
         pytest.param(('"someone"', '" "'), "owner: expected a text, got ' '", id="an-empty-owner"),
-        pytest.param(('"numerics"', '"graphs"'), "metric: unknown metric 'graphs', did you mean ", id="no-metric-that-gates"),
+        pytest.param(('"numerics"', '"graphs"'), "metric: unknown metric 'graphs', did", id="no-metric-that-gates"),
         pytest.param(('"open-risk"', '"fine"'), "kind: expected 'workaround' or 'open-risk', got 'fine'", id="kind"),
         pytest.param(("https://", "see "), "issue: expected a URL, got 'see github", id="no-url"),
         pytest.param(

@@ -104,11 +104,11 @@ class Ledger:
         self.noops = 0
         self.strangers: Counter[str] = Counter()
         self.stances = Stances(self.runs.here, always=calls)
-        self.compiled_by = Compiles(paths)
+        self._compiles = Compiles(paths)
         self._before: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         # By the compiled callable and the frame's place: at which reset code was installed last.
         self._installed: dict[tuple[Any, ...], int] = {}
-        self.told = Told(self, paths)
+        self.told = Told(self.attempts, self.loose_graphs, stances=self.stances, compiles=self._compiles, paths=paths)
 
     def __enter__(self) -> Ledger:
         from torch._dynamo import convert_frame
@@ -144,7 +144,7 @@ class Ledger:
         part = "reset_code_caches" if hasattr(package, "reset_code_caches") else "reset"
         taps.set("reset", package, part, self._on_reset)
         self.stances.set(taps)
-        self.compiled_by.set(taps)
+        self._compiles.set(taps)
         hook = convert_frame.register_bytecode_hook(self._on_bytecode)
         taps.callback(hook.remove)
         self.missing = taps.missing
@@ -325,11 +325,9 @@ class Ledger:
     def _current(self, attempt: Attempt) -> _Pushed:
         return _Pushed(self._stack(), attempt)
 
-    # facts
-
     @property
     def graphs(self) -> list[Graph]:
-        return [graph for attempt in self.attempts for graph in attempt.graphs] + self.loose_graphs
+        return self.told.graphs
 
 
 class _Pushed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import (
@@ -27,13 +26,11 @@ from .attempts import (
     user_function,
 )
 from .backend_errors import backend_error
+from .backends import Compiles
 from .messages import parse_message, registry_id
 from .reasons import Entry, Inputs, Reason, became_free, branches, guard_text, leading, meaning_of
 from .source import Paths, file_of
-from .stance import Lost
-
-if TYPE_CHECKING:
-    from .dynamo import Ledger
+from .stance import Lost, Stances
 
 DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 
@@ -41,16 +38,25 @@ DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 class Told:
     """The facts of a ledger, read at any time."""
 
-    def __init__(self, ledger: Ledger, paths: Paths) -> None:
-        self._ledger = ledger
-        self._attempts = ledger.attempts
+    def __init__(
+        self, attempts: list[Attempt], loose: list[Graph], *, stances: Stances, compiles: Compiles, paths: Paths
+    ) -> None:
+        self._attempts = attempts
+        self._loose = loose
+        self._stances = stances
+        self._compiles = compiles
         self._paths = paths
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """All graphs, those without a known attempt last."""
+        return [graph for attempt in self._attempts for graph in attempt.graphs] + self._loose
 
     def compiles(self, lane: Lane | None) -> tuple[Compiled, ...]:
         """What each torch.compile was given whose graphs were handed to a backend, in the order of their first ones."""
         found: dict[tuple[int, bool], tuple[Attempt | None, list[Graph]]] = {}
         pairs = [(attempt, graph) for attempt in self._attempts for graph in attempt.graphs]
-        for attempt, graph in (*pairs, *((None, graph) for graph in self._ledger.loose_graphs)):
+        for attempt, graph in (*pairs, *((None, graph) for graph in self._loose)):
             if graph.handed is not None:
                 key = (id(graph.handed.backend), attempt is not None and attempt.fullgraph)
                 found.setdefault(key, (attempt, []))[1].append(graph)
@@ -59,14 +65,12 @@ class Told:
             assert graphs[0].handed is not None
             frame = self._frame(attempt) if attempt is not None else None
             handed = next((each.handed for each in graphs if each.handed and each.handed.instead), graphs[0].handed)
-            told.append(
-                self._ledger.compiled_by.told(handed, lane, fullgraph=fullgraph, graphs=len(graphs), frame=frame)
-            )
+            told.append(self._compiles.told(handed, lane, fullgraph=fullgraph, graphs=len(graphs), frame=frame))
         return tuple(told)
 
     def classes(self) -> frozenset[str]:
         """The modules' classes that graphs hold operations of; known where `watches_classes` was set."""
-        found = {name for graph in self._ledger.graphs if graph.kept for name in graph.classes}
+        found = {name for graph in self.graphs if graph.kept for name in graph.classes}
         # A frame's own module is in no operation's stack: nothing called it.
         found |= {
             each.owner for each in self._attempts if each.owner and any(graph.operations for graph in each.graphs)
@@ -96,7 +100,7 @@ class Told:
 
     def eager_by_request(self) -> tuple[EagerFrame, ...]:
         """Frames that ran eager, or in part, since a stance or a setting said so."""
-        return tuple(map(self._eager_by_request, self._ledger.stances.lost()))
+        return tuple(map(self._eager_by_request, self._stances.lost()))
 
     def _eager_by_request(self, lost: Lost) -> EagerFrame:
         code = lost.code

@@ -7,18 +7,16 @@ import enum
 import inspect
 from collections.abc import Mapping
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import numerics
 from ..numerics import is_projects, is_pythons, is_users, own_dict
 from .mappings import save_entry, save_mapping, save_slot
+from .reached import Reached
 from .values import MISSING, is_same_value, is_torchs, label, names_in
 
-if TYPE_CHECKING:
-    from .walk import Walk
 
-
-def save_function(walk: Walk, function: FunctionType, name: str, *, depth: int) -> None:
+def save_function(walk: Reached, function: FunctionType, name: str, *, depth: int) -> None:
     # torch's wrapper of a compiled function leads to the user's; its own variables and globals are torch's state,
     # the stance among them, and not to be put back.
     own = is_users(function.__globals__.get("__name__"))
@@ -45,7 +43,7 @@ def save_function(walk: Walk, function: FunctionType, name: str, *, depth: int) 
         walk.reach(value, value.__qualname__ if inspect.isclass(value) else variable, depth=depth + 1)
 
 
-def reach_names(walk: Walk, module: Any, names: set[str], *, depth: int) -> None:
+def reach_names(walk: Reached, module: Any, names: set[str], *, depth: int) -> None:
     """What a function may mean by `module.name`, of a module of the project's."""
     if not is_projects(module.__name__):
         return
@@ -58,7 +56,7 @@ def reach_names(walk: Walk, module: Any, names: set[str], *, depth: int) -> None
             walk.reach(value, name, depth=depth + 1)
 
 
-def save_cell(walk: Walk, cell: CellType, name: str) -> None:
+def save_cell(walk: Reached, cell: CellType, name: str) -> None:
     def read() -> Any:
         try:
             return cell.cell_contents
@@ -71,7 +69,7 @@ def save_cell(walk: Walk, cell: CellType, name: str) -> None:
     walk.pieces.keep_place(name, read, write, cell.cell_contents)
 
 
-def save_object(walk: Walk, value: Any, name: str, *, depth: int) -> None:
+def save_object(walk: Reached, value: Any, name: str, *, depth: int) -> None:
     if (own := own_dict(value)) is not None:
         save_mapping(walk, own, name, depth=depth)
     for slot in numerics.slots_of(value):
@@ -81,7 +79,7 @@ def save_object(walk: Walk, value: Any, name: str, *, depth: int) -> None:
     reach_classes(walk, value, depth=depth)
 
 
-def save_inherited(walk: Walk, value: Any, name: str) -> None:
+def save_inherited(walk: Reached, value: Any, name: str) -> None:
     """What an object, or a class, has from a class of the project's till it is given one of its own.
 
     `self.calls += 1` makes an attribute, but changes what was there to be read.
@@ -93,7 +91,7 @@ def save_inherited(walk: Walk, value: Any, name: str) -> None:
             keep_inherited(walk, own, key, saved, f"{name}.{key}" if name else key)
 
 
-def inherited(walk: Walk, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
+def inherited(walk: Reached, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
     """The values that these classes of the project's have in common with their objects, the nearest first."""
     if (known := walk.shared.get(bases)) is None:
         found: dict[str, Any] = {}
@@ -106,7 +104,7 @@ def inherited(walk: Walk, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
     return known
 
 
-def keep_inherited(walk: Walk, own: Mapping[str, Any], key: str, value: Any, name: str) -> None:
+def keep_inherited(walk: Reached, own: Mapping[str, Any], key: str, value: Any, name: str) -> None:
     def read() -> Any:
         return own.get(key, value)
 
@@ -115,13 +113,13 @@ def keep_inherited(walk: Walk, own: Mapping[str, Any], key: str, value: Any, nam
     walk.pieces.keep(label(name, value), read, lambda now: is_same_value(now, saved.wanted), lambda: None)
 
 
-def reach_classes(walk: Walk, value: Any, *, depth: int) -> None:
+def reach_classes(walk: Reached, value: Any, *, depth: int) -> None:
     for each in type(value).__mro__:
         if is_projects(each.__module__):
             walk.reach(each, each.__qualname__, depth=depth + 1)
 
 
-def save_class(walk: Walk, kind: type, name: str, *, depth: int) -> None:
+def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
     """The attributes that all objects of a class share, and what its methods reach."""
     if issubclass(kind, enum.Enum):
         return
@@ -156,7 +154,7 @@ def save_class(walk: Walk, kind: type, name: str, *, depth: int) -> None:
     walk.pieces.keep(f"{kind.__qualname__}, new attributes", dict, lambda now: True, put_away_new)
 
 
-def keep_method(walk: Walk, kind: type, key: str, value: Any) -> None:
+def keep_method(walk: Reached, kind: type, key: str, value: Any) -> None:
     """Which function a class has for a method: a run may put another in its place."""
 
     def read() -> Any:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..probes.randomness import mark
+from .reached import Reached
 from .values import Stream, again, copy_of, is_same_value, position
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 REACHED = 100_000
 
 
-def save_container(walk: Walk, container: Any, name: str, *, depth: int) -> None:
+def save_container(walk: Reached, container: Any, name: str, *, depth: int) -> None:
     found = copy_of(container)
     saved = walk.pieces.wanted(found, lambda: copy_of(container))
 
@@ -45,13 +43,13 @@ def save_container(walk: Walk, container: Any, name: str, *, depth: int) -> None
         walk.reach(value, f"{name}[{index}]", depth=depth + 1)
 
 
-def save_stream(walk: Walk, value: Any, name: str, *, depth: int, stream: Stream) -> None:
+def save_stream(walk: Reached, value: Any, name: str, *, depth: int, stream: Stream) -> None:
     saved = stream.read()
     at = mark(saved)
     walk.pieces.keep(name, lambda: mark(stream.read()), lambda now: now == at, lambda: stream.write(saved))
 
 
-def save_array(walk: Walk, value: Any, name: str, *, depth: int) -> None:
+def save_array(walk: Reached, value: Any, name: str, *, depth: int) -> None:
     saved = value.copy()
 
     def put_back() -> None:
@@ -61,14 +59,14 @@ def save_array(walk: Walk, value: Any, name: str, *, depth: int) -> None:
     walk.pieces.keep(name, lambda: value, lambda now: now.tobytes() == saved.tobytes(), put_back)
 
 
-def save_state_dict(walk: Walk, value: Any, name: str, *, depth: int) -> None:
+def save_state_dict(walk: Reached, value: Any, name: str, *, depth: int) -> None:
     saved = copy.deepcopy(value.state_dict())
     walk.pieces.keep(
         name, lambda: value.state_dict(), lambda now: False, lambda: value.load_state_dict(copy.deepcopy(saved))
     )
 
 
-def leave_alone(walk: Walk, value: Any, name: str, *, depth: int, large: bool) -> None:
+def leave_alone(walk: Reached, value: Any, name: str, *, depth: int, large: bool) -> None:
     """An object of an installed package that is code, or too large to tell what it is."""
     if large:
         walk.pieces.leave_out(f"{name!r} (a {type(value).__module__}.{type(value).__qualname__} of many values)")

@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from .reached import Reached
 from .tensors_saved import save_tensor
 from .values import MISSING, PLAIN, is_same_value
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 # Entries up to which a dict is kept one by one; a larger one is as a whole.
 ENTRIES = 10_000
 
 
 def save_mapping(
-    walk: Walk,
+    walk: Reached,
     mapping: dict[Any, Any],
     name: str,
     *,
@@ -53,7 +51,7 @@ def save_mapping(
 
 
 def _keep_new(
-    walk: Walk,
+    walk: Reached,
     mapping: dict[Any, Any],
     name: str,
     *,
@@ -82,7 +80,7 @@ def _keep_new(
     return new
 
 
-def save_large(walk: Walk, mapping: dict[Any, Any], name: str) -> None:
+def save_large(walk: Reached, mapping: dict[Any, Any], name: str) -> None:
     """A dict of very many entries: which they are, and not what they hold."""
     walk.pieces.leave_out(f"what is in the {len(mapping)} entries of {name!r}")
     saved = walk.pieces.wanted(dict(mapping), lambda: dict(mapping))
@@ -99,7 +97,7 @@ def save_large(walk: Walk, mapping: dict[Any, Any], name: str) -> None:
     walk.pieces.keep(name, lambda: mapping, lambda now: is_as_saved(), put_back)
 
 
-def save_order(walk: Walk, mapping: dict[Any, Any], saved: list[Any], name: str) -> None:
+def save_order(walk: Reached, mapping: dict[Any, Any], saved: list[Any], name: str) -> None:
     """The order of the keys that were there: what comes first is taken first."""
 
     def order() -> list[str]:
@@ -116,14 +114,16 @@ def save_order(walk: Walk, mapping: dict[Any, Any], saved: list[Any], name: str)
     walk.pieces.keep(f"{name}, order of keys", order, lambda now: now == before or len(now) < len(before), put_back)
 
 
-def save_entry(walk: Walk, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False) -> None:
+def save_entry(
+    walk: Reached, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False
+) -> None:
     def write(put: Any) -> None:
         mapping[key] = put
 
     walk.pieces.keep_place(name, lambda: mapping.get(key, MISSING), write, value, learned=learned)
 
 
-def save_slot(walk: Walk, owner: Any, attribute: str, name: str) -> None:
+def save_slot(walk: Reached, owner: Any, attribute: str, name: str) -> None:
     value = getattr(owner, attribute, MISSING)
 
     def write(put: Any) -> None:

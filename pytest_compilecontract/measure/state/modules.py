@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ..probes.targets import is_scripted
 from .code import reach_classes, save_inherited
 from .mappings import save_mapping
+from .reached import Reached
 from .tensors_saved import save_tensor
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 # Attributes of every nn.Module that hold no state of the user's.
 MODULE_OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
 HOOKS = tuple(name for name in sorted(MODULE_OWN) if "_hooks" in name and "state_dict" not in name)
 
 
-def save_module(walk: Walk, root: torch.nn.Module, name: str, *, depth: int) -> None:
+def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) -> None:
     walk.modules.append(root)
     prefix = name or (str(len(walk.modules)) if len(walk.modules) > 1 else "")
     for path, module in root.named_modules(prefix=prefix):
@@ -38,7 +34,7 @@ def save_module(walk: Walk, root: torch.nn.Module, name: str, *, depth: int) -> 
         reach_classes(walk, module, depth=depth)
 
 
-def save_scripted(walk: Walk, module: torch.nn.Module, name: str, *, depth: int) -> None:
+def save_scripted(walk: Reached, module: torch.nn.Module, name: str, *, depth: int) -> None:
     """A scripted part of a module: it keeps its tensors where Python sees them by name alone, and no attributes."""
     for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
         if id(tensor) not in walk.seen:
@@ -46,7 +42,7 @@ def save_scripted(walk: Walk, module: torch.nn.Module, name: str, *, depth: int)
             save_tensor(walk, tensor, f"{name}.{key}" if name else key, depth=depth, learned=True)
 
 
-def save_keys(walk: Walk, module: torch.nn.Module, name: str) -> None:
+def save_keys(walk: Reached, module: torch.nn.Module, name: str) -> None:
     """Which keys a module has in a state dict: one that a run adds is seen, whatever its value."""
 
     def keys() -> set[str]:

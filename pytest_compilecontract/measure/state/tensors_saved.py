@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from pytest_compilecontract.wording import first_said
 
 from .. import tensors
 from ..probes.tensors import backward_hooks, version
-
-if TYPE_CHECKING:
-    from .walk import Walk
+from .reached import Reached
 
 
-def save_tensor(walk: Walk, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
+def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
     name = name or f"tensor {len(walk.tensors)}"
     walk.tensors[name if name not in walk.tensors else f"{name} ({len(walk.tensors)})"] = tensor
     grad = tensor.grad.detach().clone() if tensor.is_leaf and tensor.grad is not None else None

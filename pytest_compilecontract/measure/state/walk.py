@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import deque
 from collections.abc import Callable, Iterable
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
@@ -19,13 +18,11 @@ from .code import save_class, save_function, save_object
 from .containers import REACHED, leave_alone, save_array, save_container, save_state_dict, save_stream
 from .mappings import save_mapping
 from .modules import save_module
-from .pieces import Pieces
+from .reached import Reached
 from .tensors_saved import save_tensor
-from .values import CONTAINERS, PLAIN, is_user_object, stream_of
+from .values import CONTAINERS, is_user_object, stream_of
 
-# How far values are followed: those of the project and Python's containers; those of installed packages, which lead to
-# caches, loggers and handles; and how many in all.
-DEPTH = 32
+# How far values of installed packages are followed, which lead to caches, loggers and handles; and how many in all.
 DEPTH_INSTALLED = 4
 PIECES = 400_000
 
@@ -33,35 +30,22 @@ PIECES = 400_000
 Saver = Callable[..., None]
 
 
-class Walk:
-    """What was reached: each object once, the modules and tensors among them, and the pieces of their state."""
-
-    def __init__(self) -> None:
-        self.pieces = Pieces()
-        self.modules: list[torch.nn.Module] = []
-        self.tensors: dict[str, torch.Tensor] = {}
-        self.seen: dict[int, Any] = {}
-        self.shared: dict[tuple[type, ...], list[tuple[str, Any]]] = {}
-        self._pending: deque[tuple[Any, str, int]] = deque()
+class Walk(Reached):
+    """Follows what is reached, till nothing is left."""
 
     def follow(self) -> None:
         # The nearest first: where there is too much, what is left out is the farthest.
-        while self._pending:
+        while self.pending:
             if len(self.seen) > REACHED or len(self.pieces) > PIECES:
-                self.pieces.leave_out(f"what is farther than {len(self.seen)} objects, as {self._pending[0][1]!r}")
-                self._pending.clear()
+                self.pieces.leave_out(f"what is farther than {len(self.seen)} objects, as {self.pending[0][1]!r}")
+                self.pending.clear()
                 break
-            value, name, depth = self._pending.popleft()
+            value, name, depth = self.pending.popleft()
             self._save(value, name, depth=depth)
 
     def reached(self) -> Iterable[object]:
         """The objects whose state this is, each once."""
         return self.seen.values()
-
-    def reach(self, value: Any, name: str, *, depth: int) -> None:
-        if isinstance(value, PLAIN) or id(value) in self.seen or depth > DEPTH:
-            return
-        self._pending.append((value, name, depth))
 
     def _save(self, value: Any, name: str, *, depth: int) -> None:
         if id(value) in self.seen:
