@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import Environment, defaults_key
 
+from .probes.settings import Setting, may_differ, settings_of, value_of
+
 T = TypeVar("T")
 
 CONFIG_MODULES = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config", "torch.compiler.config")
@@ -93,11 +95,11 @@ def torch_defaults() -> dict[str, str]:
 def _defaults() -> Iterator[tuple[str, str]]:
     for module_name in DEFAULTS_MODULES:
         module: Any = _found(partial(import_module, module_name))
-        for name, entry in sorted(getattr(module, "_config", {}).items()):
-            if entry.alias is None and not name.rpartition(".")[2].startswith("_"):
-                text = _found(partial(_literal, entry.default))
+        for each in settings_of(module) if hasattr(module, "_config") else ():
+            if not each.name.rpartition(".")[2].startswith("_"):
+                text = _found(partial(_literal, each.default))
                 if text is not None:
-                    yield f"{module_name}.{name}", text
+                    yield f"{module_name}.{each.name}", text
 
 
 def _literal(value: object) -> str | None:
@@ -157,27 +159,17 @@ def _settings(shown: _Folders) -> Iterator[tuple[str, str]]:
     """Each setting of torch whose value is not torch's default, by its full name."""
     for module_name in CONFIG_MODULES:
         module = import_module(module_name)
-        for name, entry in sorted(module._config.items()):
-            # An alias has its target's value, and all targets are in these modules.
-            if entry.alias is None and _may_differ(module, name):
-                text = _found(partial(_changed, module, name, entry))
+        # All that an alias may stand for is in these modules.
+        for each in settings_of(module):
+            if may_differ(module, each.name):
+                text = _found(partial(_changed, module, each))
                 if text is not None:
-                    yield f"{module_name}.{name}", shown(text)
+                    yield f"{module_name}.{each.name}", shown(text)
 
 
-def _may_differ(module: Any, name: str) -> bool:
-    # `_is_default` alone is not enough, both ways: a value that was set to the default, or restored by a patch, is not
-    # default to it; and one that another setting implies (torch 2.15: numerics="strict") is.
-    return not module._is_default(name) or name in getattr(module, "_implications", {})
-
-
-def _changed(module: Any, name: str, entry: Any) -> str | None:
-    warned = getattr(entry, "_deprecation_warned", None)
-    value = getattr(module, name)
-    if warned is False:
-        # Reading a deprecated setting uses up the one warning that its user is to see.
-        entry._deprecation_warned = False
-    if _found(lambda: bool(value == entry.default)):
+def _changed(module: Any, setting: Setting) -> str | None:
+    value = value_of(module, setting.name)
+    if _found(lambda: bool(value == setting.default)):
         return None
     return _found(partial(_written, value)) or f"<{type(value).__name__}>"
 

@@ -17,6 +17,7 @@ from .probes import randomness
 from .probes.caches import own_caches
 from .probes.counters import counters as dynamo_counters
 from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
+from .probes.settings import default_of
 from .probes.stance import ambient, forget_examples, stance_kept
 
 SEED = 0
@@ -92,10 +93,9 @@ def _replaced(lane: Lane | None, defaults: Mapping[str, object]) -> tuple[str, .
         found.append(f"around the test the default dtype is {torch.get_default_dtype()}, in the lane it is {dtype}")
     for name, values in EXACT.items():
         module = _loaded(name)
-        entries = getattr(module, "_config", {})
         for key, value in values.items():
-            now = getattr(module, key, value)
-            if key in entries and now not in (value, entries[key].default) and f"{name}.{key}" not in defaults:
+            now, known = getattr(module, key, value), default_of(module, key)
+            if known is not None and now not in (value, known.default) and f"{name}.{key}" not in defaults:
                 found.append(f"{name}.{key} is {now!r} around the test and {value!r} in it: {WHY_EXACT}")
     return tuple(found)
 

@@ -40,6 +40,14 @@ from .recorder import Measuring
 from .repeated import Repeated
 from .state import State
 
+CONVOLUTIONS = (
+    torch.nn.Conv1d,
+    torch.nn.Conv2d,
+    torch.nn.Conv3d,
+    torch.nn.ConvTranspose1d,
+    torch.nn.ConvTranspose2d,
+    torch.nn.ConvTranspose3d,
+)
 # Their decompositions draw random numbers otherwise than eager, unless `fallback_random` leaves these out
 # (`select_decomp_table` in torch/_inductor/decomposition.py).
 WITH_INDUCTORS_DECOMPOSITIONS = ("inductor", "aot_eager_decomp_partition")
@@ -375,8 +383,9 @@ def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
     """
     if torch.get_float32_matmul_precision() != "highest":
         return True
-    convolution = torch.nn.modules.conv._ConvNd
-    return torch.backends.cudnn.allow_tf32 and any(isinstance(m, convolution) for top in modules for m in top.modules())
+    return torch.backends.cudnn.allow_tf32 and any(
+        isinstance(module, CONVOLUTIONS) for top in modules for module in top.modules()
+    )
 
 
 def _without(measurement: Measurement, metric: str, reason: str) -> Measurement:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.files.course import EVENTS_OPTION
+from pytest_compilecontract.files.course import EVENTS_OPTION, event_from
 
 from .process import Process
 
@@ -139,9 +139,6 @@ def read_reports(file: Path) -> dict[str, list[dict[str, Any]]]:
     if not file.is_file():
         return found
     for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            data = json.loads(line)
-        except ValueError:
-            continue
-        found.setdefault(data["nodeid"], []).append(data)
+        if (data := event_from(line.encode())) is not None and isinstance(data.get("nodeid"), str):
+            found.setdefault(data["nodeid"], []).append(data)
     return found

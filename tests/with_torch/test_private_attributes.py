@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from pytest_compilecontract.measure.probes import tensors
+from pytest_compilecontract.measure.probes import settings, tensors
 from pytest_compilecontract.measure.probes.fallback_random import drawn_as_eager
 
 pytestmark = pytest.mark.insides
@@ -89,3 +89,26 @@ def test_inductor_draws_as_eager_where_it_is_asked_to() -> None:
         compiled = torch.compile(draw, backend="inductor")(torch.ones(64))
 
     assert torch.equal(eager, compiled)
+
+
+def test_the_settings_of_a_module_are_told_with_their_defaults() -> None:
+    from torch._dynamo import config
+
+    limit = settings.default_of(config, "recompile_limit")
+
+    assert limit is not None
+    assert limit.default == config.recompile_limit
+    assert limit in list(settings.settings_of(config))
+    assert settings.default_of(config, "cache_size_limit") is None  # an alias of it
+    assert settings.default_of(torch, "recompile_limit") is None
+
+
+def test_a_setting_that_was_set_may_differ_and_is_read() -> None:
+    from torch._dynamo import config
+
+    before = settings.may_differ(config, "recompile_limit")
+    with config.patch(recompile_limit=3):
+        assert settings.may_differ(config, "recompile_limit")
+        assert settings.value_of(config, "recompile_limit") == 3
+
+    assert not before

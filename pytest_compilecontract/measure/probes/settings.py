@@ -1,0 +1,50 @@
+"""torch's settings: what a config module has, by which default, and whether a value may be another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One setting of a config module, by its name in it, with torch's own default."""
+
+    name: str
+    default: Any
+
+
+def settings_of(module: Any) -> Iterator[Setting]:
+    """The settings of a config module, in the order of their names; aliases have their target's value and are none.
+
+    Raises:
+        AttributeError: torch keeps them otherwise.
+    """
+    for name, entry in sorted(module._config.items()):
+        if entry.alias is None:
+            yield Setting(name=name, default=entry.default)
+
+
+def default_of(module: Any, name: str) -> Setting | None:
+    """The setting of that name; None where this torch has none."""
+    known = settings_of(module) if hasattr(module, "_config") else ()
+    return next((each for each in known if each.name == name), None)
+
+
+def may_differ(module: Any, name: str) -> bool:
+    """Whether a setting may have another value than its default: a cheap question before the value is read."""
+    # `_is_default` alone is not enough, both ways: a value that was set to the default, or restored by a patch, is not
+    # default to it; and one that another setting implies (torch 2.15: numerics="strict") is.
+    return not module._is_default(name) or name in getattr(module, "_implications", {})
+
+
+def value_of(module: Any, name: str) -> Any:
+    """The value of a setting."""
+    entry = module._config[name]
+    warned = getattr(entry, "_deprecation_warned", None)
+    value = getattr(module, name)
+    if warned is False:
+        # Reading a deprecated setting uses up the one warning that its user is to see.
+        entry._deprecation_warned = False
+    return value
