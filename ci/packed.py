@@ -6,6 +6,7 @@ python ci/packed.py FOLDER policies            those of docs/receipts/policies
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import lzma
 import sys
@@ -16,16 +17,16 @@ SUMS = HOME / "SHA256SUMS"
 
 
 def main() -> int:
-    if len(sys.argv) not in (2, 3):
-        print(__doc__, file=sys.stderr)
-        return 2
-    folder, wanted = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
-    names = [name for name in digests() if name.startswith(wanted)]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="?", default="", help="those below a folder of docs/receipts")
+    chosen = parser.parse_args()
+    names = [name for name in digests() if name.startswith(chosen.names)]
     for name in names:
-        path = folder / name
+        path = chosen.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(unpacked(name))
-    print(f"{len(names)} receipts in {folder}")
+    print(f"{len(names)} receipts in {chosen.folder}")
     return 0 if names else 1
 
 
