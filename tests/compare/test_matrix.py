@@ -40,7 +40,7 @@ def a_waiver(kind: str) -> Waiver:
     return Waiver(
         contract="*",
         lane="*",
-        metric="numerics",
+        metrics=("numerics",),
         torch=version_range(">=2.13", where=""),
         issue="https://example.org/7",
         owner="someone",

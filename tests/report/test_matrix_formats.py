@@ -160,7 +160,7 @@ def test_a_waived_drift_is_skipped_and_says_its_issue() -> None:
     waiver = Waiver(
         contract="*",
         lane="*",
-        metric="recompiles",
+        metrics=("recompiles",),
         torch=version_range(">=2.13", where=""),
         issue="https://example.org/7",
         owner="someone",
