@@ -160,11 +160,13 @@ def _check_out(out: Path, module: str) -> None:
 def _named_alike(out: Path) -> Path | None:
     """Another test file that pytest would take for this one, in a folder of the project that is no package."""
     here = Path.cwd()
+    if out.absolute().parent.joinpath("__init__.py").exists():
+        return None
     for folder, inner, files in os.walk(here):
         inner[:] = [name for name in inner if not name.startswith(".") and name not in _NOT_WALKED]
         found = Path(folder, out.name)
         if out.name in files and found != out.absolute() and not Path(folder, "__init__.py").exists():
-            return found.relative_to(here) if not out.absolute().parent.joinpath("__init__.py").exists() else None
+            return found.relative_to(here)
     return None
 
 

@@ -11,15 +11,17 @@ def means_nothing(seen: Measurement, metric: str) -> bool:
     return seen.unmeasured.get(metric) in (NO_CUDA, NOT_ASKED)
 
 
-def bound_of(limits: Limits, name: str) -> tuple[int | None, str]:
+def bound_of(limits: Limits, name: str) -> tuple[float | None, str]:
     """The bound, given or by default, and how to call it; None where nothing is to be kept."""
-    given: int | None = getattr(limits, name)
+    given: float | None = getattr(limits, name)
     if given is not None:
         return given, f"{name}={given}"
     if name == "max_eager_frames" and not limits.fullgraph:
         return 0, "max_eager_frames=0 (default)"
     if name == "min_ops_captured" and limits.max_graphs != 0:
         return 1, "min_ops_captured=1 (default)"
+    if name == "max_memory_growth":
+        return 0, "max_memory_growth=0 (default)"
     return None, name
 
 

@@ -9,7 +9,7 @@ from pytest_compilecontract.facts.measurement import HostSync, Measurement, Spee
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
 
-from .bounds import means_nothing, why_unmeasured
+from .bounds import bound_of, means_nothing, why_unmeasured
 from .tell import told_line
 
 
@@ -27,10 +27,9 @@ def judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
     }
     for limit, (value, details) in values.items():
         given, metric = getattr(limits, limit), LIMITS[limit].metric
-        bound = 0 if limit == "max_memory_growth" and given is None else given
+        bound, label = bound_of(limits, limit)
         if bound is None or (value is None and (given is None or means_nothing(seen, metric))):
             continue
-        label = f"{limit}={bound}" + (" (default)" if given is None else "")
         if value is None:
             yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, metric)}")
         elif limit == "min_speedup":

@@ -138,7 +138,7 @@ def read_reports(file: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     if not file.is_file():
         return found
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if (data := event_from(line.encode())) is not None and isinstance(data.get("nodeid"), str):
+    for line in file.read_bytes().splitlines():
+        if (data := event_from(line)) is not None and isinstance(data.get("nodeid"), str):
             found.setdefault(data["nodeid"], []).append(data)
     return found

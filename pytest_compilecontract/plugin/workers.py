@@ -10,6 +10,7 @@ from pytest_compilecontract.facts.ladder import NAME as FRONTIER
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.files.journal import ENDED
+from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 
 from .collect import names_of
 from .item import BODY, contract_name
@@ -29,8 +30,6 @@ UNKNOWN_LANE = Lane(name="unknown", backend="")
 
 def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
     """Tell the controller which lane runs from now on: it hears no more of it if this worker dies."""
-    from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
-
     # pytest passes over a setup that passed: nobody but the controller's own hook takes notice of this one.
     report = pytest.TestReport(
         nodeid=item.nodeid, location=item.location, keywords={}, outcome="passed", longrepr=None, when="setup"

@@ -28,8 +28,8 @@ def settings_of(module: Any) -> Iterator[Setting]:
 
 def default_of(module: Any, name: str) -> Setting | None:
     """The setting of that name; None where this torch has none."""
-    known = settings_of(module) if hasattr(module, "_config") else ()
-    return next((each for each in known if each.name == name), None)
+    entry = getattr(module, "_config", {}).get(name)
+    return None if entry is None or entry.alias is not None else Setting(name=name, default=entry.default)
 
 
 def may_differ(module: Any, name: str) -> bool:
