@@ -80,12 +80,13 @@ def run(arguments: argparse.Namespace, suite: str, seed: int) -> dict[str, Any]:
         if suite == "corpus":
             where, options = Path(scratch) / "project", [TESTS]
             lay_out(where, [case for case in read_cases().values() if not case.alone])
+        inherited = os.environ.get("PYTHONPATH", "")
         command = [sys.executable, "-m", "pytest", "--compile-contracts", f"--contract-report={scratch}/report", "-q"]
         command += ["-p", "no:cacheprovider", "-p", "random_order", "-n", str(arguments.workers), *options]
         environment = {
             **os.environ,
             SEED: str(seed),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), *sys.path[:2]]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), *sys.path[:2], *filter(None, [inherited])]),
             "TORCHINDUCTOR_CACHE_DIR": str(Path(scratch) / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "OMP_NUM_THREADS": "1",

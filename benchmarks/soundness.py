@@ -1,10 +1,11 @@
-"""Every contract of the suite by every fault that can be planted in it: docs/soundness.md.
+"""Every contract of the suite, and every corpus case, by every fault that can be planted in it: docs/soundness.md.
 
-    nice python benchmarks/soundness.py run STATE [FILE ...] [--lanes capture,aot] [--seconds 3600]
+    nice python benchmarks/soundness.py run STATE [FILE ...] [--lanes capture,aot] [--seconds 3600] [--at-once 2]
+    nice python benchmarks/soundness.py run STATE --suite corpus
     python benchmarks/soundness.py write STATE
 
-`run` holds one file after the other with `--contract-plant`, in a process each, and keeps a receipt a file in the
-folder STATE; a file that has one is left out, so that a run that was ended goes on. `write` makes the page of them all.
+`run` holds one file or case after the other with `--contract-plant`, in a process each, and keeps a receipt of each in
+the folder STATE; what has one is left out, so that a run that was ended goes on. `write` makes the page of them all.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +30,10 @@ from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.wording import counted
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "corpus"))
+from corpus import TESTS, lay_out, read_cases  # noqa: E402
+
 PAGE = ROOT / "docs" / "soundness.md"
 EXPLAINED = ROOT / "docs" / "soundness.toml"
 LANES = "capture,aot"
@@ -40,6 +46,9 @@ def main() -> int:
     run.add_argument("state", type=Path)
     run.add_argument("files", nargs="*", type=Path)
     run.add_argument("--lanes", default=LANES)
+    run.add_argument("--suite", choices=("contracts", "corpus"), default="contracts")
+    run.add_argument("--plant", default="all", help="the faults, as `--contract-plant` takes them")
+    run.add_argument("--at-once", type=int, default=1, help="files beside one another")
     run.add_argument("--seconds", type=float, default=3600.0, help="after which no further file is begun")
     run.add_argument("--each", type=float, default=1800.0, help="seconds that one file may take")
     run.set_defaults(command=_run)
@@ -51,38 +60,64 @@ def main() -> int:
     return code
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A process of pytest: what it is called, where it runs, and which tests and lanes it is given."""
+
+    name: str
+    where: Path
+    arguments: tuple[str, ...]
+
+
 def _run(chosen: argparse.Namespace) -> int:
-    files = chosen.files or sorted(ROOT.glob("contracts/test_*.py"))
     ends = time.monotonic() + chosen.seconds
-    for file in files:
-        folder = chosen.state.resolve() / file.stem
-        if (folder / "receipt.json").is_file():
-            print(f"{file.stem}: there already", flush=True)
-            continue
-        if time.monotonic() > ends:
-            print(f"{file.stem}: not begun, the time is over", flush=True)
-            continue
-        started = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts"]
-        command += ["--contract-plant=all", f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}"]
-        command.append(str(file))
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-        try:
-            ran = subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=chosen.each,
-            )
-        except subprocess.TimeoutExpired:
-            print(f"{file.stem}: not done in {chosen.each:.0f} s", flush=True)
-            continue
-        last = next(iter(ran.stdout.strip().splitlines()[-1:]), "")
-        print(f"{file.stem}: exit code {ran.returncode} in {time.monotonic() - started:.0f} s: {last}", flush=True)
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(chosen.at_once) as pool:
+        jobs = _corpus_jobs(Path(scratch)) if chosen.suite == "corpus" else _contract_jobs(chosen)
+        for said in pool.map(lambda job: _planted(chosen, job, ends), jobs):
+            print(said, flush=True)
     return 0
+
+
+def _contract_jobs(chosen: argparse.Namespace) -> list[Job]:
+    files = [path.resolve() for path in chosen.files] or sorted(ROOT.glob("contracts/test_*.py"))
+    lanes = f"--contract-lanes={chosen.lanes}"
+    return [Job(name=file.stem, where=ROOT, arguments=(lanes, str(file))) for file in files]
+
+
+def _corpus_jobs(scratch: Path) -> list[Job]:
+    """A job a case, each in the lanes that it names; a case that may take its process with it is left out."""
+    cases = [case for case in read_cases().values() if not case.alone]
+    lay_out(scratch, cases)
+    # Its name is that of a contract of the project that it is laid out in.
+    return [Job(name=f"corpus-{case.name}", where=scratch, arguments=(f"{TESTS}::test_{case.name}",)) for case in cases]
+
+
+def _planted(chosen: argparse.Namespace, job: Job, ends: float) -> str:
+    """Run it, and say how that ended."""
+    folder = chosen.state.resolve() / job.name
+    if (folder / "receipt.json").is_file():
+        return f"{job.name}: there already"
+    if time.monotonic() > ends:
+        return f"{job.name}: not begun, the time is over"
+    started = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts"]
+    command += [f"--contract-plant={chosen.plant}", f"--contract-report={folder}", *job.arguments]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    try:
+        ran = subprocess.run(
+            command,
+            cwd=job.where,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=chosen.each,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{job.name}: not done in {chosen.each:.0f} s"
+    last = next(iter(ran.stdout.strip().splitlines()[-1:]), "")
+    return f"{job.name}: exit code {ran.returncode} in {time.monotonic() - started:.0f} s: {last}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

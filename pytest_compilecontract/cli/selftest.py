@@ -139,13 +139,18 @@ def _selftest(chosen: argparse.Namespace) -> int:
         print("selftest: torch cannot be imported here, so nothing can be compiled", file=sys.stderr)
         return NO
     everywhere = [each.name for each in KNOWN.values() if not isinstance(each, DeviceFault)]
-    receipts = [_measured(_CONTRACTS, chosen.lanes, everywhere)]
-    if on_cuda:
-        on_device = [each.name for each in KNOWN.values() if isinstance(each, DeviceFault)]
-        skipped = GraphSkipped.name
-        receipts.append(_measured(_ON_A_DEVICE, "capture,aot", [each for each in on_device if each != skipped]))
-        receipts.append(_measured(_RECORDED, "cudagraphs", [skipped]))
+    receipts = [_measured(_CONTRACTS, chosen.lanes, everywhere), *(on_device() if on_cuda else ())]
     return _told(receipts, verbose=chosen.verbose, on_cuda=on_cuda)
+
+
+def on_device() -> list[Receipt]:
+    """What becomes of the faults that only a CUDA device has."""
+    faults = [each.name for each in KNOWN.values() if isinstance(each, DeviceFault)]
+    faults.remove(GraphSkipped.name)
+    return [
+        _measured(_ON_A_DEVICE, "capture,aot", faults),
+        _measured(_RECORDED, "cudagraphs", [GraphSkipped.name]),
+    ]
 
 
 def _told(receipts: list[Receipt], *, verbose: bool, on_cuda: bool) -> int:

@@ -37,7 +37,8 @@ class Bounds:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
-        if self.finite and not math.isfinite(value):
+        # An integer is finite, also one that no float can hold.
+        if self.finite and isinstance(value, float) and not math.isfinite(value):
             return f"expected a number, got {value}"
         if value < self.least:
             return f"expected at least {self.least}, got {one_line(str(value), 40)}"

@@ -28,6 +28,7 @@ from pytest_compilecontract.facts.measurement import (
 )
 
 from . import numerics
+from .passes import told_of
 from .probes import device, kernels, memory, randomness, speed, stance, syncs
 from .probes.cuda_graphs import GraphTaps
 from .probes.source import Paths
@@ -101,7 +102,8 @@ class SteadySteps:
         if not self._timed:
             facts.unmeasured["speed"] = "nobody asked for it (min_speedup, or --contract-speed)"
         try:
-            self._measure(target, compiled, calls, facts)
+            with told_of("steady"):
+                self._measure(target, compiled, calls, facts)
         except Unsteady as reason:
             facts.leave(str(reason))
         except Exception as error:

@@ -26,7 +26,8 @@ from .programs import Body, Forward, Program, Surroundings, Trail
 from .recorder import Measuring, synchronize
 from .state import NotWide, State
 
-Kind = Literal["eager", "compiled", "float64"]
+# `steady`: no pass, but steps made again and again, of which nothing but the device's own work is looked at.
+Kind = Literal["eager", "compiled", "float64", "steady"]
 # Who is to know of each pass, while it is made: what is planted counts from its start, and leaves eager ones alone.
 Watcher = Callable[[Kind], AbstractContextManager[None]]
 _watchers: list[Watcher] = []
@@ -40,6 +41,15 @@ def watched(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watchers.remove(watcher)
+
+
+@contextlib.contextmanager
+def told_of(kind: Kind) -> Iterator[None]:
+    """Tell all watchers of what is made within."""
+    with contextlib.ExitStack() as stack:
+        for watcher in _watchers:
+            stack.enter_context(watcher(kind))
+        yield
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,9 +139,7 @@ class Passes:
         modes = Modes()
         randomness.put_back(self.start)
         trail = Trail()
-        with contextlib.ExitStack() as stack:
-            for watcher in _watchers:
-                stack.enter_context(watcher(how.kind))
+        with told_of(how.kind):
             self._make_calls(run, job, how, trail)
         for mode in modes.take_off():
             trail.facts[f"mode left on: {mode}"] = "on"

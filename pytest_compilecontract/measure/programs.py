@@ -102,6 +102,9 @@ class Forward:
             if self.gradients:
                 for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
                     leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
+                for leaf in (each for each in leaves.values() if each.is_leaf):
+                    # Each call has gradients of its own: to those that CUDA graphs hold nothing can be added.
+                    leaf.grad = None
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
             if self.gradients and not around.recorded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -354,3 +355,30 @@ def test_attributes_are_read_where_they_are_kept(package: Any) -> None:
     assert own_dict(package.Growing()) is None  # its class says otherwise, and there is no other way to it
     assert own_dict(package.Endless()) == {}
     assert own_dict(3) is None
+
+
+RECORDS = {"pip/a-1.0.dist-info/RECORD": "some_b.py,sha256=x,1\nsome_c/__init__.py,sha256=x,1\n"}
+
+
+@pytest.mark.parametrize(
+    ("file", "installed"),
+    [
+        pytest.param("site-packages/some_a.py", True, id="in site-packages"),
+        pytest.param("pip/some_b.py", True, id="a module, by pip --target"),
+        pytest.param("pip/some_c/__init__.py", True, id="a package, by pip --target"),
+        pytest.param("pip/some_d.py", False, id="the project's own, beside what pip put there"),
+        pytest.param("src/some_e/__init__.py", False, id="elsewhere"),
+    ],
+)
+def test_what_is_installed_is_none_of_the_projects(
+    file: str, installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {**RECORDS, file: ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    home, _, rest = file.rpartition("some_")
+    name = f"some_{rest[0]}"
+    monkeypatch.syspath_prepend(tmp_path / home)
+    importlib.import_module(name)
+
+    assert parts.is_projects(name) is not installed

@@ -14,6 +14,7 @@ from holding import hold, kept_limits, lane_of, measured
 from torch import nn
 
 from contracts.models.decoder import DecoderBlock
+from pytest_compilecontract.cli.selftest import on_device
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import CudaGraphs, Memory, Speed, StepKernels
 from pytest_compilecontract.facts.receipt import Entry
@@ -747,3 +748,22 @@ def test_a_ladder_climbs_to_cuda_graphs_and_stops_there_with_torchs_reason(pytes
     assert any("mutated inputs" in line for line in stopped["details"]), stopped
     assert entries["test_names_what_is_missing"]["verdict"] == "violated"
     assert "LayerNorm" in json.dumps(entries["test_names_what_is_missing"]["violations"])
+
+
+@pytest.mark.parametrize("lane", ["aot", "inductor", GRAPHS])
+def test_gradients_of_calls_are_each_calls_own(lane: str) -> None:
+    """Added up, those of the second call would go to memory that CUDA graphs hold for those of the first."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).cuda()
+
+    entry = ran(model, x(4, 8), lane=lane, check_grads=True)
+
+    assert (entry.verdict, entry.reason) == ("held", "")
+
+
+def test_every_fault_of_a_device_is_noticed() -> None:
+    entries = [entry for receipt in on_device() for entry in receipt.entries]
+
+    assert [(each.verdict, each.reason) for each in entries] == [("held", "")] * 3
+    planted = [each for entry in entries for each in entry.planted]
+    assert {(each.outcome, each.why) for each in planted} == {("noticed", "")}
+    assert {each.fault for each in planted} == {"host-sync", "kernel", "memory-kept", "cuda-graph-skipped"}

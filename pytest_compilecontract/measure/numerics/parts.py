@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 from uuid import UUID
 
@@ -237,10 +237,35 @@ def is_projects(module: str | None) -> bool:
     """Whether a module is the project's own code, not an installed package's."""
     if module == "__main__":
         return True
-    if not isinstance(module, str) or not is_users(module):
+    if not isinstance(module, str) or not is_users(module) or module.partition(".")[0] in CODE:
         return False
     file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & set(str(file).replace("\\", "/").split("/"))
+    return not _is_installed(module, Path(file.replace("\\", "/")))
+
+
+def _is_installed(module: str, file: Path) -> bool:
+    """Whether an installer put a module where it is: into site-packages, or where its record lies beside it.
+
+    `pip install --target DIR` makes a folder of any name, in which each distribution has its `.dist-info`. That of an
+    editable install names none of the project's files.
+    """
+    if {"site-packages", "dist-packages"} & set(file.parts):
+        return True
+    package, *below = module.split(".")
+    depth = len(below) + (file.stem == "__init__")
+    if not file.is_absolute() or len(file.parents) <= depth:
+        return False
+    own = (f"{package}/", f"{package}.py,")
+    return any(_names_any(record, own) for record in file.parents[depth].glob("*.dist-info/RECORD"))
+
+
+def _names_any(record: Path, starts: tuple[str, ...]) -> bool:
+    """Whether a distribution's record has a file that begins so."""
+    try:
+        with record.open(encoding="utf-8", errors="replace") as lines:
+            return any(line.startswith(starts) for line in lines)
+    except OSError:
+        return False
 
 
 def _package(kind: type) -> str:
