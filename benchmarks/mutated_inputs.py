@@ -197,12 +197,13 @@ def unsaid(measurement: Any) -> int:
 
 def a_journal(data: bytes) -> bytes:
     whole = receipt.from_json(data, name="")
-    lines: list[dict[str, Any]] = [{"plugin": whole.plugin, "created": whole.created}]
+    lines: list[dict[str, Any]] = [{"event": "session", "plugin": whole.plugin, "created": whole.created}]
     for entry in whole.entries:
-        lines.append({"begun": receipt.entry_to_data(replace(entry, verdict="broken", measurement=None))})
+        begun = receipt.entry_to_data(replace(entry, verdict="broken", measurement=None))
+        lines.append({"event": "start", "test": entry.test, "entry": begun})
         environment = receipt.environment_to_data(whole.environments[entry.environment])
-        lines.append({"entry": receipt.entry_to_data(entry), "environment": environment})
-        lines.append({"ended": entry.test})
+        lines.append({"event": "entry", "entry": receipt.entry_to_data(entry), "environment": environment})
+        lines.append({"event": "finish", "test": entry.test})
     return "".join(f"{json.dumps(line)}\n" for line in [*lines, lines[1]]).encode()
 
 

@@ -1,78 +1,60 @@
-"""The course of a run, as its events tell it: what has run, what is running, and what was measured. No files here."""
+"""The course of a run, as its log tells it: what has run, what is running, and what was measured. No files here."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Entry, Environment
 
 from .receipt import entry_from_data, environment_from_data
+from .run_log import Event
+from .sense import entry_faults
 
 EVENTS_OPTION = "--contract-events"
 # The environment of a test whose process died before any could say.
 UNKNOWN = "unknown"
 
 
-def event_from(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None for the half line that a process leaves where it dies."""
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None
-
-
 @dataclass(kw_only=True, slots=True)
 class Course:
-    """What the events have told so far."""
+    """What the events have told so far. `running` are the tests that began and did not end, each with its entry if
+    nothing more is heard of it; None for one that is no contract."""
 
+    plugin: str = ""
+    created: str = ""
     count: int | None = None
     begun: int = 0
     done: int = 0
-    running: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    running: dict[str, Entry | None] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     ended: bool = False
 
-    def take(self, event: dict[str, Any]) -> None:
-        """One event."""
-        kind = event.get("event")
-        if kind == "collected":
-            self.count = self.done + int(event["count"])
-        elif kind == "problem":
-            problem = f"{event['where']} could not be collected: {event['reason']}"
-            if problem not in self.problems:
-                self.problems.append(problem)
-        elif kind == "start":
-            self.begun += 1
-            self.running[event["test"]] = event.get("subject")
-        elif kind == "finish":
-            self.done += 1
-            self.running.pop(event["test"], None)
-        elif kind == "entry":
-            entry = entry_from_data(event["entry"])
-            self.entries[entry.test] = entry
-            self.environments[entry.environment] = environment_from_data(event["environment"])
-        elif kind == "end":
-            self.ended = True
+    def take(self, event: Event) -> None:
+        """One event; one of a kind that is not known tells nothing.
 
-    def lose(self, reason: str, *, broken: bool) -> None:
-        """What was running did not come to its end: the tests are over, each for this reason."""
-        for test, subject in self.running.items():
+        Raises:
+            ReceiptError: it does not say what an event of its kind says.
+        """
+        try:
+            _TAKES.get(str(event["event"]), _nothing)(self, event)
+        except KeyError as error:
+            raise ReceiptError("missing", at=str(error.args[0])) from error
+
+    def lose(self, reason: str, *, broken: bool) -> dict[str, Entry]:
+        """What was running did not come to its end: the tests are over, each for this reason. Gives their entries."""
+        lost: dict[str, Entry] = {}
+        for test, entry in self.running.items():
             self.done += 1
-            if subject is None or test in self.entries:
-                continue
-            self.entries[test] = Entry(
-                test=test,
-                verdict="broken" if broken else "unmeasured",
-                reason=reason,
-                environment=UNKNOWN,
-                **subject,
-            )
+            if entry is not None and test not in self.entries:
+                lost[test] = replace(entry, verdict="broken" if broken else "unmeasured", reason=reason)
+        self.entries |= lost
         self.running.clear()
+        return lost
 
     def settle(self, otherwise: Environment) -> None:
         """Give what was lost the environment of what was not, or else what is known of it without a test."""
@@ -84,3 +66,71 @@ class Course:
         name = next(iter(self.environments))
         for test in lost:
             self.entries[test] = replace(self.entries[test], environment=name)
+
+
+def _session(course: Course, event: Event) -> None:
+    course.plugin, course.created = _text(event, "plugin"), _text(event, "created")
+
+
+def _collected(course: Course, event: Event) -> None:
+    count = event["count"]
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise ReceiptError(f"expected an int, got {count!r}", at="count")
+    course.count = course.done + count
+
+
+def _problem(course: Course, event: Event) -> None:
+    problem = f"{event['where']} could not be collected: {event['reason']}"
+    if problem not in course.problems:
+        course.problems.append(problem)
+
+
+def _start(course: Course, event: Event) -> None:
+    entry = event.get("entry")
+    begun = None if entry is None else _entry(entry)
+    course.begun += 1
+    course.running[_text(event, "test")] = begun
+
+
+def _finish(course: Course, event: Event) -> None:
+    course.done += 1
+    course.running.pop(_text(event, "test"), None)
+
+
+def _measured(course: Course, event: Event) -> None:
+    entry = _entry(event["entry"])
+    course.environments[entry.environment] = environment_from_data(event["environment"])
+    course.entries[entry.test] = entry
+
+
+def _end(course: Course, _event: Event) -> None:
+    course.ended = True
+
+
+def _nothing(_course: Course, _event: Event) -> None:
+    pass
+
+
+_TAKES: dict[str, Callable[[Course, Event], None]] = {
+    "session": _session,
+    "collected": _collected,
+    "problem": _problem,
+    "start": _start,
+    "finish": _finish,
+    "entry": _measured,
+    "end": _end,
+}
+
+
+def _entry(data: object) -> Entry:
+    entry = entry_from_data(data)
+    for at, fault in entry_faults(entry):
+        raise ReceiptError(fault, at=at)
+    return entry
+
+
+def _text(event: Event, name: str) -> str:
+    value: Any = event[name]
+    if not isinstance(value, str):
+        raise ReceiptError(f"expected a str, got {type(value).__name__}", at=name)
+    return value

@@ -1,4 +1,4 @@
-"""The events of a run: a line of JSON for each thing as it happens.
+"""The log of a run for whoever started it: every test as it begins and ends, and what was measured.
 
 `compilecontract bump` loads this plugin with `-p`, so that it can say what is running, and so that what was measured is
 not lost where the whole process is: a compiler may take it along. A run that finds a file goes on after it.
@@ -6,13 +6,14 @@ not lost where the whole process is: a compiler may take it along. A run that fi
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_compilecontract.files.course import EVENTS_OPTION, event_from
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.files.course import EVENTS_OPTION, UNKNOWN
+from pytest_compilecontract.files.journal import ENDED
+from pytest_compilecontract.files.run_log import Log, lines_of
 
 from .item import CONTRACT
 
@@ -33,14 +34,11 @@ class Events:
     """Writes to one file. Tests that an earlier run with this file began are not run again."""
 
     def __init__(self, file: Path) -> None:
-        self._begun = {each["test"] for each in _earlier(file) if each.get("event") == "start"}
-        self._subjects: dict[str, dict[str, Any]] = {}
-        self._file = file.open("a", encoding="utf-8")
+        earlier = lines_of(file.read_bytes()).events if file.is_file() else ()
+        self._begun = {str(each.get("test")) for _, each in earlier if each["event"] == "start"}
+        self._subjects: dict[str, Entry] = {}
+        self._log = Log(file, goes_on=True)
         self._counted = False
-
-    def _write(self, event: str, **facts: Any) -> None:
-        self._file.write(json.dumps({"event": event, **facts}) + "\n")
-        self._file.flush()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,45 +49,43 @@ class Events:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if (contract := item.stash.get(CONTRACT, None)) is not None:
-                self._subjects[item.nodeid] = {
-                    "contract": contract.name,
-                    "lane": contract.lane.name,
-                    "limits": contract.limits.to_dict(),
-                    "lane_settings": contract.lane.to_dict(),
-                }
-        self._write("collected", count=len(session.items))
+                self._subjects[item.nodeid] = Entry(
+                    contract=contract.name,
+                    lane=contract.lane.name,
+                    test=item.nodeid,
+                    verdict="broken",
+                    reason=ENDED,
+                    environment=UNKNOWN,
+                    limits=contract.limits.to_dict(),
+                    lane_settings=contract.lane.to_dict(),
+                )
+        self._log.write("collected", count=len(session.items))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         if not self._counted:
-            self._write("collected", count=len(ids))
+            self._log.write("collected", count=len(ids))
         self._counted = True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             lines = [line for line in str(report.longrepr).splitlines() if line.strip()]
             said = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
-            self._write("problem", where=report.nodeid, reason=(said or lines or [""])[-1])
+            self._log.write("problem", where=report.nodeid, reason=(said or lines or [""])[-1])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._write("start", test=nodeid, subject=self._subjects.get(nodeid))
+        self._log.begin(nodeid, self._subjects.get(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (kept := getattr(report, "compile_contract", None)) is not None:
-            self._write("entry", **kept)
+            self._log.keep(kept)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self._write("finish", test=nodeid)
+        self._log.end(nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self._write("end", code=int(exitstatus))
+        self._log.write("end", code=int(exitstatus))
 
     def pytest_unconfigure(self) -> None:
-        self._file.close()
-
-
-def _earlier(file: Path) -> list[dict[str, Any]]:
-    if not file.is_file():
-        return []
-    return [event for line in file.read_bytes().splitlines() if (event := event_from(line)) is not None]
+        self._log.close()

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.files.course import EVENTS_OPTION, event_from
+from pytest_compilecontract.files.course import EVENTS_OPTION
+from pytest_compilecontract.files.run_log import Log, lines_of
 
 from .process import Process
 
@@ -113,6 +114,7 @@ class Child:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._log = Log(folder / REPORTS)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -123,8 +125,7 @@ class Child:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = report._to_json()
         data["$report_type"] = "TestReport"
-        with (self._folder / REPORTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(data, default=str) + "\n")
+        self._log.write("report", report=data)
 
 
 def ordered(items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest.Item]:
@@ -138,7 +139,8 @@ def read_reports(file: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     if not file.is_file():
         return found
-    for line in file.read_bytes().splitlines():
-        if (data := event_from(line)) is not None and isinstance(data.get("nodeid"), str):
+    for _, event in lines_of(file.read_bytes()).events:
+        data = event.get("report")
+        if event["event"] == "report" and isinstance(data, dict) and isinstance(data.get("nodeid"), str):
             found.setdefault(data["nodeid"], []).append(data)
     return found

@@ -11,8 +11,9 @@ from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off, defaults_key, timestamp
-from pytest_compilecontract.files.journal import ENDED, NAME, Journal, is_held, name_of
+from pytest_compilecontract.files.journal import ENDED, NAME, Journal, name_of
 from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
+from pytest_compilecontract.files.run_log import is_held
 from pytest_compilecontract.report.terminal import Row, row_of
 
 from .judged import Subject, failed
@@ -57,12 +58,13 @@ class Session:
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
         if self.journal is not None:
-            self.journal.begin(failed(subject, ENDED, None))
+            self.journal.begin(subject.test, failed(subject, ENDED, None))
 
     def begun(self, sent: Mapping[str, Any]) -> None:
         """Note that a lane runs from now on in a worker, which has said so."""
         if self.journal is not None:
-            self.journal.begin(entry_from_data(sent["entry"]))
+            entry = entry_from_data(sent["entry"])
+            self.journal.begin(entry.test, entry)
 
     def end(self, test: str) -> None:
         """Note that a test is over, whether anything was measured or not."""
@@ -142,7 +144,7 @@ class Session:
                 write_receipt(path, self.receipt())
         except ReceiptError:
             if self.journal is not None:
-                self.journal.close(done=False)
+                self.journal.close()
             raise
         if self.journal is not None:
-            self.journal.close(done=True)
+            self.journal.leave()

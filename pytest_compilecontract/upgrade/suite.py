@@ -13,8 +13,9 @@ from pytest_compilecontract import __version__
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import Environment, Receipt, Setup, timestamp
-from pytest_compilecontract.files.course import EVENTS_OPTION, Course, event_from
+from pytest_compilecontract.files.course import EVENTS_OPTION, Course
 from pytest_compilecontract.files.receipt import read_receipt, write_receipt
+from pytest_compilecontract.files.run_log import lines_of
 from pytest_compilecontract.processes import death, watched
 from pytest_compilecontract.wording import counted
 
@@ -135,15 +136,12 @@ class Suite:
         except FileNotFoundError:
             return
         known = self.course.count
-        for line in data.splitlines(keepends=True):
-            # Half a line is read again when it is whole.
-            if not line.endswith(b"\n"):
-                break
-            self._read += len(line)
-            if (event := event_from(line)) is not None:
-                # What tests print or write may end in this file too: a line that is no event of ours tells nothing.
-                with contextlib.suppress(ReceiptError, LookupError, TypeError, ValueError):
-                    self.course.take(event)
+        lines = lines_of(data)
+        self._read += lines.read
+        for _, event in lines.events:
+            # What tests print or write may end in this file too: a line that is no event of ours tells nothing.
+            with contextlib.suppress(ReceiptError):
+                self.course.take(event)
         if known is None and self.course.count is not None:
             self.progress.stage(f"{self.name}: running {counted(self.course.count, 'test')}")
 

@@ -18,6 +18,7 @@ from pytest_compilecontract.files.receipt import entry_to_data, environment_to_d
 
 HERE = Environment(torch="2.13.0+cpu")
 CREATED = "2026-01-31T12:00:00Z"
+HEAD = '{"event": "session", "plugin": "0.1.0", "created": "2026-01-31T12:00:00Z"}'
 
 
 def a_journal(folder: Path) -> Journal:
@@ -36,19 +37,19 @@ def killed(folder: Path) -> None:
     """What a run leaves that measured one test, ran another to no end, and was killed in a third."""
     journal = a_journal(folder)
     for test in ("test_a", "test_b", "test_c"):
-        journal.begin(named(test, verdict="broken", reason="the process ended while this lane ran"))
+        journal.begin(test, named(test, verdict="broken", reason="the process ended while this lane ran"))
         if test == "test_a":
             journal.keep(sent(named(test)))
         if test != "test_c":
             journal.end(test)
-    journal.close(done=False)
+    journal.close()
 
 
 def test_a_run_that_ends_leaves_no_journal(tmp_path: Path) -> None:
     journal = a_journal(tmp_path / "report")
     journal.keep(sent(named("test_a")))
 
-    journal.close(done=True)
+    journal.leave()
 
     assert list((tmp_path / "report").iterdir()) == []
 
@@ -92,11 +93,11 @@ def test_of_a_line_that_is_torn_the_others_are_kept(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("", "line 1 is no JSON", id="empty"),
-        pytest.param("[]", "line 1 is no object", id="list"),
+        pytest.param("", "no journal (its first line names no plugin and time)", id="empty"),
+        pytest.param("[]\n", "no journal (its first line names no plugin and time)", id="list"),
         pytest.param("{}\n", "no journal (its first line names no plugin and time)", id="other-object"),
         pytest.param(
-            '{"plugin": "1", "created": "2026"}\n',
+            '{"event": "session", "plugin": "1", "created": "2026"}\n',
             "created: expected a time as 2026-01-31T12:00:00Z, got '2026'",
             id="no-time",
         ),
@@ -148,7 +149,7 @@ def test_where_it_cannot_be_written_nothing_is(tmp_path: Path) -> None:
 
 def test_a_recovered_run_is_one_that_was_cut_off(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    journal.write_text('{"plugin": "0.1.0", "created": "2026-01-31T12:00:00Z"}\n' + "[" * 100_000)
+    journal.write_text(f"{HEAD}\n" + "[" * 100_000)
 
     receipt = recovered(journal).receipt
 
@@ -159,10 +160,10 @@ def test_a_recovered_run_is_one_that_was_cut_off(tmp_path: Path) -> None:
 def test_a_worker_s_journal_says_what_it_ran_and_what_had_not_arrived(tmp_path: Path) -> None:
     controller, worker = a_journal(tmp_path), Journal(tmp_path / name_of("gw0"), plugin="0.1.0", created=CREATED)
     for test in ("test_a", "test_b"):
-        worker.begin(named(test, verdict="broken", reason=ENDED))
+        worker.begin(test, named(test, verdict="broken", reason=ENDED))
         worker.keep(sent(named(test)))
         worker.end(test)
-    worker.begin(named("test_c", verdict="broken", reason=ENDED))
+    worker.begin("test_c", named("test_c", verdict="broken", reason=ENDED))
     controller.keep(sent(named("test_a")))
 
     found = recovered(tmp_path / NAME)
@@ -181,8 +182,8 @@ def test_the_journals_of_workers_go_with_the_session_s(tmp_path: Path) -> None:
 
     first = a_journal(tmp_path)
     at_first = sorted(path.name for path in tmp_path.iterdir())
-    Journal(tmp_path / name_of("gw1"), plugin="0.1.0", created=CREATED).close(done=False)
-    first.close(done=True)
+    Journal(tmp_path / name_of("gw1"), plugin="0.1.0", created=CREATED).close()
+    first.leave()
 
     assert at_first == ["journal.gwx.jsonl", "journal.jsonl", "journal.mine.jsonl"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.gwx.jsonl", "journal.mine.jsonl"]
@@ -191,7 +192,7 @@ def test_the_journals_of_workers_go_with_the_session_s(tmp_path: Path) -> None:
 def test_a_worker_that_wrote_nothing_is_no_matter(tmp_path: Path) -> None:
     killed(tmp_path)
     (tmp_path / "journal.gw0.jsonl").write_bytes(b"")
-    (tmp_path / "journal.gw1.jsonl").write_bytes(b"\xff\xfe")
+    (tmp_path / "journal.gw1.jsonl").write_bytes(b"\xff\xfe\n")
 
     found = recovered(tmp_path / NAME)
 
@@ -202,14 +203,17 @@ def test_a_worker_that_wrote_nothing_is_no_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        pytest.param('{"entry": {"test": "\\ud800"}}', "line 2: unknown", id="half-an-entry"),
-        pytest.param('{"begun": {"test": 1}}', "line 2: ", id="of-another-type"),
-        pytest.param('{"begun": [{}]}', "line 2: ", id="no-entry"),
-        pytest.param('{"entry": null}', "line 2: ", id="null"),
+        pytest.param('{"event": "entry", "entry": {"test": "\\ud800"}}', "line 2: ", id="half-an-entry"),
+        pytest.param('{"event": "start", "test": 1}', "line 2: test: expected a str, got int", id="of-another-type"),
+        pytest.param('{"event": "start", "test": "a", "entry": [{}]}', "line 2: ", id="no-entry"),
+        pytest.param('{"event": "entry", "entry": null}', "line 2: ", id="null"),
+        pytest.param('{"event": "finish"}', "line 2: test: missing", id="nothing-in-it"),
+        pytest.param('{"event": "collected", "count": "3"}', "line 2: count: expected an int, got '3'", id="text"),
         pytest.param("[" * 5000, "line 2 is no JSON", id="nested"),
-        pytest.param('{"ended": ' + "[" * 400 + "]" * 400 + "}", "line 2 is no JSON", id="nested-less"),
+        pytest.param('{"event": "finish", "test": ' + "[" * 400 + "]" * 400 + "}", "line 2", id="nested-less"),
         pytest.param("1" * 5000, "line 2 is no JSON", id="number"),
-        pytest.param("NaN", "line 2 is no object", id="nan"),
+        pytest.param("NaN", "line 2 is no event", id="nan"),
+        pytest.param('{"entry": {}}', "line 2 is no event", id="no-kind"),
     ],
 )
 def test_a_line_that_says_nothing_is_left_out(tmp_path: Path, line: str, said: str) -> None:
@@ -221,8 +225,8 @@ def test_a_line_that_says_nothing_is_left_out(tmp_path: Path, line: str, said: s
     found = recovered(file)
 
     assert len(found.receipt.entries) == 2
-    assert len(found.torn) <= 1
-    assert all(each.startswith(f"{file}: line 2") for each in found.torn)
+    assert len(found.torn) == 1
+    assert found.torn[0].startswith(f"{file}: {said}")
 
 
 def test_a_lone_surrogate_is_written_as_it_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

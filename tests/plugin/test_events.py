@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.facts.receipt import Environment
-from pytest_compilecontract.files.course import Course, event_from
+from pytest_compilecontract.facts.receipt import Entry, Environment
+from pytest_compilecontract.files.course import Course
+from pytest_compilecontract.files.receipt import entry_to_data
+from pytest_compilecontract.files.run_log import lines_of
 
+LOST = Entry(contract="t", lane="aot", test="t[aot]", verdict="broken", environment="unknown")
+START = {"event": "start", "test": "t[aot]", "entry": entry_to_data(LOST)}
 SUITE = """
 import os
 import pytest
@@ -67,7 +71,7 @@ def test_a_run_goes_on_after_the_test_that_took_the_process_along(
     pytester.makepyfile(test_suite=SUITE.replace("[1, 2]", "[2, 3]"))
     monkeypatch.setenv("DIES", "1")
     run(pytester)
-    assert told(pytester)[-1] == {"event": "start", "test": "test_suite.py::test_second[2]", "subject": None}
+    assert told(pytester)[-1] == {"event": "start", "test": "test_suite.py::test_second[2]", "entry": None}
 
     run(pytester).assert_outcomes(passed=1, deselected=3)
 
@@ -105,14 +109,19 @@ def test_without_the_option_nothing_is_written(pytester: pytest.Pytester) -> Non
     assert not (pytester.path / "told").exists()
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b'{"event": "start"', b"[]", b"3", b"\xff{}"])
+@pytest.mark.parametrize("line", [b"", b"{", b'{"event": "start"', b"[]", b"3", b"\xff{}", b"{}", b'{"event": 3}'])
 def test_half_a_line_says_nothing(line: bytes) -> None:
-    assert event_from(line) is None
+    end = b'{"event": "end", "code": 0}\n'
+
+    found = lines_of(line + b"\n" + end + line)
+
+    assert [event for _, event in found.events] == [{"event": "end", "code": 0}]
+    assert (found.torn.keys(), found.read) == ({1}, len(line) + 1 + len(end))
 
 
 def test_what_was_lost_is_where_the_others_were() -> None:
     course = Course()
-    course.take({"event": "start", "test": "t[aot]", "subject": {"contract": "t", "lane": "aot"}})
+    course.take(START)
     course.lose("gone", broken=True)
     course.environments["here"] = Environment(torch="2.11.0")
 
@@ -124,7 +133,7 @@ def test_what_was_lost_is_where_the_others_were() -> None:
 
 def test_what_was_lost_alone_has_the_torch_that_was_there() -> None:
     course = Course()
-    course.take({"event": "start", "test": "t[aot]", "subject": {"contract": "t", "lane": "aot"}})
+    course.take(START)
     course.lose("cut off", broken=False)
 
     course.settle(Environment(torch="2.12.1"))

@@ -86,13 +86,16 @@ def an_event(
 
 
 def started(lane: str) -> dict[str, Any]:
-    subject = {
-        "contract": "tests/test_block.py::test_block",
-        "lane": lane,
-        "limits": {},
-        "lane_settings": {"backend": "aot_eager"},
-    }
-    return {"event": "start", "test": a_test(lane), "subject": subject}
+    entry = an_entry(
+        None,
+        lane=lane,
+        test=a_test(lane),
+        environment="unknown",
+        verdict="broken",
+        limits={},
+        lane_settings={"backend": "aot_eager"},
+    )
+    return {"event": "start", "test": a_test(lane), "entry": entry_to_data(entry)}
 
 
 def finished(lane: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.files.journal import Journal, is_held
+from pytest_compilecontract.files.journal import Journal
+from pytest_compilecontract.files.run_log import is_held
 
 pytestmark = pytest.mark.torch
 
@@ -288,7 +289,7 @@ def test_a_folder_that_another_session_writes_to_is_held(tmp_path: Path) -> None
 
 def test_a_journal_of_ones_own_goes_with_the_receipt(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl", plugin="1", created="now")
-    journal.close(done=True)
+    journal.leave()
 
     assert not (tmp_path / "journal.jsonl").exists()
 

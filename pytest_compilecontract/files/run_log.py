@@ -1,0 +1,117 @@
+"""The log of a run: a line of JSON for each thing as it happens. What the lines tell together is in `course`.
+
+Each line is handed to the system at once, which keeps it whatever happens to the process. A last line without an end is
+one that its writer has not finished, or never will: whoever follows the file finds it there the next time. Any other
+line that cannot be read is left out, and named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from pytest_compilecontract.facts.receipt import Entry
+
+from .codec import value_to_data
+from .receipt import entry_to_data
+
+Event = dict[str, Any]
+
+
+class Log:
+    """A log that is being written. Nothing here fails a test: a line that cannot be written is lost, and `problem`
+    says why."""
+
+    def __init__(self, path: Path, *, goes_on: bool = False) -> None:
+        self.path = path
+        self.problem = ""
+        self._file: TextIO | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a" if goes_on else "w", encoding="utf-8")
+            _locked(self._file)
+        except OSError as error:
+            self.problem = f"{path}: cannot be written ({error.strerror or error})"
+
+    def begin(self, test: str, entry: Entry | None) -> None:
+        """Note that a test runs from now on, and the entry that it has if nothing more is heard of it."""
+        self.write("start", test=value_to_data(test), entry=None if entry is None else entry_to_data(entry))
+
+    def keep(self, sent: Mapping[str, Any]) -> None:
+        """Note what a report brought: an entry and its environment, as data."""
+        self.write("entry", entry=sent["entry"], environment=sent["environment"])
+
+    def end(self, test: str) -> None:
+        """Note that nothing more will be heard of a test."""
+        self.write("finish", test=value_to_data(test))
+
+    def write(self, event: str, **facts: Any) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(json.dumps({"event": event, **facts}, default=str) + "\n")
+            self._file.flush()
+        except (OSError, ValueError) as error:
+            self.problem = self.problem or f"{self.path}: cannot be written ({error})"
+
+    def close(self) -> bool:
+        """Stop writing; whether it was being written."""
+        was, self._file = self._file, None
+        if was is not None:
+            was.close()
+        return was is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """What the lines of a log say: each event by the number of its line, why others say nothing, and the bytes read."""
+
+    events: tuple[tuple[int, Event], ...]
+    torn: Mapping[int, str]
+    read: int
+
+
+def lines_of(data: bytes) -> Lines:
+    """Read all lines that are whole."""
+    whole = data[: data.rfind(b"\n") + 1]
+    events: list[tuple[int, Event]] = []
+    torn: dict[int, str] = {}
+    for number, text in enumerate(whole.split(b"\n")[:-1], start=1):
+        try:
+            # As data have it that were written and read: without lone surrogates, which JSON can name and no file hold.
+            event = value_to_data(json.loads(text))
+        except (ValueError, RecursionError):
+            torn[number] = "no JSON"
+            continue
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            events.append((number, event))
+        else:
+            torn[number] = "no event"
+    return Lines(events=tuple(events), torn=torn, read=len(whole))
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process that lives is writing this log. A process that ends, however it does, lets go of it."""
+    try:
+        with path.open("rb") as file:
+            return not _locked(file, shared=True)
+    except OSError:
+        return False
+
+
+def _locked(file: IO[Any], *, shared: bool = False) -> bool:
+    """Lock a file for as long as it is open; no is said only where another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, which has no such lock: there two sessions of one folder are not told apart
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
