@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import METRICS
@@ -23,18 +24,32 @@ from .side import Key, sides_of
 from .waivers import Waiver, waived
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Whether a step went well, and why not: a torch may be there and not work.
+
+    It is "not tried" where the step before it failed, and "not known" where nothing ran.
+    """
+
+    state: Literal["yes", "no", "not tried", "not known"]
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.why}" if self.why else self.state
+
+
+YES = Known("yes")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work.
-
-    `imported` is "not tried" where nothing was installed, and "not known" where nothing ran. `cut_off` is why the tests
-    did not run to their end; empty where they did. `environments` are those of its run, by the names that its entries
-    have for them.
+    """One environment. `cut_off` is why the tests did not run to their end; empty where they did. `environments` are
+    those of its run, by the names that its entries have for them.
     """
 
     name: str
-    installed: str
-    imported: str
+    installed: Known
+    imported: Known
     cut_off: str = ""
     environments: Mapping[str, Environment] = field(default_factory=dict)
 
@@ -174,19 +189,19 @@ def _value(value: float | str) -> str:
 def _column(receipt: Receipt) -> Column:
     setup = receipt.setup
     if setup is not None and setup.not_installed:
-        return Column(name=setup.asked, installed=f"no: {setup.not_installed}", imported="not tried")
+        return Column(name=setup.asked, installed=Known("no", setup.not_installed), imported=Known("not tried"))
     if setup is not None and setup.not_imported:
-        return Column(name=setup.asked, installed="yes", imported=f"no: {setup.not_imported}")
-    imported = "yes"
+        return Column(name=setup.asked, installed=YES, imported=Known("no", setup.not_imported))
+    imported = YES
     if not any(each.torch for each in receipt.environments.values()):
         reasons = [entry.reason for entry in receipt.entries if entry.verdict == "unmeasured" and entry.reason]
-        imported = f"no: {reasons[0]}" if reasons else "no" if receipt.entries else "not known"
+        imported = Known("no", reasons[0] if reasons else "") if receipt.entries else Known("not known")
     if setup is not None and not receipt.entries:
         # Who started the run imported torch first, and it did.
-        imported = "yes"
+        imported = YES
     return Column(
         name=torch_of(receipt),
-        installed="yes",
+        installed=YES,
         imported=imported,
         environments=receipt.environments,
         cut_off=setup.not_finished if setup is not None else "",

@@ -18,6 +18,7 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Recompile,
 )
+from pytest_compilecontract.facts.own_failure import failed_by
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
 from pytest_compilecontract.wording import repeated
@@ -188,8 +189,8 @@ def _cuda_graphs(seen: Measurement) -> Facts | None:
     return facts_by(
         seen.cuda_graphs.failures(whole=True),
         # Not how often: a run of more steps says so more often.
-        lambda each: (each[0].partition(":")[0].partition(" in ")[0], str(each[1] and each[1].source)),
-        lambda each: _at(each[1], each[0]),
+        lambda each: (each.kind, each.cause, str(each.location and each.location.source)),
+        lambda each: _at(each.location, str(each)),
     )
 
 
@@ -212,8 +213,7 @@ def read_errors(entry: Entry) -> Facts | None:
         fact = _at(raised.location, f"{raised.type}: {raised.message}")
         found.append((("raised", _last_name(raised.type)), _telling(lambda told: told, fact)))
     elif entry.verdict == "broken":
-        # The test failed by itself: "the test failed in call: AssertionError: ..."
-        key = ("failed", *entry.reason.split(": ")[:2])
+        key = ("failed", *failed_by(entry.reason))
         found.append((key, _telling(lambda reason: Fact(where=reason), entry.reason)))
     for kind, failures in (
         ("backend", seen.backend_failures if seen else None),

@@ -119,8 +119,14 @@ def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime
     drifts = tuple(_marked(drift, about.get(drift.metric)) for drift in lane.drifts)
     if any(_is_worse(drift) and not drift.waived for drift in drifts):
         return replace(lane, drifts=drifts)
-    used = dict.fromkeys(_said(about[drift.metric]) for drift in drifts if drift.waived)
-    return replace(lane, verdict="waived", drifts=drifts, reason="; ".join(used))
+    used = [about[drift.metric] for drift in drifts if drift.waived]
+    return replace(
+        lane,
+        verdict="waived",
+        drifts=drifts,
+        reason="; ".join(dict.fromkeys(map(_said, used))),
+        worked_around=all(waiver.kind == "workaround" for waiver in used),
+    )
 
 
 def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:

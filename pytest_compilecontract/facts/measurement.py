@@ -293,6 +293,37 @@ class GraphStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GraphFailure:
+    """Why something is no run under CUDA graphs: what happened, how often in how many steady steps; or what torch says
+    of a graph that it skipped, and where.
+
+    `cause` is torch's reason for a skip without the numbers and names that follow it.
+    """
+
+    kind: Literal["skipped", "never replayed", "recorded again", "ran without"]
+    times: int = 0
+    steps: int = 0
+    reason: str = ""
+    location: Location | None = None
+
+    @property
+    def cause(self) -> str:
+        return self.reason.partition(":")[0].partition(" in ")[0]
+
+    def __str__(self) -> str:
+        within = f"in {self.steps} steady steps"
+        match self.kind:
+            case "skipped":
+                return self.reason
+            case "never replayed":
+                return f"no CUDA graph was replayed {within}"
+            case "recorded again":
+                return f"recorded again after warm-up: {self.times} times {within}"
+            case "ran without":
+                return f"ran without a CUDA graph: {self.times} times {within}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CudaGraphs:
     """CUDA graphs: over the calls that are counted, then over `steady_steps` more, all alike.
 
@@ -323,22 +354,26 @@ class CudaGraphs:
         """Recordings in steady steps, the one that is profiled among them: there should be none."""
         return sum(each.recorded for each in (self.steady, self.step) if each is not None)
 
-    def failures(self, *, whole: bool) -> tuple[tuple[str, Location | None], ...]:
+    def failures(self, *, whole: bool) -> tuple[GraphFailure, ...]:
         """Why this is not a run under CUDA graphs; with `whole`, graphs that were split count too."""
-        found = [(each.reason, each.location) for each in self.skips if whole or not each.split]
+        found = [
+            GraphFailure(kind="skipped", reason=each.reason, location=each.location)
+            for each in self.skips
+            if whole or not each.split
+        ]
         steady = self.steady
         if steady is None:
             return tuple(found)
         # The step that is profiled is one more of them.
         every = [steady, self.step] if self.step is not None else [steady]
         outside = sum(each.warmed_up + each.ran_eager for each in every)
-        steps = f"in {self.steady_steps + len(every) - 1} steady steps"
+        steps = self.steady_steps + len(every) - 1
         if not steady.replayed:
-            found.append((f"no CUDA graph was replayed {steps}", None))
+            found.append(GraphFailure(kind="never replayed", steps=steps))
         if self.recorded_again:
-            found.append((f"recorded again after warm-up: {self.recorded_again} times {steps}", None))
+            found.append(GraphFailure(kind="recorded again", times=self.recorded_again, steps=steps))
         if outside:
-            found.append((f"ran without a CUDA graph: {outside} times {steps}", None))
+            found.append(GraphFailure(kind="ran without", times=outside, steps=steps))
         return tuple(found)
 
 

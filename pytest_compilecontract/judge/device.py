@@ -66,8 +66,8 @@ def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Itera
         yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs.steady')}")
     if failures := found.failures(whole=limits.cudagraphs == "required"):
         lines: list[str] = []
-        for reason, location in failures:
-            lines += [reason] if location is None else [told_line(location), f"  {reason}"]
+        for each in failures:
+            lines += [str(each)] if each.location is None else [told_line(each.location), f"  {each}"]
         measured = f"{found.recorded} recorded, {found.replayed} replayed, {counted(len(found.skips), 'skip')}"
         yield Violation(limit=label, measured=measured, details=tuple(lines))
 

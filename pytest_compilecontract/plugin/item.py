@@ -15,8 +15,6 @@ from pytest_compilecontract.files.sense import name_fault
 FIXTURE = "compile_lane"
 # The lane of a test that compiles by itself: nothing but its body says how.
 BODY = Lane(name="body", backend="")
-# What a test is skipped with whose lane cannot run here; the reason follows.
-CANNOT_RUN = "lane {} cannot run here: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.ladder import TRAIN
 
-from .item import CANNOT_RUN, FIXTURE
+from .item import FIXTURE
 from .judged import Judged, judged, over_repeats
 from .results import Results, failure_of
 from .run import Current, Runs
@@ -46,7 +46,8 @@ class Phases:
         if current is None:
             return (yield)
         if current.unusable is not None:
-            pytest.skip(CANNOT_RUN.format(current.lane.name) + current.unusable)
+            current.turned_away = current.unusable
+            pytest.skip(f"lane {current.lane.name} cannot run here: {current.unusable}")
         if current.refused:
             pytest.fail(current.refused, pytrace=False)
         if not current.contract.bare:

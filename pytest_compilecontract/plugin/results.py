@@ -12,13 +12,13 @@ from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.facts.ladder import Step, completed
+from pytest_compilecontract.facts.own_failure import SUBTEST, failed_text
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 from pytest_compilecontract.report.baselines import drift_text
 from pytest_compilecontract.report.terminal import failure_text
 
 from .history import History
-from .item import CANNOT_RUN
 from .judged import Judged, failed, unmeasured
 from .process import Process, torch_defaults
 from .run import Current, Runs
@@ -26,7 +26,6 @@ from .settings import DEFAULT_LANES, Settings, set_options
 from .workers import ENTRY, LOST
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
-SUBTEST_FAILED = "the test failed in call: a subtest failed"
 
 
 class Results:
@@ -116,7 +115,7 @@ class Results:
         if isinstance(call.excinfo.value, SKIPS):
             expected = isinstance(call.excinfo.value, pytest.xfail.Exception) and not str(call.excinfo.value)
             said = "expected to fail" if expected else said_by(call.excinfo)
-            return unmeasured(subject, said.removeprefix(CANNOT_RUN.format(current.lane.name)))
+            return unmeasured(subject, current.turned_away or said)
         reason = own_failure(call) + (f" (in repeat {current.number})" if self._settings.repeat > 1 else "")
         return failed(subject, reason, entry)
 
@@ -167,13 +166,13 @@ def failure_of(current: Current) -> str:
 def failure_without_exception(report: pytest.TestReport, subtest: bool) -> str:
     """What a test that raised nothing failed by, in one line."""
     said = next((line.strip() for line in str(report.longrepr or "").splitlines() if line.strip()), "")
-    return SUBTEST_FAILED if subtest else f"the test failed in {report.when}: {said or 'pytest says no more'}"
+    return failed_text("call", SUBTEST) if subtest else failed_text(str(report.when), said or "pytest says no more")
 
 
 def own_failure(call: pytest.CallInfo[None]) -> str:
     """What a test that failed by itself failed by, in one line."""
     assert call.excinfo is not None
-    return f"the test failed in {call.when}: {call.excinfo.typename}: {said_by(call.excinfo)}"
+    return failed_text(call.when, said_by(call.excinfo), exception=call.excinfo.typename)
 
 
 def said_by(raised: pytest.ExceptionInfo[BaseException]) -> str:

@@ -19,12 +19,11 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.ladder import NAME as FRONTIER
 from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.receipt import Entry
 
-from .item import CANNOT_RUN, Contract, contract_of
+from .item import Contract, contract_of
 from .judged import Judged, Subject
 from .lost_device import leave_worker
 from .process import Process, card_of, no_torch, unavailable
@@ -51,8 +50,9 @@ class Current:
     steps: tuple[Step, ...] = ()
     earlier: tuple[Judged, ...] = ()
     started: float = 0.0
-    # Why the lane cannot run here; and why the test is not to be run at all, which fails it.
+    # Why the lane cannot run here, and again once the test was skipped for it; why it is not to be run, which fails it.
     unusable: str | None = None
+    turned_away: str = ""
     refused: str = ""
     # What of the project's own is otherwise in the lane than around the test.
     notes: tuple[str, ...] = ()
@@ -273,8 +273,8 @@ class Turn:
         self._torn_down = last
         with self._runs.surrounded(current):
             reports = runtestprotocol(item, log=False, nextitem=self._nextitem if last else item.parent)  # type: ignore[arg-type]
-        skipped = next((each for each in reports if each.skipped), None)
-        return Run(reports=tuple(reports), current=current, skipped=None if skipped is None else _why_skipped(skipped))
+        skipped = [current.turned_away or _why_skipped(each) for each in reports if each.skipped]
+        return Run(reports=tuple(reports), current=current, skipped=skipped[0] if skipped else None)
 
     def conclude(self, run: Run, **changes: Any) -> None:
         """Have what is reported of the test from now on be of this run."""
@@ -352,7 +352,7 @@ def _strategy(strategies: Sequence[Strategy], contract: Contract) -> Strategy | 
 def _why_skipped(report: pytest.TestReport) -> str:
     """The reason of a skip, without pytest's place and word for it."""
     said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return said.removeprefix("Skipped: ").removeprefix(CANNOT_RUN.format(FRONTIER))
+    return said.removeprefix("Skipped: ")
 
 
 @contextlib.contextmanager

@@ -6,16 +6,16 @@ It has what was compared, not all that was measured: that is in the receipts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Direction, Drift, Fact, Value, Verdict
 from pytest_compilecontract.compare.gate import Outcome
-from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
+from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.facts.receipt import FORMAT
+from pytest_compilecontract.facts.receipt import FORMAT, Environment
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 from pytest_compilecontract.files.codec import schema_of, value_from_data, value_to_data
 
@@ -76,6 +76,22 @@ class MatrixLane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work.
+
+    `imported` is "not tried" where nothing was installed, and "not known" where nothing ran. `cut_off` is why the tests
+    did not run to their end; empty where they did. `environments` are those of its run, by the names that its entries
+    have for them.
+    """
+
+    name: str
+    installed: str
+    imported: str
+    cut_off: str = ""
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixDocument:
     """Lanes of contracts down, environments across. `answer`: may we upgrade from the first to the last?"""
 
@@ -93,7 +109,16 @@ def to_json(found: Matrix, *, outcome: Outcome, plugin: str) -> bytes:
     document = MatrixDocument(
         plugin=plugin,
         answer=outcome,
-        columns=found.columns,
+        columns=tuple(
+            Column(
+                name=each.name,
+                installed=str(each.installed),
+                imported=str(each.imported),
+                cut_off=each.cut_off,
+                environments=each.environments,
+            )
+            for each in found.columns
+        ),
         rows=tuple(_lane(row, found) for row in found.rows),
     )
     return msgspec.json.format(msgspec.json.encode(value_to_data(document), order="sorted"), indent=2) + b"\n"

@@ -63,8 +63,8 @@ def _suite(column: Column, cells: list[tuple[MatrixRow, Cell]], policy: Policy) 
 
 
 def _properties(column: Column, cells: list[tuple[MatrixRow, Cell]]) -> Iterator[tuple[str, str]]:
-    yield "installed", column.installed
-    yield "imported", column.imported
+    yield "installed", str(column.installed)
+    yield "imported", str(column.imported)
     if column.cut_off:
         yield "cut off", column.cut_off
     for name in _OF_ENVIRONMENT:

@@ -40,7 +40,7 @@ def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
     shown = _shown([row for row in found.rows if everything or not row.fine], found.columns)
     kept = shown if everything else shown[:MOST_ROWS]
     table = [["", *(plain(column.name) for column in found.columns)]]
-    table += [[name, *(_short(getattr(column, name)) for column in found.columns)] for name in _SETUP]
+    table += [[name, *(_short(str(getattr(column, name))) for column in found.columns)] for name in _SETUP]
     table += [[row.name, *row.cells] for row in kept]
     lines = [*_aligned(table), *_below(found, shown, kept, everything)]
     for row in kept:
@@ -56,7 +56,7 @@ def markdown(found: Matrix) -> str:
         "| lane | " + " | ".join(_md(column.name) for column in found.columns) + " |",
         "| --- |" + " --- |" * len(found.columns),
         *(
-            f"| {name} | " + " | ".join(_md(_short(getattr(column, name))) for column in found.columns) + " |"
+            f"| {name} | " + " | ".join(_md(_short(str(getattr(column, name)))) for column in found.columns) + " |"
             for name in _SETUP
         ),
     ]
@@ -141,11 +141,11 @@ def stopped_lines(columns: Sequence[Column]) -> list[str]:
     lines = []
     for column in columns:
         for what, why in (
-            ("could not be installed", column.installed.removeprefix("no: ")),
-            ("could not be imported", column.imported.removeprefix("no: ")),
+            ("could not be installed", column.installed.why),
+            ("could not be imported", column.imported.why),
             ("the tests did not run to their end", column.cut_off),
         ):
-            if why not in ("", "yes", "no", "not known", "not tried"):
+            if why:
                 lines.append(_cut(f"{plain(column.name)}: {what}: {plain(why)}", STOPPED_WIDTH))
     return lines
 
@@ -171,7 +171,7 @@ def _by_list(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, l
         if cell.verdict in ("held", "improved") and cell.entry is not None and cell.entry.verdict == "held":
             if cell.entry.measurement is not None:
                 validated.append(f"this lane {checked(cell.entry.measurement)} on {where}")
-        elif cell.verdict == "waived" and cell.lane is not None and cell.lane.reason.startswith("workaround"):
+        elif cell.verdict == "waived" and cell.lane is not None and cell.lane.worked_around:
             workaround.append(f"{where}: {plain(cell.lane.reason)}")
         elif cell.verdict == "waived" and cell.lane is not None:
             open_.append(f"{where}: {plain(cell.lane.reason)}")

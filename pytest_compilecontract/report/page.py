@@ -166,8 +166,8 @@ class _Data:
         columns = [
             {
                 "name": self._text(column.name),
-                "installed": self._text(column.installed),
-                "imported": self._text(column.imported),
+                "installed": self._text(str(column.installed)),
+                "imported": self._text(str(column.imported)),
                 "verdicts": Counter(str(row.cells[at].verdict) for row in self._found.rows if row.cells[at].verdict),
             }
             for at, column in enumerate(self._found.columns)

@@ -28,6 +28,7 @@ from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import Waiver
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, Setup
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
@@ -112,6 +113,19 @@ def test_a_waived_drift_is_in_the_list_of_its_kind(kind: str, list_: str) -> Non
     )
 
 
+def test_what_one_open_risk_tolerates_beside_workarounds_is_an_open_risk() -> None:
+    others = tuple(name for name in METRICS if name != "numerics")
+    waivers = [replace(a_waiver("workaround"), metrics=others), a_waiver("open-risk")]
+    worse = replace(WORSENED["graph_breaks"], numerics=WORSENED["numerics"].numerics)
+
+    found = matrix([before(an_entry()), after(an_entry(worse))], waivers=waivers, today=datetime.date(2026, 6, 1))
+
+    lane = found.rows[0].cells[1].lane
+    assert lane is not None
+    assert (lane.verdict, lane.worked_around) == ("waived", False)
+    assert [line for line in terminal_lines(found) if line.startswith("  workaround")] == []
+
+
 def test_a_lane_over_its_limits_is_an_open_risk_even_where_nothing_drifted() -> None:
     entry = an_entry(verdict="violated", violations=(VIOLATION,), reason="max_graphs=1: 2")
 
@@ -129,7 +143,7 @@ def test_a_torch_that_does_not_import_is_another_cell_than_a_lane_that_fails() -
 
     found = matrix([before(an_entry()), broken])
 
-    assert [column.imported for column in found.columns] == ["yes", f"no: {reason}"]
+    assert [str(column.imported) for column in found.columns] == ["yes", f"no: {reason}"]
     assert found.rows[0].cells[1].verdict == "unmeasured"
 
 
@@ -207,7 +221,7 @@ def test_an_environment_that_could_not_be_measured_has_a_column(
     found = matrix([before(an_entry()), stopped])
 
     column = found.columns[1]
-    assert (column.name, column.installed, column.imported) == ("torch 2.15.0", installed, imported)
+    assert (column.name, str(column.installed), str(column.imported)) == ("torch 2.15.0", installed, imported)
     (row,) = found.rows
     assert stopped.setup is not None
     assert (row.cells[1].verdict, row.cells[1].fact) == ("missing", stopped.setup.failure)

@@ -33,7 +33,7 @@ import pytest_compilecontract
 from pytest_compilecontract.baselines.store import Baselines
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.gate import answer
-from pytest_compilecontract.compare.matrix import Matrix, matrix
+from pytest_compilecontract.compare.matrix import Known, Matrix, matrix
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import Waiver
@@ -409,7 +409,9 @@ def test_the_page_lets_nothing_in_and_asks_for_nothing() -> None:
 def test_an_environment_that_stopped_says_why_at_the_top() -> None:
     found = of("held")
     first, last = found.columns
-    stopped = replace(last, installed="no: <no> such release", imported="not tried", cut_off="the time was up")
+    stopped = replace(
+        last, installed=Known("no", "<no> such release"), imported=Known("not tried"), cut_off="the time was up"
+    )
 
     text = rendered(replace(found, columns=(first, stopped)))
 
@@ -468,7 +470,7 @@ def test_a_long_table_is_folded_and_one_too_long_says_where_it_was_cut() -> None
 
 def test_what_an_installer_said_is_cut() -> None:
     found = of("held")
-    stopped = replace(found.columns[1], installed=f"no: {'x' * 100_000}")
+    stopped = replace(found.columns[1], installed=Known("no", "x" * 100_000))
 
     text = markdown(replace(found, columns=(found.columns[0], stopped)))
 
