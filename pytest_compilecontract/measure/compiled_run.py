@@ -1,0 +1,242 @@
+"""The compiled run: the pass that is measured, what is looked at after its calls, and the measurement of both."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.limits import Limits
+from pytest_compilecontract.facts.measurement import GraphStep, Measurement, StateChange, StepOperators
+
+from .endings import Endings
+from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
+from .passes import How, Job, Passes
+from .probes import memory
+from .probes.attempts import forget_frames
+from .probes.cuda_graphs import GraphTaps
+from .probes.fallback_random import drawn_as_eager
+from .probes.source import Paths
+from .probes.targets import capture_targets
+from .programs import Body, Trail
+from .recorder import Measuring
+from .repeated import Repeated
+
+# Their decompositions draw random numbers otherwise than eager, unless `fallback_random` leaves these out
+# (`select_decomp_table` in torch/_inductor/decomposition.py).
+WITH_INDUCTORS_DECOMPOSITIONS = ("inductor", "aot_eager_decomp_partition")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _After:
+    """What was found once the counted calls were over, with why where there is None."""
+
+    change: StateChange | None
+    overhead: float | None
+    no_overhead: str
+    facts: Facts
+    operators: StepOperators | None
+    no_operators: str
+
+
+class CompiledRun:
+    """Measures a target, compiled, over the calls of a job."""
+
+    def __init__(
+        self,
+        passes: Passes,
+        endings: Endings,
+        *,
+        lane: Lane,
+        limits: Limits,
+        device: torch.device,
+        paths: Paths,
+        compile_target: Callable[[Any], Any],
+        timed: bool,
+    ) -> None:
+        self._passes = passes
+        self._endings = endings
+        self._lane = lane
+        self._limits = limits
+        self._device = device
+        self._paths = paths
+        self._compile_target = compile_target
+        self._timed = timed
+
+    def measured(self, job: Job, eager: Trail) -> tuple[Measurement, Trail]:
+        on_cuda = self._device.type == "cuda"
+        graphs = GraphTaps(self._paths) if on_cuda and self._lane.asks_for_cuda_graphs else None
+        measuring = self._passes.measuring = Measuring(self._paths, lane=self._lane)
+        measuring.ledger.watches_classes = self._limits.capture_targets is not None
+        try:
+            with measuring, graphs or contextlib.nullcontext():
+                trail, after = self._made(job, eager, measuring, graphs)
+        finally:
+            self._passes.measuring = None
+            job.state.forget()
+        return self._with(measuring, after, silent=trail.error is None and not isinstance(job.program, Body)), trail
+
+    def _compile(self, job: Job) -> Any:
+        """The target compiled, from the state that every pass starts with; what that changes of it stays for a while.
+
+        Until `state.forget()`, compiled passes start from the state with it.
+        """
+        job.state.forget()
+        self._passes.start_anew(job.state)
+        compiled = self._compile_target(job.target)
+        job.state.accept()
+        return compiled
+
+    def _made(self, job: Job, eager: Trail, measuring: Measuring, graphs: GraphTaps | None) -> tuple[Trail, _After]:
+        """The counted calls, and what is looked at after them."""
+        by_call: list[GraphStep] = []
+
+        def counted(step: Callable[[], Any]) -> Any:
+            try:
+                return measuring.call(step, device=self._device)
+            finally:
+                if graphs is not None:
+                    by_call.append(graphs.take())
+
+        keys, kind = _keys(job.target), type(job.target)
+        pools = memory.pool_ids() if self._device.type == "cuda" else frozenset()
+        compiled = self._compile(job)
+        change = _state_change(keys, kind, compiled)
+        make: Callable[..., Any] | None = counted
+        if isinstance(job.program, Body):
+            compiled, make = self._noting(compiled, measuring), None
+        trail = self._passes.fresh(compiled, job, How(make=make, names=eager.changed))
+        if eager.error is not None and self._endings.raised(eager, trail, job.program.unit) is None:
+            measuring.raised_in_both(eager.error)
+        measuring.close()
+        self._kept_alive(trail, eager, measuring)
+        repeated = Repeated(self._passes, job, compiled=compiled, measuring=measuring, trail=trail, paths=self._paths)
+        overhead, no_overhead = repeated.overhead()
+        facts = self._nowhere(job, trail)
+        if facts is None:
+            steps = SteadySteps(
+                program=job.program,
+                last=job.calls[-1],
+                state=job.state,
+                start=self._passes.start,
+                autocast=self._passes.autocast,
+                measuring=measuring,
+                graphs=graphs,
+                pools=pools,
+                paths=self._paths,
+                timed=self._timed,
+            )
+            facts = self._steady(steps, job.target, compiled, tuple(by_call))
+        # Last: what CUDA graphs record for one more call, the steady steps would find recorded.
+        operators, no_operators = repeated.operators()
+        return trail, _After(
+            change=change,
+            overhead=overhead,
+            no_overhead=no_overhead,
+            facts=facts,
+            operators=operators,
+            no_operators=no_operators,
+        )
+
+    def _nowhere(self, job: Job, trail: Trail) -> Facts | None:
+        """Why there are no steady steps to look at; None where there are."""
+        if self._device.type != "cuda":
+            return nowhere()
+        if isinstance(job.program, Body):
+            return nowhere("the body of the test makes its own calls")
+        return nowhere("the run raised") if trail.error is not None else None
+
+    def _with(self, measuring: Measuring, after: _After, *, silent: bool) -> Measurement:
+        """The measurement with what was found after the calls. `silent`: the run made them, and raised nothing."""
+        measured = replace(
+            measuring.measurement(),
+            overhead_seconds=after.overhead,
+            state_change=after.change,
+            operators_run=after.operators,
+        )
+        measured = with_facts(measured, after.facts)
+        if after.operators is None:
+            measured = without(measured, "operators_run", after.no_operators)
+            if measured.graph_breaks and silent:
+                # Behind a break whole frames may run eager, and the limit on eager frames would not see them.
+                doubt = f"what ran eager beside the graph breaks is not known: {after.no_operators}"
+                measured = replace(measured, doubts=(*measured.doubts, doubt))
+        if self._limits.capture_targets is not None:
+            found = capture_targets(self._limits.capture_targets, measuring.ledger.told.classes())
+            measured = replace(measured, capture_targets=found)
+        if after.overhead is None:
+            measured = without(measured, "overhead_seconds", after.no_overhead)
+        if after.change is None:
+            measured = without(measured, "state_change", "the target is no module")
+        if self._lane.backend == "eager" and measured.backward_graphs is not None:
+            reason = "backend 'eager' compiles no backward; lane 'aot' does"
+            measured = replace(without(measured, "backward_graphs", reason), backward_graphs=None)
+        return measured
+
+    def _noting(self, compile: Callable[..., Any], measuring: Measuring) -> Callable[..., Any]:
+        """What a body compiles with: the calls are those that it makes of what it compiled."""
+
+        def noting(target: Any, **overrides: Any) -> Any:
+            return measuring.noting(compile(target, **overrides), device=self._device)
+
+        return noting
+
+    def _kept_alive(self, compiled: Trail, eager: Trail, measuring: Measuring) -> None:
+        """Note what compiled code keeps in memory and eager does not."""
+        # What an exception passed is alive as long as it is: one that is suppressed lives on in the records of a log.
+        # CUDA graphs put outputs in memory of their own.
+        ledger = measuring.ledger
+        if compiled.error is not None or eager.error is not None or ledger.told.suppressed() or self._has_cuda_graphs():
+            return
+        forget_frames(ledger.attempts)
+        for at in compiled.watch.kept(eager.alive):
+            compiled.facts[f"memory: {at}"] = "keeps it alive"
+
+    def _has_cuda_graphs(self) -> bool:
+        settings = {**(self._lane.options or {}), **self._lane.inductor}
+        return self._lane.mode in ("reduce-overhead", "max-autotune") or bool(settings.get("triton.cudagraphs"))
+
+    def _steady(self, steps: SteadySteps, target: Any, compiled: Any, by_call: tuple[GraphStep, ...]) -> Facts:
+        try:
+            return steps.measure(target, compiled, by_call)
+        except Exception as error:
+            self._passes.refuse_when_lost(error, "in a steady step", compiled=True)
+            raise
+
+    def fallback_random(self, job: Job, eager: Trail) -> tuple[Trail, str]:
+        """A second compiled pass, not measured, in which Inductor draws random numbers as eager does."""
+        torch.compiler.reset()
+        with drawn_as_eager():
+            trail = self._passes.fresh(self._compile(job), job, How(names=eager.changed))
+        job.state.forget()
+        torch.compiler.reset()
+        return trail, "random numbers: judged in a pass of its own with fallback_random=True"
+
+    def draws_otherwise(self) -> bool:
+        return self._lane.backend in WITH_INDUCTORS_DECOMPOSITIONS and not self._lane.inductor.get("fallback_random")
+
+
+def without(measurement: Measurement, metric: str, reason: str) -> Measurement:
+    return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
+
+
+def _keys(target: Any) -> tuple[str, ...] | None:
+    return tuple(target.state_dict()) if isinstance(target, torch.nn.Module) else None
+
+
+def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: Any) -> StateChange | None:
+    if keys is None:
+        return None
+    if not isinstance(compiled, torch.nn.Module):
+        return StateChange(type_changed=f"{kind.__qualname__} became a {type(compiled).__qualname__}")
+    now = tuple(compiled.state_dict())
+    changed = type(compiled) is not kind
+    return StateChange(
+        keys_added=tuple(key for key in now if key not in keys),
+        keys_removed=tuple(key for key in keys if key not in now),
+        type_changed=f"{kind.__qualname__} became {type(compiled).__qualname__}" if changed else "",
+    )
