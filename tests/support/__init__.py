@@ -1,1 +1,1 @@
-"""What tests share: receipts to start from, false interpreters for upgrades, and sessions forked with torch imported."""
+"""What tests share: receipts to start from, false interpreters for upgrades, and sessions that are forked."""

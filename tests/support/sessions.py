@@ -26,14 +26,9 @@ from typing import IO, Any
 
 import pytest
 
-FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
-# How the names of variables begin that are read when Python starts or torch is imported, and not again in a child.
-READ_AT_START = (
-    *("PYTHON", "LD_", "LC_", "LANG", "MALLOC_"),
-    *("TORCH", "PYTORCH", "ATEN", "AOT", "INDUCTOR", "PT2_", "FX_", "TRITON", "NUMPY", "NPY_", "CI", "CC", "CXX"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "CUDA", "CUBLAS", "CUDNN", "NVIDIA", "HIP_", "ROCM", "ROCR_"),
-)
+from .forking import at_start
 
+FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
 SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 
@@ -157,11 +152,6 @@ class Servers:
 
 SERVERS = Servers()
 atexit.register(SERVERS.close)
-
-
-def at_start(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are read when Python starts or torch is imported."""
-    return {name: value for name, value in env.items() if name.startswith(READ_AT_START) and name != "PYTHONPATH"}
 
 
 def modules_in(folder: Path) -> set[str]:

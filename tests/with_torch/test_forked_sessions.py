@@ -99,6 +99,7 @@ def test_a_session_finds_what_a_fresh_one_does(tmp_path: Path) -> None:
     fresh = about(tmp_path / "suite", {**variables, FRESH: "1"})
 
     assert fresh["environ"].pop(FRESH) == "1"
+    fresh["files"].append(forked["files"][-1])  # over which it asks for workers
     assert forked == fresh
     assert forked["temporary"] == str(tmp_path)
 
@@ -195,6 +196,68 @@ def test_random_numbers_are_not_the_same_in_each(tmp_path: Path, way: dict[str, 
     drawn = [number for _ in range(2) for number in ran(tmp_path, body, way).stdout.split()[1:3]]
 
     assert len(set(drawn)) == 4
+
+
+# With workers of pytest-xdist
+
+IN_WORKERS = """
+import os, sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(number):
+    name = os.environ["PYTEST_XDIST_WORKER"]
+    about = [os.environ.get("LATE"), os.getcwd(), sys.argv[1:], sys.path, os.getpgrp()]
+    Path(f"{name}-{number}").write_text(repr(about))
+    if os.environ.get("DIES") and number == 2:
+        print("last words", file=sys.stderr, flush=True)
+        os._exit(3)
+"""
+
+
+def in_workers(folder: Path, variables: Mapping[str, str]) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """A session with two workers, and what each test saw of its own, without the number of its process group."""
+    pytest.importorskip("xdist")
+    folder.mkdir()
+    result = ran(folder, IN_WORKERS, {**variables, "PYTEST_ADDOPTS": "-n2"})
+    return result, {file.read_text().rpartition(",")[0].replace(str(folder), "") for file in folder.glob("gw*")}
+
+
+def test_workers_find_what_fresh_ones_do(tmp_path: Path) -> None:
+    forked, seen = in_workers(tmp_path / "forked", {})
+    fresh, seen_fresh = in_workers(tmp_path / "fresh", {FRESH: "1"})
+
+    assert seen == seen_fresh
+    assert len(seen) == 1
+    assert (forked.returncode, forked.stderr) == (fresh.returncode, fresh.stderr) == (0, "")
+    assert "4 passed" in forked.stdout
+
+
+@WAYS
+def test_a_worker_that_dies_is_told_and_replaced(tmp_path: Path, way: dict[str, str]) -> None:
+    result, _ = in_workers(tmp_path / "suite", {"DIES": "1", **way})
+
+    assert "1 failed, 3 passed" in result.stdout
+    assert "crashed while running 'test_it.py::test_it[2]'" in result.stdout
+    assert "last words" in result.stdout + result.stderr
+    assert result.returncode == 1
+
+
+def test_workers_are_fresh_where_the_session_changes_what_is_read_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import os\n\nos.environ['LATE'] = 'parent'\nos.environ.setdefault('TRITON_INTERPRET', '1')\n"
+    )
+    body = "import os\n\ndef test_it():\n    open(os.environ['LATE'], 'w').write(str(os.getppid()))\n"
+    pytest.importorskip("xdist")
+    server = SERVERS.find(os.environ).pid
+
+    result = ran(tmp_path, body, {"PYTEST_ADDOPTS": "-n1"})
+
+    assert result.returncode == 0
+    assert (tmp_path / "parent").read_text() != str(server)
 
 
 # What cannot be forked
