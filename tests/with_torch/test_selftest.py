@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.sessions import run_session
 
 pytestmark = pytest.mark.torch
 
@@ -18,10 +17,13 @@ ROOT = Path(__file__).parent.parent.parent
 
 def selftest(folder: Path, *options: str, path: str = "") -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(each for each in (path, str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
-    return run_session(
+    return subprocess.run(
         [sys.executable, "-m", "pytest_compilecontract", "selftest", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
