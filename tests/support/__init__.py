@@ -1,1 +1,1 @@
-"""What tests share: receipts and measurements to start from, and a bench of false interpreters for upgrades."""
+"""What tests share: receipts to start from, false interpreters for upgrades, and sessions that are forked."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from support.sessions import run_session
 
 from pytest_compilecontract.cli.main import main
 
@@ -86,7 +86,7 @@ class Project:
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),
             "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:hypothesispytest",
         }
-        ran = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
+        ran = run_session(command, cwd=self.folder, env=env)
         return Ran(code=ran.returncode, out=ran.stdout + ran.stderr)
 
     def files(self) -> dict[str, bytes]:

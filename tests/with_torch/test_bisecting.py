@@ -6,11 +6,11 @@ What becomes of the stages' outcomes otherwise is in tests/test_stages.py.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from support.sessions import run_session
 
 pytestmark = pytest.mark.torch
 
@@ -173,9 +173,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, di
         SET,
     ]
     lanes = "--contract-lanes=capture,aot,own,decomposed,limited"
-    ran = subprocess.run(
-        [*command, lanes, "--contract-report=r"], cwd=folder, text=True, stdout=subprocess.PIPE, timeout=900
-    )
+    ran = run_session([*command, lanes, "--contract-report=r"], cwd=folder, timeout=900)
     entries = json.loads((folder / "r" / "receipt.json").read_text(encoding="utf-8"))["entries"]
     return ran.stdout, {each["test"].partition("::")[2]: each for each in entries}
 

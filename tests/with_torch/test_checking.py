@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.sessions import run_session
 
 from pytest_compilecontract.cli.main import main
 
@@ -104,7 +104,7 @@ def test_what_init_writes_holds(capsys: pytest.CaptureFixture[str]) -> None:
     command = capsys.readouterr().out.splitlines()[-1]
     assert code == 0
     assert command == "python -m pytest --compile-contracts --contract-lanes=aot -- contracts/test_block.py"
-    ran = subprocess.run([sys.executable, *command.split()[1:]], capture_output=True, text=True, check=False)
+    ran = run_session([sys.executable, *command.split()[1:]])
     assert "1 of 1 held" in ran.stdout
     assert ran.returncode == 0
 

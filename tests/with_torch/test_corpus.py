@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from corpus import RELEASES, TESTS, Case, lay_out, read_cases
+from support.sessions import run_session
 
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import read_receipt
@@ -39,7 +39,7 @@ def held(folder: Path, cases: Sequence[Case], *options: str) -> tuple[dict[tuple
     command = [sys.executable, "-m", "pytest", "-q", "--compile-contracts", "--contract-report=report", *options, TESTS]
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     surroundings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=1800)
+    ran = run_session(command, cwd=folder, env=surroundings, timeout=1800)
     receipt = folder / "report" / "receipt.json"
     assert receipt.is_file(), ran.stdout + ran.stderr
     lanes = {(f"test_{case.name}", case.lane(lane)): (case.name, lane) for case in cases for lane in case.lanes}

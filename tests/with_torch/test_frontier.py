@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sessions import run_session
 
 pytestmark = pytest.mark.torch
 
@@ -95,9 +95,7 @@ class Project:
             "--contract-report=r",
         ]
         surroundings = {**os.environ, "BREAKS": "1" if breaks else "", "COLUMNS": "200"}
-        ran = subprocess.run(
-            [*command, *options], cwd=self.folder, env=surroundings, text=True, stdout=subprocess.PIPE, timeout=600
-        )
+        ran = run_session([*command, *options], cwd=self.folder, env=surroundings, timeout=600)
         return ran.returncode, ran.stdout
 
     def entry(self, test: str) -> dict[str, Any]:
@@ -405,21 +403,14 @@ def test_pytest_that_only_sets_up_walks_nothing(marked: tuple[Project, str]) -> 
         ),
     ],
 )
-def test_a_ladder_that_cannot_be_is_refused_in_one_line(tmp_path: Path, marker: str, message: str) -> None:
-    project = Project(tmp_path)
+def test_a_ladder_that_cannot_be_is_refused_in_one_line(pytester: pytest.Pytester, marker: str, message: str) -> None:
+    Project(pytester.path)
     text = "from pytest_compilecontract import compile_contract\n\n\n"
     text += f"@compile_contract({marker})\ndef test_it(compile_lane):\n    pass\n"
-    (tmp_path / "test_model.py").write_text(text, encoding="utf-8")
+    pytester.makepyfile(test_model=text)
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--compile-contracts"],
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        timeout=600,
-    )
+    ran = pytester.runpytest("-q", "--compile-contracts")
 
-    assert project.folder == tmp_path
-    assert ran.returncode == 4
-    assert "test_model.py::test_it: " in ran.stderr + ran.stdout
-    assert message in ran.stderr + ran.stdout
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    (said,) = [line for line in ran.errlines if "test_model.py::test_it: " in line]
+    assert message in said

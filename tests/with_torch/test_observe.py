@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.sessions import FRESH, run_session
 
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.measure.compile_lane import observing
@@ -545,7 +545,7 @@ def session(folder: Path, *options: str, **variables: str) -> Ran:
         "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:hypothesispytest",
     }
     command = [sys.executable, "-m", "pytest", "-rfE", *options]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    ran = run_session(command, cwd=folder, env=environment, timeout=300)
     return Ran(code=ran.returncode, out=ran.stdout + ran.stderr, folder=folder)
 
 
@@ -595,7 +595,10 @@ def test_what_holds_is_recorded_and_what_broke_is_not(recorded: Ran) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "variables"), [((), {"REVERSED": "1"}), (("-n2",), {})], ids=["in-reverse", "on-two-workers"]
+    # In reverse, in a process that imports Dynamo only when a test does.
+    ("options", "variables"),
+    [((), {"REVERSED": "1", FRESH: "1"}), (("-n2",), {})],
+    ids=["in-reverse", "on-two-workers"],
 )
 def test_facts_depend_on_no_order(
     recorded: Ran, tmp_path: Path, options: tuple[str, ...], variables: dict[str, str]
@@ -656,7 +659,7 @@ def test_drift_is_recorded_on_asking(recorded: Ran, tmp_path: Path) -> None:
 
 
 def test_a_suite_that_compiles_nothing_does_not_import_dynamo(tmp_path: Path) -> None:
-    ran = session(tmp_path, *OBSERVE, "-k=plain or torch_alone", LOADED="1")
+    ran = session(tmp_path, *OBSERVE, "-k=plain or torch_alone", LOADED="1", **{FRESH: "1"})
 
     assert ran.code == pytest.ExitCode.OK
     assert "no compile contract was measured" in ran.out.splitlines()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sessions import run_session
 
 from pytest_compilecontract.files.journal import Journal
 from pytest_compilecontract.files.run_log import is_held
@@ -54,9 +55,7 @@ def session(folder: Path, test: str, *options: str, files: dict[str, str] | None
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "--compile-contracts", "--contract-report=r", "-p", "no:cacheprovider"]
-    ended = subprocess.run(
-        [*command, *options], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
-    )
+    ended = run_session([*command, *options], cwd=folder, env=os.environ | variables)
     receipts = [json.loads(each.read_text()) for each in (folder / "r").rglob("receipt.json")]
     entries = {each["test"]: each for receipt in receipts for each in receipt["entries"]}
     return Ran(code=ended.returncode, text=ended.stdout + ended.stderr, entries=entries)

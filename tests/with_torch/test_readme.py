@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.sessions import run_session
 
 pytestmark = pytest.mark.torch
 
@@ -30,13 +30,10 @@ def test_the_first_contract_is_held_as_it_is_shown(tmp_path: Path) -> None:
     shown = next(block for block in blocks("console") if "test_block.py" in block)
     command, *said = shown.splitlines()
 
-    ran = subprocess.run(
+    ran = run_session(
         [sys.executable, *command.split()[2:], "-p", "no:cacheprovider"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert ran.returncode == 0

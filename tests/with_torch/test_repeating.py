@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.sessions import run_session
 
 from pytest_compilecontract.facts.metrics import BANDED
 
@@ -183,7 +183,7 @@ class Project:
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),
             "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:hypothesispytest",
         }
-        ran = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
+        ran = run_session(command, cwd=self.folder, env=env)
         return Ran(
             code=ran.returncode,
             out=ran.stdout + ran.stderr,

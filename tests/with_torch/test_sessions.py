@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sessions import run_session
 
 from pytest_compilecontract.cli.main import main
 
@@ -301,9 +302,7 @@ def session(project: Path, name: str, *options: str, **variables: str) -> Ran:
     report = f"{name}-report"
     command = [sys.executable, "-m", "pytest", "--compile-contracts", f"--contract-report={report}", *options]
     lanes = "--contract-lanes=eager,capture,aot,inductor,nope,far,later,odd"
-    ran = subprocess.run(
-        [*command, lanes], cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    ran = run_session([*command, lanes], cwd=project, env=environment, timeout=300)
     return Ran(code=ran.returncode, out=ran.stdout, err=ran.stderr, file=project / report / "receipt.json")
 
 

@@ -6,7 +6,6 @@ Its healthy twin is the run without a fault, which holds; and where a limit is m
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from holding import hold
+from support.sessions import run_session
 from torch import nn
 from torch._dynamo.output_graph import OutputGraph
 
@@ -291,13 +291,10 @@ def session(folder: Path, *options: str) -> tuple[dict[str, dict[str, Planted]],
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts", *options]
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
-    ran = subprocess.run(
+    ran = run_session(
         [*command, "--contract-lanes=capture", "--contract-report=report"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     entries = read_receipt(folder / "report" / "receipt.json").entries
     return (

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.sessions import run_session
 
 from pytest_compilecontract.facts.receipt import defaults_key
 
@@ -60,7 +61,7 @@ class Project:
             "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:hypothesispytest",
         }
         command = [sys.executable, "-m", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
+        return run_session(command, cwd=self.folder, env=env)
 
     def measure(self, name: str, *options: str) -> dict[str, Any]:
         command = ["pytest", "--compile-contracts", "--contract-lanes=capture", f"--contract-report={name}"]
