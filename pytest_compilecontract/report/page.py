@@ -1,20 +1,10 @@
-"""The matrix as one HTML page that needs nothing but itself: no network, no other file. Nothing here writes.
-
-What receipts say goes into the page as data, each text once, and the page's own script makes elements of what is looked
-at. No text of a receipt is ever read as HTML: Jinja2 escapes what the template prints, the data is JSON without a "<",
-the script sets text alone, and the page's policy lets no other script or style run.
-"""
+"""The matrix as one HTML page that needs nothing but itself. Nothing here writes."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from pytest_compilecontract.compare.attribution import Attribution
@@ -22,18 +12,14 @@ from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Va
 from pytest_compilecontract.compare.gate import Answer
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
 from pytest_compilecontract.compare.tell import facts_of
-from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
+from .html import MOST_LINES, Numbers, rendered, visible
 from .matrix import lists_of, stopped_lines
 
-# Jinja2 is imported where it is used: only this needs it.
-
-LONGEST = 2000
-MOST_LINES = 40
 _LISTS = ("validated", "workaround", "open risk")
 _SECONDS = ("cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
 _OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
@@ -41,65 +27,26 @@ _OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> str:
     """The page. `answer` is the gate's, from the first environment to the last; None where there is but one."""
-    import jinja2
-
-    templates = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style, script = _template("matrix.css"), _template("matrix.js")
-    made: str = templates.get_template("matrix.html").render(
-        style=_own(style),
-        script=_own(script),
-        style_hash=_digest(style),
-        script_hash=_digest(script),
-        data=_own(_json(_Data(found).whole())),
-        names=[_visible(column.name) for column in found.columns],
+    return rendered(
+        "matrix",
+        _Data(found).whole(),
+        names=[visible(column.name) for column in found.columns],
         question=_question(found, answer),
         outcome=answer.outcome if answer else "not known",
-        stopped=[_visible(line) for line in stopped_lines(found.columns)],
-        stale=[_visible(line) for line in stale_lines(answer)] if answer else [],
+        stopped=[visible(line) for line in stopped_lines(found.columns)],
+        stale=[visible(line) for line in stale_lines(answer)] if answer else [],
         lanes=len(found.rows),
         contracts=len({row.contract for row in found.rows}),
         environments=_environment_rows(found.columns),
         plugin=plugin,
         created=created,
     )
-    # The data has none left, and in a script an entity would be none.
-    return printed_xml(made)
-
-
-def _own(text: str) -> Any:
-    """Text of this package, or made by it, that is to be printed as it is."""
-    import markupsafe
-
-    return markupsafe.Markup(text)
-
-
-@cache
-def _template(name: str) -> str:
-    return files("pytest_compilecontract.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _json(data: object) -> str:
-    """JSON that no HTML parser sees anything in: what could end the element is written as an escape."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return printed_json(text)
 
 
 def _question(found: Matrix, answer: Answer | None) -> str:
     if answer is None:
         return "One environment alone: there is nothing to compare it with."
-    line = _visible(verdict_line(found.comparisons[-1], answer))
+    line = visible(verdict_line(found.comparisons[-1], answer))
     return line[:1].upper() + line[1:]
 
 
@@ -121,34 +68,9 @@ def _environment_texts(column: Column, name: str) -> Iterator[str]:
             texts |= dict.fromkeys(f"{key} = {value[key]}" for key in sorted(value))
         elif value is not None:
             texts[str(value)] = None
-    yield from map(_visible, list(texts)[:MOST_LINES])
+    yield from map(visible, list(texts)[:MOST_LINES])
     if len(texts) > MOST_LINES:
         yield f"... and {len(texts) - MOST_LINES} more"
-
-
-def _visible(text: str) -> str:
-    """Text whose every character is seen: controls, and what turns the direction of writing, are escaped."""
-    if len(text) <= LONGEST and text.isprintable():
-        return text
-    lines = text.splitlines()
-    more = [f"... and {len(lines) - MOST_LINES} lines more"] if len(lines) > MOST_LINES else []
-    return "\n".join([*(one_line(line, LONGEST) for line in lines[:MOST_LINES]), *more])
-
-
-class _Numbers:
-    """Values and their numbers: of equal values only the first is kept."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._known: dict[Hashable, int] = {}
-
-    def of(self, value: Hashable) -> int:
-        """The number of a value."""
-        number = self._known.get(value)
-        if number is None:
-            number = self._known[value] = len(self.values)
-            self.values.append(value)
-        return number
 
 
 class _Data:
@@ -156,9 +78,9 @@ class _Data:
 
     def __init__(self, found: Matrix) -> None:
         self._found = found
-        self._texts, self._facts, self._keys = _Numbers(), _Numbers(), _Numbers()
-        self._metrics, self._lines, self._measured = _Numbers(), _Numbers(), _Numbers()
-        self._changes, self._attributions = _Numbers(), _Numbers()
+        self._texts, self._facts, self._keys = Numbers(), Numbers(), Numbers()
+        self._metrics, self._lines, self._measured = Numbers(), Numbers(), Numbers()
+        self._changes, self._attributions = Numbers(), Numbers()
         self._text_of: dict[str, int] = {}
 
     def whole(self) -> dict[str, Any]:
@@ -187,7 +109,7 @@ class _Data:
     def _text(self, text: str) -> int:
         number = self._text_of.get(text)
         if number is None:
-            number = self._text_of[text] = self._texts.of(_visible(text))
+            number = self._text_of[text] = self._texts.of(visible(text))
         return number
 
     def _row(self, row: MatrixRow) -> list[Any]:

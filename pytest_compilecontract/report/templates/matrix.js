@@ -1,22 +1,13 @@
-"use strict";
 // The matrix's page. The data is read once; elements are made for what is looked at. Text from receipts is only ever set
 // as text.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { data, by, make, counted, splitName, parted, VERDICTS, FINE, verdictTag, section, rerun } = shared;
   const { rows, columns, texts } = data;
   const BATCH = 150;
   const LISTS = ["Validated default", "Workaround (waived)", "Still-open risk"];
   const SECONDS = ["first call", "calls that compiled", "a steady call", "overhead a call"];
   const SECONDS_OF = ["cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds"];
-  // The worst first. Of a verdict that is not here nobody says that it is good.
-  const VERDICTS = {
-    broken: ["✕", "v-broken"], drifted: ["▼", "v-drifted"], violated: ["!", "v-violated"],
-    "over its limits": ["!", "v-violated"], unstable: ["~", "v-unknown"], unverified: ["?", "v-unknown"],
-    missing: ["–", "v-unknown"], unmeasured: ["○", "v-unknown"], new: ["+", "v-unknown"],
-    waived: ["◑", "v-waived"], improved: ["▲", "v-improved"], held: ["✓", "v-held"], reference: ["·", "v-reference"],
-  };
   const ORDER = Object.keys(VERDICTS);
-  const FINE = new Set(["held", "reference"]);
   const VERDICT = 0, FACT = 1, REASON = 2, OWN = 3, MEASURED = 4, TOOK = 5, CHANGES = 6, ATTRIBUTION = 7, RERUN = 8;
 
   const state = { text: "", lane: "", verdicts: new Set(), columns: new Set(columns.keys()), unfolded: false };
@@ -25,42 +16,13 @@
   let listed = 0;
   let lastContract = -1;
 
-  const by = (id) => document.getElementById(id);
   const grid = by("matrix");
   const head = grid.tHead;
   const body = grid.tBodies[0];
   const dialog = by("detail");
 
-  function make(tag, attributes, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes || {})) {
-      if (value === true) element.setAttribute(name, "");
-      else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
-    }
-    for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== "") element.append(child);
-    return element;
-  }
-
-  const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
   const columnName = (at) => texts[columns[at].name];
   const shownColumns = () => [...columns.keys()].filter((at) => state.columns.has(at));
-
-  function splitName(contract) {
-    const at = contract.indexOf("::");
-    return at < 0 ? ["", contract] : [contract.slice(0, at), contract.slice(at + 2)];
-  }
-
-  // A long name may wrap where its parts end.
-  function parted(name) {
-    return name.split(/(?<=[_/.:,\[-])/).flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part]));
-  }
-
-  function verdictTag(verdict, tag = "span") {
-    const [symbol, kind] = VERDICTS[verdict] || ["?", "v-unknown"];
-    const loud = FINE.has(verdict) ? "" : " tag";
-    return make(tag, { class: `verdict ${kind}${loud}` },
-      make("span", { class: "symbol", "aria-hidden": "true" }, symbol), make("span", {}, verdict));
-  }
 
   // Filters
 
@@ -287,30 +249,6 @@
     return [make("label", { class: "switch" }, box, "only what differs"), table];
   }
 
-  function section(title, ...children) {
-    return make("section", {}, make("h3", {}, title), children);
-  }
-
-  function rerun(command) {
-    const text = make("pre", {}, make("code", {}, command));
-    const button = make("button", { type: "button" }, "Copy");
-    button.addEventListener("click", async () => {
-      let copied = true;
-      try {
-        await navigator.clipboard.writeText(command);
-      } catch {
-        const range = document.createRange();
-        range.selectNodeContents(text);
-        getSelection().removeAllRanges();
-        getSelection().addRange(range);
-        copied = document.execCommand("copy");
-      }
-      button.textContent = copied ? "Copied" : "Selected";
-      setTimeout(() => { button.textContent = "Copy"; }, 1500);
-    });
-    return section("Rerun this lane alone", make("div", { class: "rerun" }, text, button));
-  }
-
   function open(at, column) {
     const [contract, lane, cells] = rows[at];
     const cell = cells[column];
@@ -503,27 +441,10 @@
     by("text").focus();
   });
 
-  // Colours
-
-  const THEMES = ["system", "light", "dark"];
-  function setTheme(name) {
-    if (name === "system") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = name;
-    by("theme-name").textContent = `Colours: ${name}`;
-    try { localStorage.setItem("compilecontract-theme", name); } catch { /* not every place keeps something for a page */ }
-  }
-  let theme = "system";
-  try { theme = localStorage.getItem("compilecontract-theme") || theme; } catch { /* as above */ }
-  by("theme").addEventListener("click", () => {
-    theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    setTheme(theme);
-  });
-
   window.addEventListener("beforeprint", () => {
     if (!dialog.open) { draw(Infinity); drawLists(Infinity); }
   });
 
-  setTheme(THEMES.includes(theme) ? theme : "system");
   const [at, column] = recall();
   drawFilters();
   refresh();

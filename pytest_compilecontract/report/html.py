@@ -1,0 +1,96 @@
+"""HTML pages that need nothing but themselves: no network, no other file. Nothing here writes.
+
+What receipts say goes into a page as data, each text once, and the page's own script makes elements of what is looked
+at. No text of a receipt is ever read as HTML: Jinja2 escapes what the template prints, the data is JSON without a "<",
+the script sets text alone, and the page's policy lets no other script or style run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Hashable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
+
+# Jinja2 is imported where it is used: only this needs it.
+
+LONGEST = 2000
+MOST_LINES = 40
+
+
+def rendered(name: str, data: object, **values: Any) -> str:
+    """The page of that name: its template, style and script, each upon those that all pages share."""
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, script = (_template(f"base.{kind}") + _template(f"{name}.{kind}") for kind in ("css", "js"))
+    made: str = templates.get_template(f"{name}.html").render(
+        style=_own(style),
+        script=_own(script),
+        style_hash=_digest(style),
+        script_hash=_digest(script),
+        data=_own(_json(data)),
+        **values,
+    )
+    # The data has none left, and in a script an entity would be none.
+    return printed_xml(made)
+
+
+def _own(text: str) -> Any:
+    """Text of this package, or made by it, that is to be printed as it is."""
+    import markupsafe
+
+    return markupsafe.Markup(text)
+
+
+@cache
+def _template(name: str) -> str:
+    return files("pytest_compilecontract.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(data: object) -> str:
+    """JSON that no HTML parser sees anything in: what could end the element is written as an escape."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return printed_json(text)
+
+
+def visible(text: str) -> str:
+    """Text whose every character is seen: controls, and what turns the direction of writing, are escaped."""
+    if len(text) <= LONGEST and text.isprintable():
+        return text
+    lines = text.splitlines()
+    more = [f"... and {len(lines) - MOST_LINES} lines more"] if len(lines) > MOST_LINES else []
+    return "\n".join([*(one_line(line, LONGEST) for line in lines[:MOST_LINES]), *more])
+
+
+class Numbers:
+    """Values and their numbers: of equal values only the first is kept."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, value: Hashable) -> int:
+        """The number of a value."""
+        number = self._known.get(value)
+        if number is None:
+            number = self._known[value] = len(self.values)
+            self.values.append(value)
+        return number
