@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
 
-from . import bump, check, compare, matrix, selftest, show, validate, waive
+from . import bump, check, compare, matrix, page, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
 
 
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     # In the order in which --help names them.
     validate.add_command(commands)
     show.add_commands(commands)
+    page.add_command(commands)
     compare.add_commands(commands)
     waive.add_command(commands)
     check.add_commands(commands)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Value
 from pytest_compilecontract.compare.gate import Answer
-from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow
+from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
 from pytest_compilecontract.compare.tell import facts_of
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import METRICS
-from pytest_compilecontract.facts.receipt import Entry, Environment
+from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
+from .environments import environment_rows
 from .html import MOST_LINES, Numbers, rendered, visible
 from .matrix import lists_of, stopped_lines
 
 _LISTS = ("validated", "workaround", "open risk")
 _SECONDS = ("cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
-_OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
 
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> str:
@@ -37,7 +36,7 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> 
         stale=[visible(line) for line in stale_lines(answer)] if answer else [],
         lanes=len(found.rows),
         contracts=len({row.contract for row in found.rows}),
-        environments=_environment_rows(found.columns),
+        environments=environment_rows([list(column.environments.values()) for column in found.columns]),
         plugin=plugin,
         created=created,
     )
@@ -48,29 +47,6 @@ def _question(found: Matrix, answer: Answer | None) -> str:
         return "One environment alone: there is nothing to compare it with."
     line = visible(verdict_line(found.comparisons[-1], answer))
     return line[:1].upper() + line[1:]
-
-
-def _environment_rows(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """What is known of each column's environment, a row a field; `differs` where it is not the same in all."""
-    rows = []
-    for name in _OF_ENVIRONMENT:
-        values = [list(_environment_texts(column, name)) for column in columns]
-        if any(values):
-            rows.append({"name": name.replace("_", " "), "values": values, "differs": len({*map(tuple, values)}) > 1})
-    return rows
-
-
-def _environment_texts(column: Column, name: str) -> Iterator[str]:
-    texts: dict[str, None] = {}
-    for environment in column.environments.values():
-        value = getattr(environment, name)
-        if isinstance(value, Mapping):
-            texts |= dict.fromkeys(f"{key} = {value[key]}" for key in sorted(value))
-        elif value is not None:
-            texts[str(value)] = None
-    yield from map(visible, list(texts)[:MOST_LINES])
-    if len(texts) > MOST_LINES:
-        yield f"... and {len(texts) - MOST_LINES} more"
 
 
 class _Data:

@@ -125,7 +125,7 @@ def headline(rows: Sequence[Row], torch_version: str) -> str:
     contracts = _by_contract(rows)
     if not contracts:
         return f"{where}: none measured"
-    text = f"{where}: {sum(_is_held(lanes) for lanes in contracts.values())} of {len(contracts)} held"
+    text = f"{where}: {sum(is_held(lanes) for lanes in contracts.values())} of {len(contracts)} held"
     if unmeasured := sum(row.verdict == "unmeasured" for row in rows):
         text += f", {counted(unmeasured, 'lane')} unmeasured"
     return text
@@ -410,7 +410,7 @@ def _markup(rows: Iterable[Row]) -> dict[str, bool]:
     return {"green": True}
 
 
-def _is_held(lanes: Sequence[Row]) -> bool:
+def is_held(lanes: Sequence[Row]) -> bool:
     verdicts = {row.verdict for row in lanes}
     return "held" in verdicts and not verdicts & set(_NOT_HELD)
 

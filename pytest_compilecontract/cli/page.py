@@ -1,0 +1,73 @@
+"""`compilecontract page`: a receipt as a page, with what happened on each line of the project's source."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.files.receipt import read_receipt
+from pytest_compilecontract.files.sources import read_sources
+from pytest_compilecontract.files.whole import write_bytes
+from pytest_compilecontract.measure.environment import plugin_version
+from pytest_compilecontract.report.run_page import PAGE, run_page
+from pytest_compilecontract.report.run_view import named_files, run_view
+
+from .exits import YES, exit_codes, say
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `page` to the command line."""
+    made = commands.add_parser(
+        "page",
+        help="write a receipt as a page: what ran compiled, what broke and why, on your own lines",
+        epilog=exit_codes("written"),
+    )
+    made.add_argument("run", metavar="RECEIPT", type=Path, help="a receipt.json, or the folder that it is in")
+    made.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help=f"the page to write (default: {PAGE} beside the receipt)"
+    )
+    made.add_argument(
+        "--root", metavar="FOLDER", type=Path, default=Path(), help="the project whose source is shown (default: here)"
+    )
+    made.set_defaults(command=_page)
+
+
+def _page(chosen: argparse.Namespace) -> int:
+    receipt_file, receipt = _read(chosen.run)
+    if not chosen.root.is_dir():
+        raise UsageError(f"{chosen.root}: no such folder (--root takes the project's)")
+    output = chosen.output or receipt_file.with_name(PAGE)
+    if output.resolve() == receipt_file.resolve():
+        raise UsageError(f"{output}: is the receipt to read, write the page to another file")
+    sources = read_sources(chosen.root, named_files(receipt))
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = run_page(
+        run_view(receipt, sources),
+        receipt,
+        root=chosen.root.resolve().name,
+        plugin=plugin_version() or "",
+        created=now,
+    )
+    write_bytes(output, made.encode(errors="backslashreplace"))
+    say(f"wrote {one_line(str(output), 1000)}")
+    return YES
+
+
+def _read(run: Path) -> tuple[Path, Receipt]:
+    """The receipt, and where it is.
+
+    Raises:
+        ReceiptError: it cannot be read.
+        UsageError: its run did not end.
+    """
+    if not run.is_dir():
+        return run, read_receipt(run)
+    if (run / journals.NAME).exists():
+        # Beside it may lie the receipt of an earlier run, which would pass for this one's.
+        raise UsageError(f"{run}: its run did not end (`compilecontract recover {run}` writes the receipt)")
+    return run / RECEIPT, read_receipt(run / RECEIPT)

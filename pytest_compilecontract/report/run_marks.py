@@ -1,0 +1,233 @@
+"""Marks: what a lane showed that belongs to a line of source, as words to put beside that line. Nothing here reads.
+
+A mark has no counts and no lane in it, so that two lanes that show the same have one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pytest_compilecontract.facts.measurement import (
+    CompileFailure,
+    CudaGraphs,
+    EagerFrame,
+    EagerOps,
+    GraphBreak,
+    HostSync,
+    LimitHit,
+    Location,
+    Measurement,
+    Raised,
+    Recompile,
+    RecompileKind,
+)
+from pytest_compilecontract.wording import first_line, first_said
+
+# What hurts most first.
+Kind = Literal["error", "limit", "break", "eager", "skipped", "recompile", "operators", "sync", "cudagraph"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# As a tag beside a line.
+TAGS: dict[Kind, str] = {
+    "error": "error",
+    "limit": "recompile limit",
+    "break": "graph break",
+    "eager": "ran eager",
+    "skipped": "skipped",
+    "recompile": "recompiled",
+    "operators": "eager operators",
+    "sync": "host sync",
+    "cudagraph": "no CUDA graph",
+}
+# As what is counted.
+NOUNS: dict[Kind, tuple[str, str]] = {
+    "error": ("error", "errors"),
+    "limit": ("recompile limit", "recompile limits"),
+    "break": ("graph break", "graph breaks"),
+    "eager": ("eager frame", "eager frames"),
+    "skipped": ("skipped frame", "skipped frames"),
+    "recompile": ("recompile", "recompiles"),
+    "operators": ("eager call", "eager calls"),
+    "sync": ("host sync", "host syncs"),
+    "cudagraph": ("CUDA graph skip", "CUDA graph skips"),
+}
+# What each kind of recompile is about.
+_ABOUT: dict[RecompileKind, str] = {
+    "dynamic": "a size or a number moved, and torch compiled for a moving one",
+    "guard": "a guard failed",
+    "instance": "another object or setting came to the same code",
+    "wrapper": "a wrapper around the compiled callable",
+    "backend": "another backend, or another torch.compile",
+    "invalidated": "what was compiled had been invalidated",
+    "reset": "what was compiled had been dropped by torch._dynamo.reset()",
+}
+# torch/_dynamo/guards.py and torch/csrc/dynamo/guards.cpp: "... size mismatch at index 0. expected 8, actual 9".
+_MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
+_WHY_OPERATORS = {
+    "graph break": "they are the very call that breaks the graph",
+    "frame": "their frame was given back to eager, or is at its recompile limit",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """One fact: where it is, and what to say there; `said` are labels and texts.
+
+    Without `at` it belongs to no line that anybody knows of. `broke` is the graph break that it comes from. `callers`
+    lead there, the innermost first: one of them has to do where `at` is in no file of the project's. Two marks that
+    differ in nothing else are one.
+    """
+
+    kind: Kind
+    title: str
+    at: Location | None = None
+    said: tuple[tuple[str, str], ...] = ()
+    broke: Location | None = None
+    callers: tuple[Location, ...] = field(default=(), compare=False)
+
+    @property
+    def places(self) -> tuple[Location, ...]:
+        """Where it may be shown, the best place first."""
+        return (self.at, *self.callers) if self.at is not None else self.callers
+
+
+def marks_of(seen: Measurement) -> Iterator[tuple[Mark, int]]:
+    """Every mark of a measurement, and how often it was seen."""
+    if seen.raised is not None:
+        yield _raised(seen.raised), 1
+    for failure in seen.backend_failures or ():
+        yield _failure(failure, "compiling failed"), 1
+    for failure in seen.errors_suppressed or ():
+        yield _failure(failure, "compiling failed, and torch went on eager"), 1
+    for hit in seen.limit_hits or ():
+        yield _limit_hit(hit), 1
+    for found in seen.graph_breaks or ():
+        yield _break(found), found.events
+    for frame in seen.lost_frames or ():
+        yield _eager(frame), 1
+    for group in seen.operators_run.groups if seen.operators_run is not None else ():
+        yield _operators(group), 1 if group.why == "skipped" else sum(group.operators.values())
+    for again in seen.compiled_again or ():
+        yield _recompile(again), 1
+    for sync in seen.host_syncs or ():
+        yield _sync(sync), sync.count
+    yield from _graph_skips(seen.cuda_graphs)
+
+
+def moved(guard: str) -> tuple[str, str] | None:
+    """From what to what a guard says that a value went; None where it does not say."""
+    found = _MOVED.search(first_line(guard))
+    return (found["before"].strip().rstrip(","), found["after"].strip()) if found else None
+
+
+def _said(*pairs: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((label, text.strip()) for label, text in pairs if text.strip())
+
+
+def _break(found: GraphBreak) -> Mark:
+    reason = first_line(found.reason) or found.kind
+    longest: Sequence[Location] = max(found.stacks, key=len, default=())
+    callers = [each for each in reversed(longest) if each != found.location]
+    return Mark(
+        kind="break",
+        title=reason,
+        at=found.location,
+        callers=tuple(dict.fromkeys(callers)),
+        said=_said(
+            ("why", found.explanation if first_line(found.explanation) != reason else ""),
+            ("kind", found.kind if found.kind != reason else ""),
+            *(("hint", hint) for hint in found.hints),
+            ("frame", "the whole frame was given back to eager" if found.whole_frame else ""),
+            ("registry id", found.registry_id or ""),
+        ),
+    )
+
+
+def _recompile(found: Recompile) -> Mark:
+    guard = first_line(found.guard)
+    change = moved(found.guard)
+    after = " after its graph break" if found.continuation else ""
+    others = [each for each in map(first_line, found.guards) if each != guard]
+    return Mark(
+        kind="recompile",
+        title=guard or "torch names no guard",
+        at=found.location or found.frame,
+        callers=(found.frame,),
+        said=_said(
+            ("from, to", f"{change[0]} → {change[1]}" if change else ""),
+            ("kind", f"{found.kind}: {_ABOUT[found.kind]}" if found.kind in _ABOUT else found.kind),
+            ("frame", f"{found.frame}{after}" if found.location is not None or after else ""),
+            ("module", found.module or ""),
+            ("means", found.meaning),
+            *(("older guard", each) for each in dict.fromkeys(others)),
+        ),
+    )
+
+
+def _limit_hit(found: LimitHit) -> Mark:
+    return Mark(
+        kind="limit",
+        title=f"{found.limit}: calls that no compiled code serves run eager from here on",
+        at=found.frame,
+        said=_said(("why", found.reason), ("guard", found.guard)),
+    )
+
+
+def _eager(found: EagerFrame) -> Mark:
+    after = " after its graph break" if found.continuation else ""
+    return Mark(
+        kind="eager",
+        title=f"{found.frame.function}{after} runs eager: {found.cause}",
+        at=found.location or found.frame,
+        callers=(found.frame,),
+        said=_said(("why", found.reason), ("frame", str(found.frame) if found.location is not None else "")),
+    )
+
+
+def _operators(found: EagerOps) -> Mark:
+    if found.why == "skipped":
+        return Mark(
+            kind="skipped",
+            title=f"{found.name or 'a frame'}, called here, runs eager: {found.told}",
+            at=found.location or found.frame,
+            said=_said(("why", found.sentence), ("frame", str(found.frame or ""))),
+            broke=found.broke,
+        )
+    return Mark(
+        kind="operators",
+        title=", ".join(found.operators),
+        at=found.location or found.frame,
+        said=_said(("why", _WHY_OPERATORS.get(found.why, found.why)), ("in", found.name)),
+        broke=found.broke,
+    )
+
+
+def _sync(found: HostSync) -> Mark:
+    return Mark(kind="sync", title="the CPU waits for the device here", at=found.location)
+
+
+def _graph_skips(found: CudaGraphs | None) -> Iterator[tuple[Mark, int]]:
+    for reason, location in found.failures(whole=True) if found is not None else ():
+        yield Mark(kind="cudagraph", title=first_line(reason), at=location), 1
+
+
+def _failure(found: CompileFailure, what: str) -> Mark:
+    said = first_said(found.message)
+    return Mark(
+        kind="error",
+        title=f"{what}: {found.type.rpartition('.')[2]}{f': {said}' if said else ''}",
+        at=found.frame,
+        said=_said(("message", found.message if found.message.strip() != said else "")),
+    )
+
+
+def _raised(found: Raised) -> Mark:
+    said = first_said(found.message)
+    return Mark(
+        kind="error",
+        title=f"raises {found.type.rpartition('.')[2]}{f': {said}' if said else ''}, and eager does not",
+        at=found.location,
+        said=_said(("message", found.message if found.message.strip() != said else "")),
+    )

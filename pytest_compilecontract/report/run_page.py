@@ -1,0 +1,207 @@
+"""The page of a run: what ran compiled, what broke and why, on the user's own lines. Nothing here writes.
+
+`run_view` says what there is to show; here it becomes a page that needs nothing but itself (see `html`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.measurement import Location
+from pytest_compilecontract.facts.metrics import COUNTS
+from pytest_compilecontract.facts.receipt import Environment, Receipt
+from pytest_compilecontract.facts.rerun import rerun_command
+from pytest_compilecontract.wording import counted
+
+from .environments import environment_rows
+from .html import LONGEST, Numbers, rendered, visible
+from .run_marks import NOUNS, TAGS
+from .run_view import WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble
+from .terminal import counts_of
+
+PAGE = "index.html"
+# Of what does not hold, beside the answer; the page's list of contracts has all of it.
+MOST_TROUBLES = 30
+MOST_CAUSES = 6
+# Calls of a lane that are told one by one.
+MOST_CALLS = 200
+
+
+def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str, command: str = "") -> str:
+    """The page. `root` is what the project's folder is called, `command` what was run ("" where nobody knows)."""
+    environments = list(receipt.environments.values())
+    return rendered(
+        "run",
+        _Data(view).whole(),
+        outcome=view.outcome,
+        question=visible(view.sentence),
+        torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
+        facts=[(name, visible(text)) for name, text in _facts(receipt, command)],
+        troubles=[_trouble(each, view) for each in view.troubles[:MOST_TROUBLES]],
+        more_troubles=max(0, len(view.troubles) - MOST_TROUBLES),
+        unmeasured=[visible(_unmeasured(each.lanes, each.contracts, each.reason)) for each in view.unmeasured],
+        lanes=len(view.lanes),
+        contracts=len({each.entry.contract for each in view.lanes}),
+        environments=environment_rows([[each] for each in environments]),
+        environment_names=[visible(name) for name in receipt.environments],
+        root=visible(root),
+        plugin=plugin,
+        created=created,
+    )
+
+
+def _facts(receipt: Receipt, command: str) -> Iterator[tuple[str, str]]:
+    """What is said below the answer: where and when it was measured, and of what."""
+    environments = list(receipt.environments.values())
+    yield "torch", _distinct(each.torch for each in environments)
+    yield "device", _distinct(each.device for each in environments)
+    yield "measured", receipt.created.replace("T", " ").replace("Z", " UTC")
+    yield "commit", _distinct(map(_commit, environments))
+    yield "command", command or "not in the receipt"
+
+
+def _distinct(found: Iterable[str | None]) -> str:
+    return ", ".join(dict.fromkeys(each for each in found if each)) or "not known"
+
+
+def _commit(found: Environment) -> str | None:
+    if found.commit is None:
+        return None
+    return f"{found.commit[:12]}, with changes that are not in it" if found.dirty else found.commit[:12]
+
+
+def _unmeasured(lanes: Sequence[str], contracts: int, reason: str) -> str:
+    return f"{', '.join(lanes)} ({counted(contracts, 'contract')}): {reason or 'no reason is known'}"
+
+
+def _trouble(each: Trouble, view: RunView) -> dict[str, Any]:
+    causes = [(number, view.marks[number]) for number in each.marks[:MOST_CAUSES]]
+    return {
+        "contract": visible(each.contract),
+        "verdict": each.verdict,
+        "said": [(visible(", ".join(lanes)), visible(words)) for lanes, words in each.said],
+        "marks": [
+            {
+                "number": number,
+                "tag": TAGS[mark.mark.kind],
+                "where": visible(_where(mark.place)),
+                "title": visible(mark.mark.title),
+            }
+            for number, mark in causes
+        ],
+        "more": max(0, len(each.marks) - MOST_CAUSES),
+    }
+
+
+def _where(place: Location | None) -> str:
+    return f"{place.file}:{place.line}" if place is not None else "no line is known"
+
+
+class _Data:
+    """The page's data: each text once, and all that happened by number."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._texts, self._modules, self._calls, self._lanes_of = Numbers(), Numbers(), Numbers(), Numbers()
+        self._text_of: dict[str, int] = {}
+
+    def whole(self) -> dict[str, Any]:
+        view = self._view
+        return {
+            "lanes": [self._lane(each) for each in view.lanes],
+            "marks": [self._mark(each) for each in view.marks],
+            "files": [self._file(each) for each in view.files],
+            "kinds": [[kind, tag, WEIGHTS[kind], *NOUNS[kind]] for kind, tag in TAGS.items()],
+            "modules": self._modules.values,
+            "calls": self._calls.values,
+            "laneSets": self._lanes_of.values,
+            "texts": self._texts.values,
+        }
+
+    def _text(self, text: str) -> int:
+        number = self._text_of.get(text)
+        if number is None:
+            number = self._text_of[text] = self._texts.of(visible(text))
+        return number
+
+    def _lane(self, lane: LaneView) -> list[Any]:
+        entry, seen = lane.entry, lane.entry.measurement
+        limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
+        modules = tuple((self._text(row.path), row.depth, row.compiled, row.eager) for row in lane.modules)
+        calls = tuple(
+            (call.phase, _rounded(call.seconds), -1 if call.graphs_executed is None else call.graphs_executed)
+            for call in (seen.calls or () if seen is not None else ())[:MOST_CALLS]
+        )
+        left = max(0, len(seen.calls or ()) - MOST_CALLS) if seen is not None else 0
+        ran = seen.operators_run if seen is not None else None
+        counts = counts_of(seen) if seen is not None else {}
+        return [
+            self._text(entry.contract),
+            self._text(entry.lane),
+            lane.verdict,
+            self._text(lane.reason),
+            self._text(limits or "none but the defaults"),
+            [
+                [self._text(each.limit), self._text(str(each.measured)), [self._text(line) for line in each.details]]
+                for each in entry.violations
+            ],
+            [[*map(self._text, COUNTS[name].noun), -1 if count is None else count] for name, count in counts.items()],
+            self._calls.of((calls, left)) if calls else -1,
+            self._modules.of(modules) if modules else -1,
+            [ran.compiled, ran.eager] if ran is not None else 0,
+            self._text("" if entry.verdict in ("unmeasured", "reference") else rerun_command(entry)),
+            [self._text(each) for each in (seen.disagreements + seen.doubts if seen is not None else ())],
+        ]
+
+    def _mark(self, each: PlacedMark) -> list[Any]:
+        mark, place = each.mark, each.place
+        said = [*mark.said, *(("called from", path) for path in each.paths)]
+        if place is not None and mark.at is not None and place != mark.at:
+            said.insert(0, ("where", str(mark.at)))
+        broke = [self._text(mark.broke.file), mark.broke.line] if mark.broke is not None else 0
+        return [
+            mark.kind,
+            self._text(mark.title),
+            [[label, self._text(text)] for label, text in said],
+            self._text(place.file if place is not None else ""),
+            place.line if place is not None else 0,
+            self._text(place.function if place is not None else ""),
+            self._text(place.source.strip() if place is not None else ""),
+            int(each.moved),
+            [list(pair) for pair in each.seen],
+            broke,
+        ]
+
+    def _file(self, each: FileView) -> list[Any]:
+        lines = None if each.lines is None else [_source_line(line) for line in each.lines]
+        return [
+            self._text(each.name),
+            lines,
+            self._text(each.problem),
+            [int(each.outside), int(each.changed), int(each.written_after)],
+            list(each.marks),
+            [[line, *self._ran(lanes)] for line, lanes in each.ran.items()],
+        ]
+
+    def _ran(self, lanes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """Compiled and eager operators, and the number of the set of lanes that had so many."""
+
+        def both(each: tuple[int, int, int]) -> tuple[int, int]:
+            return each[1], each[2]
+
+        for (compiled, eager), alike in groupby(sorted(lanes, key=both), key=both):
+            yield compiled, eager, self._lanes_of.of(tuple(number for number, _, _ in alike))
+
+
+def _rounded(seconds: float) -> float:
+    short = float(f"{seconds:.3g}")
+    return short if abs(short) < float("inf") else 0.0
+
+
+def _source_line(line: str) -> str:
+    """The line with its tabs as spaces; what is not printable is seen."""
+    shown = line.expandtabs(4)
+    return shown if shown.isprintable() and len(shown) <= LONGEST else one_line(shown, LONGEST)

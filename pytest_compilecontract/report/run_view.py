@@ -1,0 +1,410 @@
+"""What a page of a run shows, as data: the answer, what does not hold, files with what happened on each line, modules.
+
+Pure: a receipt and the lines of source files go in, frozen data comes out. What it looks like is `run_page`'s affair.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pytest_compilecontract.facts.measurement import Location
+from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation
+from pytest_compilecontract.files.sources import Source
+from pytest_compilecontract.wording import counted
+
+from .run_marks import KINDS, Kind, Mark, marks_of
+from .terminal import Row, Shown, is_held, row_of
+
+Outcome = Literal["yes", "no", "not known"]
+# How much one mark of a kind hurts, by contract: files are in this order, and no number of it is ever shown.
+WEIGHTS: dict[Kind, int] = {
+    "error": 100,
+    "limit": 60,
+    "break": 50,
+    "eager": 40,
+    "skipped": 30,
+    "recompile": 20,
+    "operators": 10,
+    "sync": 10,
+    "cudagraph": 10,
+}
+# The marks that a limit is about, by its name.
+_MARKS_OF: dict[str, tuple[Kind, ...]] = {
+    "max_graph_breaks": ("break",),
+    "fullgraph": ("break", "eager"),
+    "max_recompiles": ("recompile",),
+    "max_graphs": ("break", "recompile"),
+    "max_eager_frames": ("eager", "skipped"),
+    "max_eager_ops": ("skipped", "operators", "eager"),
+    "min_ops_captured": ("error", "eager", "skipped"),
+    "allow_recompile_limit": ("limit",),
+    "cudagraphs": ("cudagraph",),
+    "max_host_syncs": ("sync",),
+    NO_EXCEPTION: ("error",),
+    STEADY: ("error", "limit", "eager"),
+}
+# The worst first: what a contract is called by, of its lanes.
+_WORST: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified", "unmeasured")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleRow:
+    """A module in the tree, with the operators of it and of all below it that ran compiled and eager."""
+
+    path: str
+    depth: int
+    compiled: int
+    eager: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneView:
+    """A lane as the page tells it; `verdict` and `reason` may be those of a drift from its baseline."""
+
+    entry: Entry
+    verdict: Shown
+    reason: str
+    modules: tuple[ModuleRow, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedMark:
+    """A mark at its place, with the lanes that saw it, by number, and how often.
+
+    `paths` are the callers that led there, each as one text. `moved`: the line there is not what it was in the run.
+    """
+
+    mark: Mark
+    place: Location | None
+    seen: tuple[tuple[int, int], ...]
+    paths: tuple[str, ...] = ()
+    moved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileView:
+    """A file that lanes touched. `marks` are by number; `ran` has, by line, lanes with compiled and eager operators.
+
+    `changed`: a line is not what it was, so `ran`, of which only the numbers are known, is left out.
+    `written_after`: it was written after the run, and nothing more is known.
+    """
+
+    name: str
+    lines: tuple[str, ...] | None
+    problem: str = ""
+    outside: bool = False
+    changed: bool = False
+    written_after: bool = False
+    marks: tuple[int, ...] = ()
+    ran: Mapping[int, tuple[tuple[int, int, int], ...]] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble:
+    """What does not hold of one contract: its worst verdict, what is wrong in which lanes, and the marks behind it."""
+
+    contract: str
+    verdict: Shown
+    said: tuple[tuple[tuple[str, ...], str], ...]
+    marks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unmeasured:
+    """Why lanes could not be measured."""
+
+    reason: str
+    lanes: tuple[str, ...]
+    contracts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView:
+    """The whole of it."""
+
+    outcome: Outcome
+    sentence: str
+    lanes: tuple[LaneView, ...]
+    marks: tuple[PlacedMark, ...]
+    files: tuple[FileView, ...]
+    troubles: tuple[Trouble, ...]
+    unmeasured: tuple[Unmeasured, ...]
+
+
+def named_files(receipt: Receipt) -> tuple[str, ...]:
+    """Every file that a line of the receipt is in."""
+    names: dict[str, None] = {}
+    for entry in receipt.entries:
+        if entry.measurement is None:
+            continue
+        for mark, _ in marks_of(entry.measurement):
+            names.update((place.file, None) for place in mark.places)
+        names.update((name, None) for name, _, _, _ in _lines_run(entry))
+    return tuple(sorted(names))
+
+
+def run_view(
+    receipt: Receipt, sources: Mapping[str, Source], drifted: Mapping[tuple[str, str], str] | None = None
+) -> RunView:
+    """The view of a receipt. `drifted` says of lanes, by contract and lane, what is not as their baseline."""
+    lanes = tuple(_lane(entry, (drifted or {}).get((entry.contract, entry.lane), "")) for entry in receipt.entries)
+    marks = _placed(receipt.entries, sources)
+    rows = [replace(row_of(each.entry), verdict=each.verdict) for each in lanes]
+    outcome, sentence = _answer(rows, receipt.setup.failure if receipt.setup is not None else "")
+    return RunView(
+        outcome=outcome,
+        sentence=sentence,
+        lanes=lanes,
+        marks=marks,
+        files=_files(receipt, marks, sources),
+        troubles=tuple(_troubles(lanes, marks)),
+        unmeasured=tuple(_unmeasured(rows)),
+    )
+
+
+def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]:
+    """The tree of modules, each before those below it, with the sums of all below."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for path, (compiled, eager) in modules.items():
+        parts = tuple(path.split(".")) if path else ()
+        for depth in range(len(parts) + 1):
+            both = sums.setdefault(parts[:depth], [0, 0])
+            both[0] += compiled
+            both[1] += eager
+    return tuple(
+        ModuleRow(path=".".join(parts), depth=len(parts), compiled=sums[parts][0], eager=sums[parts][1])
+        for parts in sorted(sums, key=_natural)
+    )
+
+
+def _natural(parts: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Layer 10 comes after layer 9."""
+    return [(0, int(each), "") if re.fullmatch("[0-9]{1,9}", each) else (1, 0, each) for each in parts]
+
+
+def _lane(entry: Entry, drift: str) -> LaneView:
+    seen = entry.measurement
+    modules = seen.operators_run.modules if seen is not None and seen.operators_run is not None else {}
+    drifts = bool(drift) and entry.verdict == "held"
+    return LaneView(
+        entry=entry,
+        verdict="drifted" if drifts else entry.verdict,
+        reason=drift if drifts else entry.reason,
+        modules=module_rows(modules),
+    )
+
+
+# Lines
+
+
+def _lines_run(entry: Entry) -> Iterator[tuple[str, int, int, int]]:
+    """The lines whose operators are known: file, line, compiled, eager."""
+    seen = entry.measurement
+    for at, (compiled, eager) in seen.operators_run.lines.items() if seen is not None and seen.operators_run else ():
+        name, _, line = at.rpartition(":")
+        if name and line.isascii() and line.isdecimal():
+            yield name, int(line), compiled, eager
+
+
+def _placed(entries: Iterable[Entry], sources: Mapping[str, Source]) -> tuple[PlacedMark, ...]:
+    seen: dict[tuple[Mark, Location | None], Counter[int]] = {}
+    paths: dict[tuple[Mark, Location | None], dict[str, None]] = {}
+    for number, entry in enumerate(entries):
+        for mark, times in marks_of(entry.measurement) if entry.measurement is not None else ():
+            key = (mark, _place(mark, sources))
+            seen.setdefault(key, Counter())[number] += times
+            if path := ", ".join(str(each) for each in mark.callers if each != mark.at):
+                paths.setdefault(key, {})[path] = None
+    placed = (
+        PlacedMark(
+            mark=mark,
+            place=place,
+            seen=tuple(sorted(lanes.items())),
+            paths=tuple(paths.get((mark, place), ())),
+            moved=place is not None and _is_moved(place, sources.get(place.file)),
+        )
+        for (mark, place), lanes in seen.items()
+    )
+    return tuple(sorted(placed, key=_order))
+
+
+def _order(each: PlacedMark) -> tuple[str, int, int]:
+    place = each.place
+    return (place.file if place else "", place.line if place else 0, KINDS.index(each.mark.kind))
+
+
+def _place(mark: Mark, sources: Mapping[str, Source]) -> Location | None:
+    own = (place for place in mark.places if not _is_outside(sources.get(place.file)))
+    return next(own, mark.at)
+
+
+def _is_outside(source: Source | None) -> bool:
+    return source is None or source.outside
+
+
+def _is_moved(place: Location, source: Source | None) -> bool:
+    """Whether a file is there and has another text in that line."""
+    if source is None or source.lines is None:
+        return False
+    if not 0 < place.line <= len(source.lines):
+        return True
+    was = place.source.strip().splitlines()
+    return bool(was) and source.lines[place.line - 1].strip() != was[0].strip()
+
+
+def _files(receipt: Receipt, marks: Sequence[PlacedMark], sources: Mapping[str, Source]) -> tuple[FileView, ...]:
+    of_file: dict[str, list[int]] = {}
+    for number, each in enumerate(marks):
+        if each.place is not None:
+            of_file.setdefault(each.place.file, []).append(number)
+    ran: dict[str, dict[int, list[tuple[int, int, int]]]] = {}
+    for number, entry in enumerate(receipt.entries):
+        for name, line, compiled, eager in _lines_run(entry):
+            ran.setdefault(name, {}).setdefault(line, []).append((number, compiled, eager))
+    contracts = [entry.contract for entry in receipt.entries]
+    weights = {name: sum(_weight(marks[each], contracts) for each in numbers) for name, numbers in of_file.items()}
+    names = sorted(of_file.keys() | ran.keys(), key=lambda name: (-weights.get(name, 0), name))
+    return tuple(
+        _file(name, sources.get(name, Source(outside=True)), marks, of_file.get(name, ()), ran.get(name, {}), receipt)
+        for name in names
+    )
+
+
+def _weight(each: PlacedMark, contracts: Sequence[str]) -> int:
+    return WEIGHTS[each.mark.kind] * len({contracts[lane] for lane, _ in each.seen})
+
+
+def _file(
+    name: str,
+    source: Source,
+    marks: Sequence[PlacedMark],
+    numbers: Sequence[int],
+    ran: Mapping[int, Sequence[tuple[int, int, int]]],
+    receipt: Receipt,
+) -> FileView:
+    changed = any(marks[each].moved for each in numbers)
+    if source.lines is not None and not changed:
+        changed = any(not 0 < line <= len(source.lines) for line in ran)
+    return FileView(
+        name=name,
+        lines=source.lines,
+        problem=source.problem,
+        outside=source.outside,
+        changed=changed,
+        written_after=not changed and bool(source.written) and source.written > receipt.created,
+        marks=tuple(numbers),
+        ran={} if changed else {line: tuple(lanes) for line, lanes in sorted(ran.items())},
+    )
+
+
+# The answer
+
+
+def _answer(rows: Sequence[Row], stopped: str) -> tuple[Outcome, str]:
+    if not rows:
+        return "no" if stopped else "not known", stopped or "No contract was measured."
+    contracts: dict[str, list[Row]] = {}
+    for row in rows:
+        contracts.setdefault(row.contract, []).append(row)
+    held = sum(map(is_held, contracts.values()))
+    others = Counter(_worst(lanes) for lanes in contracts.values() if not is_held(lanes))
+    unmeasured = sum(row.verdict == "unmeasured" for row in rows)
+    outcome: Outcome = "yes"
+    if stopped or set(others) - {"unmeasured", "reference"}:
+        outcome = "no"
+    elif others:
+        outcome = "not known"
+    sentences = [stopped and f"{stopped}.", f"{_held(held, len(contracts))}{_not_held(others)}."]
+    if unmeasured:
+        sentences.append(f"{counted(unmeasured, 'lane')} could not be measured here.")
+    return outcome, " ".join(filter(None, sentences))
+
+
+def _worst(lanes: Sequence[Row]) -> Shown:
+    verdicts = {row.verdict for row in lanes}
+    return next((each for each in _WORST if each in verdicts), "reference")
+
+
+def _held(held: int, contracts: int) -> str:
+    if held == contracts:
+        return "The one contract holds" if contracts == 1 else f"All {contracts} contracts hold"
+    return f"{held} of {counted(contracts, 'contract')} hold{'s' if held == 1 else ''}"
+
+
+def _not_held(others: Mapping[Shown, int]) -> str:
+    told = [
+        f"{count} {'is' if count == 1 else 'are'} {_called(verdict)}"
+        for verdict in (*_WORST, "reference")
+        if (count := others.get(verdict, 0))
+    ]
+    return f": {', '.join(told)}" if told else ""
+
+
+def _called(verdict: Shown) -> str:
+    return "not compiled by any lane" if verdict == "reference" else verdict
+
+
+def _troubles(lanes: Sequence[LaneView], marks: Sequence[PlacedMark]) -> Iterator[Trouble]:
+    """The worst first, each contract's lanes that say the same together."""
+    by_contract: dict[str, list[int]] = {}
+    for number, lane in enumerate(lanes):
+        if lane.verdict in _WORST and lane.verdict != "unmeasured":
+            by_contract.setdefault(lane.entry.contract, []).append(number)
+    marks_by_lane: dict[int, list[int]] = {}
+    for number, each in enumerate(marks):
+        for lane_number, _ in each.seen:
+            marks_by_lane.setdefault(lane_number, []).append(number)
+    found = (
+        _trouble(contract, [lanes[each] for each in numbers], [marks_by_lane.get(each, ()) for each in numbers], marks)
+        for contract, numbers in by_contract.items()
+    )
+    yield from sorted(found, key=lambda each: _WORST.index(each.verdict))
+
+
+def _trouble(
+    contract: str, lanes: Sequence[LaneView], numbers: Sequence[Sequence[int]], marks: Sequence[PlacedMark]
+) -> Trouble:
+    said: dict[str, list[str]] = {}
+    causes: dict[int, None] = {}
+    for lane, of_lane in zip(lanes, numbers, strict=True):
+        said.setdefault("; ".join(_words(lane)), []).append(lane.entry.lane)
+        wanted = {kind for violation in lane.entry.violations for kind in _MARKS_OF.get(violation.name, ())}
+        wanted |= {"error"} if lane.verdict == "broken" else set()
+        causes.update((each, None) for each in of_lane if marks[each].mark.kind in wanted)
+    return Trouble(
+        contract=contract,
+        verdict=min((each.verdict for each in lanes), key=_WORST.index),
+        said=tuple((tuple(dict.fromkeys(names)), words) for words, names in said.items()),
+        marks=tuple(sorted(causes, key=lambda each: KINDS.index(marks[each].mark.kind))),
+    )
+
+
+def _words(lane: LaneView) -> tuple[str, ...]:
+    if lane.verdict != "drifted" and lane.entry.violations:
+        return tuple(map(violation_words, lane.entry.violations))
+    return (lane.reason,) if lane.reason else ()
+
+
+def violation_words(found: Violation) -> str:
+    """A violation in words: "graph breaks: 1, at most 0"."""
+    name = found.name
+    for prefix, bound in (("max_", "at most"), ("min_", "at least")):
+        if name.startswith(prefix):
+            return f"{name.removeprefix(prefix).replace('_', ' ')}: {found.measured}, {bound} {found.bound}"
+    return f"{found.limit}: {found.measured}"
+
+
+def _unmeasured(rows: Iterable[Row]) -> Iterator[Unmeasured]:
+    why: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for row in rows:
+        if row.verdict == "unmeasured":
+            lanes, contracts = why.setdefault(row.reason, ({}, {}))
+            lanes[row.lane] = None
+            contracts[row.contract] = None
+    for reason, (lanes, contracts) in why.items():
+        yield Unmeasured(reason=reason, lanes=tuple(lanes), contracts=len(contracts))
