@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 from pathlib import Path
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, timestamp
 from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.files.pages import write_page
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.files.sources import read_sources
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
-from pytest_compilecontract.report.run_page import PAGE, run_page
+from pytest_compilecontract.report.run_page import run_page
 from pytest_compilecontract.report.run_view import named_files, run_view
 
 from .exits import YES, exit_codes, say
@@ -45,15 +45,17 @@ def _page(chosen: argparse.Namespace) -> int:
     if output.resolve() == receipt_file.resolve():
         raise UsageError(f"{output}: is the receipt to read, write the page to another file")
     sources = read_sources(chosen.root, named_files(receipt))
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     made = run_page(
         run_view(receipt, sources),
         receipt,
         root=chosen.root.resolve().name,
         plugin=plugin_version() or "",
-        created=now,
+        created=timestamp(),
     )
-    write_bytes(output, made.encode(errors="backslashreplace"))
+    if chosen.output is None:
+        write_page(output, made)
+    else:
+        write_bytes(output, made.encode(errors="backslashreplace"))
     say(f"wrote {one_line(str(output), 1000)}")
     return YES
 

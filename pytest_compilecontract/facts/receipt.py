@@ -17,6 +17,8 @@ from .verdict import Verdict, Violation
 
 FORMAT = 1
 RECEIPT = "receipt.json"
+# The same as a page, beside it.
+PAGE = "index.html"
 CREATED = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 
 
@@ -122,7 +124,8 @@ class Receipt:
     `created` is UTC, as "2026-01-31T12:00:00Z". `defaults` are torch's own defaults of its settings, by the key that
     the environments name: full name and value, as Python writes it. The entries are always in order of contract, lane,
     environment, test and worker, whatever the order they were given in. `setup` is there where the session did not come
-    to its end, and says why: then what is missing is no fact about the contracts.
+    to its end, and says why: then what is missing is no fact about the contracts. `command` is what was run, folders of
+    this machine as in the environments, and empty where nobody knows.
     """
 
     format: int = FORMAT
@@ -132,6 +135,7 @@ class Receipt:
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
     setup: Setup | None = None
+    command: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))

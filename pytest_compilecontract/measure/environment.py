@@ -130,6 +130,11 @@ def _version(distribution: str) -> str | None:
     return _found(lambda: metadata.version(distribution))
 
 
+def without_folders(root: Path) -> Callable[[str], str]:
+    """What writes text as receipts have it: folders of this machine as <root>, <home> and <tmp>."""
+    return _Folders(root)
+
+
 class _Folders:
     """Writes text without this machine's folders."""
 

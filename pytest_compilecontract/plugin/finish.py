@@ -9,13 +9,14 @@ import pytest
 from pytest_compilecontract.baselines.gone import gone
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import plain, printed
-from pytest_compilecontract.facts.receipt import environment_key
+from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, environment_key
 from pytest_compilecontract.report.baselines import baseline_lines, record_lines
 from pytest_compilecontract.report.gone import gone_lines
 from pytest_compilecontract.report.terminal import Line, headline, summary_lines
 
 from .collect import Collecting
 from .history import History, Summary
+from .run_page import write_run_page
 from .session import UNKNOWN, Session
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Finishing:
         self._recorded: Recorded | None = None
         self._gone: tuple[str, ...] = ()
         self._problem = ""
+        self._receipt: Receipt | None = None
+        self._page_problem = ""
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._worker or self._settings.rest is not None or session.config.option.collectonly:
@@ -44,16 +47,24 @@ class Finishing:
         elif session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:
             self._session.cut_off = "pytest failed by itself"
         self._problem = "\n".join(filter(None, (self._write(), self._nothing_measured())))
+        self._write_page()
         if self._problem and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write(self) -> str:
         """Write what there is to write; what is wrong with it, a line each."""
         try:
-            self._session.write_report()
+            self._receipt = self._session.write_report()
             return self._hold_to_history()
         except ReceiptError as error:
             return str(error)
+
+    def _write_page(self) -> None:
+        """Write the receipt as a page, where one was written; what comes of it changes nothing else."""
+        if self._receipt is not None and self._settings.report is not None:
+            drifted = self._history.drifted(self._held)
+            page = self._settings.report / PAGE
+            self._page_problem = write_run_page(page, self._receipt, self._settings.root, drifted)
 
     def _nothing_measured(self) -> str:
         why = "" if self._settings.allow_unmeasured else self._session.nothing_measured()
@@ -130,9 +141,16 @@ class Finishing:
 
     def _closing(self) -> list[Line]:
         if self._problem:
-            return [(f"ERROR: {self._problem}", {"red": True})]
+            return [(f"ERROR: {self._problem}", {"red": True}), *self._page_line()]
         if self._settings.report is None:
             return []
         nothing = " (nothing was measured: one that was there before is left as it was)"
         kept = "" if self._session.entries else nothing
-        return [(f"receipt: {self._settings.report / 'receipt.json'}{kept}", {})]
+        return [(f"receipt: {self._settings.report / RECEIPT}{kept}", {}), *self._page_line()]
+
+    def _page_line(self) -> list[Line]:
+        if self._receipt is None or self._settings.report is None:
+            return []
+        if self._page_problem:
+            return [(f"no page was written: {self._page_problem}", {"yellow": True})]
+        return [(f"page: {self._settings.report / PAGE}", {})]

@@ -20,6 +20,7 @@ from .phases import Phases
 from .process import Process, worker_of
 from .results import Results
 from .run import Often, Once, Runs, Strategy
+from .run_page import command_of
 from .session import Session
 from .settings import Settings, settings_from
 from .workers import Receiving
@@ -67,7 +68,11 @@ def switch_on(config: pytest.Config) -> Parts:
         _refuse_beside_one_another(config, settings)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
-    session = Session(settings=settings, each=config.getoption("dist", "no") == "each")
+    session = Session(
+        settings=settings,
+        each=config.getoption("dist", "no") == "each",
+        command=command_of(config.invocation_params.args, config.rootpath),
+    )
     process = Process(settings, worker)
     runs = Runs(session, process)
     results = Results(settings, history, runs)

@@ -28,6 +28,8 @@ class Session:
     """What one pytest run has measured so far."""
 
     settings: Settings
+    # As it may be shown to others.
+    command: str = ""
     # Each worker runs every test, so that a test has an entry of each.
     each: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -128,23 +130,28 @@ class Session:
             defaults=dict(self.defaults),
             entries=tuple(self.entries.values()),
             setup=cut_off(self.environments, self.cut_off) if self.cut_off else None,
+            command=self.command,
         )
 
-    def write_report(self) -> None:
+    def write_report(self) -> Receipt | None:
         """Write `receipt.json`, where the session was asked for one; nothing measured replaces no earlier receipt.
+
+        What was written; None where nothing was.
 
         Raises:
             ReceiptError: the folder or file cannot be written.
         """
         if self.settings.report is None:
-            return
+            return None
         path = self.settings.report / "receipt.json"
+        made = self.receipt() if self.entries or not path.is_file() else None
         try:
-            if self.entries or not path.is_file():
-                write_receipt(path, self.receipt())
+            if made is not None:
+                write_receipt(path, made)
         except ReceiptError:
             if self.journal is not None:
                 self.journal.close()
             raise
         if self.journal is not None:
             self.journal.leave()
+        return made

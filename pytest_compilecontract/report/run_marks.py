@@ -55,13 +55,13 @@ NOUNS: dict[Kind, tuple[str, str]] = {
 }
 # What each kind of recompile is about.
 _ABOUT: dict[RecompileKind, str] = {
-    "dynamic": "a size or a number moved, and torch compiled for a moving one",
-    "guard": "a guard failed",
-    "instance": "another object or setting came to the same code",
-    "wrapper": "a wrapper around the compiled callable",
-    "backend": "another backend, or another torch.compile",
-    "invalidated": "what was compiled had been invalidated",
-    "reset": "what was compiled had been dropped by torch._dynamo.reset()",
+    "dynamic": "a size or number became free that had been held",
+    "guard": "another guard failed",
+    "instance": "another object of the class",
+    "wrapper": "a library module that shares its frame with others",
+    "backend": "another backend",
+    "invalidated": "what the code was compiled for is gone",
+    "reset": "torch._dynamo.reset() was called in the test",
 }
 # torch/_dynamo/guards.py and torch/csrc/dynamo/guards.cpp: "... size mismatch at index 0. expected 8, actual 9".
 _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
@@ -76,8 +76,8 @@ class Mark:
     """One fact: where it is, and what to say there; `said` are labels and texts.
 
     Without `at` it belongs to no line that anybody knows of. `broke` is the graph break that it comes from. `callers`
-    lead there, the innermost first: one of them has to do where `at` is in no file of the project's. Two marks that
-    differ in nothing else are one.
+    lead there, the innermost first: one of them has to do where `at` is in no file of the project's. `more` is what
+    may differ from lane to lane. Two marks that differ in nothing but these are one.
     """
 
     kind: Kind
@@ -86,6 +86,7 @@ class Mark:
     said: tuple[tuple[str, str], ...] = ()
     broke: Location | None = None
     callers: tuple[Location, ...] = field(default=(), compare=False)
+    more: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     @property
     def places(self) -> tuple[Location, ...]:
@@ -135,6 +136,7 @@ def _break(found: GraphBreak) -> Mark:
         title=reason,
         at=found.location,
         callers=tuple(dict.fromkeys(callers)),
+        more=_said(("called from", ", ".join(map(str, callers)))),
         said=_said(
             ("why", found.explanation if first_line(found.explanation) != reason else ""),
             ("kind", found.kind if found.kind != reason else ""),
@@ -161,8 +163,8 @@ def _recompile(found: Recompile) -> Mark:
             ("frame", f"{found.frame}{after}" if found.location is not None or after else ""),
             ("module", found.module or ""),
             ("means", found.meaning),
-            *(("older guard", each) for each in dict.fromkeys(others)),
         ),
+        more=tuple(("older code's guard", each) for each in dict.fromkeys(others)),
     )
 
 

@@ -10,10 +10,11 @@ from itertools import groupby
 from typing import Any
 
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.measurement import Location
+from pytest_compilecontract.facts.measurement import Call, Location, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
+from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
 
 from .environments import environment_rows
@@ -22,7 +23,6 @@ from .run_marks import NOUNS, TAGS
 from .run_view import WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble
 from .terminal import counts_of
 
-PAGE = "index.html"
 # Of what does not hold, beside the answer; the page's list of contracts has all of it.
 MOST_TROUBLES = 30
 MOST_CAUSES = 6
@@ -30,8 +30,8 @@ MOST_CAUSES = 6
 MOST_CALLS = 200
 
 
-def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str, command: str = "") -> str:
-    """The page. `root` is what the project's folder is called, `command` what was run ("" where nobody knows)."""
+def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str) -> str:
+    """The page. `root` is what the project's folder is called, `created` is as a receipt has it."""
     environments = list(receipt.environments.values())
     return rendered(
         "run",
@@ -39,7 +39,7 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
         outcome=view.outcome,
         question=visible(view.sentence),
         torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
-        facts=[(name, visible(text)) for name, text in _facts(receipt, command)],
+        facts=[(name, visible(text)) for name, text in _facts(receipt)],
         troubles=[_trouble(each, view) for each in view.troubles[:MOST_TROUBLES]],
         more_troubles=max(0, len(view.troubles) - MOST_TROUBLES),
         unmeasured=[visible(_unmeasured(each.lanes, each.contracts, each.reason)) for each in view.unmeasured],
@@ -49,18 +49,23 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
         environment_names=[visible(name) for name in receipt.environments],
         root=visible(root),
         plugin=plugin,
-        created=created,
+        created=_told_time(created),
     )
 
 
-def _facts(receipt: Receipt, command: str) -> Iterator[tuple[str, str]]:
+def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
     """What is said below the answer: where and when it was measured, and of what."""
     environments = list(receipt.environments.values())
     yield "torch", _distinct(each.torch for each in environments)
     yield "device", _distinct(each.device for each in environments)
-    yield "measured", receipt.created.replace("T", " ").replace("Z", " UTC")
+    yield "measured", _told_time(receipt.created)
     yield "commit", _distinct(map(_commit, environments))
-    yield "command", command or "not in the receipt"
+    yield "command", receipt.command or "not in the receipt"
+
+
+def _told_time(stamp: str) -> str:
+    """A receipt's time as people read it."""
+    return stamp.replace("T", " ").replace("Z", " UTC")
 
 
 def _distinct(found: Iterable[str | None]) -> str:
@@ -131,34 +136,43 @@ class _Data:
         entry, seen = lane.entry, lane.entry.measurement
         limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
         modules = tuple((self._text(row.path), row.depth, row.compiled, row.eager) for row in lane.modules)
-        calls = tuple(
-            (call.phase, _rounded(call.seconds), -1 if call.graphs_executed is None else call.graphs_executed)
-            for call in (seen.calls or () if seen is not None else ())[:MOST_CALLS]
-        )
-        left = max(0, len(seen.calls or ()) - MOST_CALLS) if seen is not None else 0
         ran = seen.operators_run if seen is not None else None
-        counts = counts_of(seen) if seen is not None else {}
+        doubts = seen.disagreements + seen.doubts if seen is not None else ()
         return [
             self._text(entry.contract),
             self._text(entry.lane),
             lane.verdict,
             self._text(lane.reason),
             self._text(limits or "none but the defaults"),
-            [
-                [self._text(each.limit), self._text(str(each.measured)), [self._text(line) for line in each.details]]
-                for each in entry.violations
-            ],
-            [[*map(self._text, COUNTS[name].noun), -1 if count is None else count] for name, count in counts.items()],
-            self._calls.of((calls, left)) if calls else -1,
+            list(map(self._violation, entry.violations)),
+            list(self._counts(seen)) if seen is not None else [],
+            self._calls_of(seen.calls or ()) if seen is not None else -1,
             self._modules.of(modules) if modules else -1,
             [ran.compiled, ran.eager] if ran is not None else 0,
             self._text("" if entry.verdict in ("unmeasured", "reference") else rerun_command(entry)),
-            [self._text(each) for each in (seen.disagreements + seen.doubts if seen is not None else ())],
+            list(map(self._text, doubts)),
         ]
+
+    def _violation(self, found: Violation) -> list[Any]:
+        return [self._text(found.limit), self._text(str(found.measured)), list(map(self._text, found.details))]
+
+    def _counts(self, seen: Measurement) -> Iterator[list[int]]:
+        """What a summary counts: the nouns for one and for many, and the count."""
+        for name, count in counts_of(seen).items():
+            if count or (count == 0 and COUNTS[name].shown == "always"):
+                yield [*map(self._text, COUNTS[name].noun), count]
+
+    def _calls_of(self, calls: Sequence[Call]) -> int:
+        """The calls that are told, and how many are not, by number; -1 where there is none."""
+        told = tuple(
+            (each.phase, _rounded(each.seconds), -1 if each.graphs_executed is None else each.graphs_executed)
+            for each in calls[:MOST_CALLS]
+        )
+        return self._calls.of((told, len(calls) - len(told))) if told else -1
 
     def _mark(self, each: PlacedMark) -> list[Any]:
         mark, place = each.mark, each.place
-        said = [*mark.said, *(("called from", path) for path in each.paths)]
+        said = [*mark.said, *each.more]
         if place is not None and mark.at is not None and place != mark.at:
             said.insert(0, ("where", str(mark.at)))
         broke = [self._text(mark.broke.file), mark.broke.line] if mark.broke is not None else 0

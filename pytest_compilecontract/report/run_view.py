@@ -76,13 +76,13 @@ class LaneView:
 class PlacedMark:
     """A mark at its place, with the lanes that saw it, by number, and how often.
 
-    `paths` are the callers that led there, each as one text. `moved`: the line there is not what it was in the run.
+    `more` are the labels and texts that not all lanes have. `moved`: the line there is not what it was in the run.
     """
 
     mark: Mark
     place: Location | None
     seen: tuple[tuple[int, int], ...]
-    paths: tuple[str, ...] = ()
+    more: tuple[tuple[str, str], ...] = ()
     moved: bool = False
 
 
@@ -213,19 +213,18 @@ def _lines_run(entry: Entry) -> Iterator[tuple[str, int, int, int]]:
 
 def _placed(entries: Iterable[Entry], sources: Mapping[str, Source]) -> tuple[PlacedMark, ...]:
     seen: dict[tuple[Mark, Location | None], Counter[int]] = {}
-    paths: dict[tuple[Mark, Location | None], dict[str, None]] = {}
+    more: dict[tuple[Mark, Location | None], dict[tuple[str, str], None]] = {}
     for number, entry in enumerate(entries):
         for mark, times in marks_of(entry.measurement) if entry.measurement is not None else ():
             key = (mark, _place(mark, sources))
             seen.setdefault(key, Counter())[number] += times
-            if path := ", ".join(str(each) for each in mark.callers if each != mark.at):
-                paths.setdefault(key, {})[path] = None
+            more.setdefault(key, {}).update(dict.fromkeys(mark.more))
     placed = (
         PlacedMark(
             mark=mark,
             place=place,
             seen=tuple(sorted(lanes.items())),
-            paths=tuple(paths.get((mark, place), ())),
+            more=tuple(more[mark, place]),
             moved=place is not None and _is_moved(place, sources.get(place.file)),
         )
         for (mark, place), lanes in seen.items()

@@ -214,7 +214,8 @@ def test_the_document_is_indented_and_sorted_and_ends_its_last_line() -> None:
     text = to_json(Receipt(plugin="0.1.0", created="2026-01-31T12:00:00Z")).decode()
 
     assert text == (
-        '{\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n  "environments": {},\n'
+        '{\n  "command": "",\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n'
+        '  "environments": {},\n'
         '  "format": 1,\n  "plugin": "0.1.0",\n  "setup": null\n}\n'
     )
 
@@ -359,7 +360,8 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
         (
             ["matrix"],
             {},
-            "unknown key 'matrix' (known keys: created, defaults, entries, environments, format, plugin, setup)",
+            "unknown key 'matrix' (known keys: command, created, defaults, entries, environments, format, plugin, "
+            "setup)",
         ),
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, list) else "",

@@ -231,10 +231,10 @@
     found.forEach(([phase, took, graphs], at) => {
       const last = told[told.length - 1];
       if (phase === "steady" && last && last.phase === "steady" && last.graphs === graphs) {
-        last.to = at + 1;
+        last.to = at;
         last.low = Math.min(last.low, took);
         last.high = Math.max(last.high, took);
-      } else told.push({ phase, graphs, from: at + 1, to: at + 1, low: took, high: took });
+      } else told.push({ phase, graphs, from: at, to: at, low: took, high: took });
     });
     return told;
   }
@@ -251,7 +251,7 @@
       const took = several && each.low !== each.high ? `${seconds(each.low)} to ${seconds(each.high)}` : seconds(each.high);
       const meaning = { cold: "cold", "warm-up": "warm-up, compiled again", steady: "steady" }[each.phase] || each.phase;
       return [
-        make("span", { class: "number" }, several ? `${each.from}–${each.to}` : String(each.from)),
+        make("span", { class: "number" }, several ? `calls ${each.from}–${each.to}` : `call ${each.from}`),
         make("span", { class: compiles ? "phase compiles" : "phase" }, meaning), track, make("span", { class: "took" }, took),
         make("span", { class: "graphs" }, each.graphs < 0 ? "graphs not known" : `${counted(each.graphs, "graph")} ran${several ? " in each" : ""}`)];
     });
@@ -270,7 +270,7 @@
   function laneCard(at) {
     const lane = lanes[at];
     const facts = (marksByLane.get(at) || []).filter((each) => !state.off.has(marks[each][KIND]));
-    const numbers = lane[COUNTS].filter(([, , count]) => count >= 0).map(([one, many, count]) => `${count.toLocaleString("en")} ${texts[count === 1 ? one : many]}`).join(" · ");
+    const numbers = lane[COUNTS].map(([one, many, count]) => `${count.toLocaleString("en")} ${texts[count === 1 ? one : many]}`).join(" · ");
     const again = facts.filter((each) => marks[each][KIND] === "recompile");
     const others = facts.filter((each) => marks[each][KIND] !== "recompile");
     return make("div", { class: "lane-card" },
