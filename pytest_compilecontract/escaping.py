@@ -66,8 +66,13 @@ def markdown_paragraph(text: str) -> str:
 def printed_json(text: str) -> str:
     """A JSON document that says the same, without what a workflow takes for a command, or a terminal obeys."""
     # Indentation alone is a control outside of texts, and inside of them JSON itself escapes those of ASCII.
-    safe = "".join(each if each == "\n" or each.isprintable() else _escaped(each) for each in text)
+    lines = (line if line.isprintable() else "".join(map(_seen, line)) for line in text.split("\n"))
+    safe = "\n".join(lines)
     return _ANYWHERE.sub(r"#\\u0023", safe)
+
+
+def _seen(char: str) -> str:
+    return char if char.isprintable() else _escaped(char)
 
 
 def _escaped(char: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -152,7 +152,11 @@ def run_view(
     receipt: Receipt, sources: Mapping[str, Source], drifted: Mapping[tuple[str, str], str] | None = None
 ) -> RunView:
     """The view of a receipt. `drifted` says of lanes, by contract and lane, what is not as their baseline."""
-    lanes = tuple(_lane(entry, (drifted or {}).get((entry.contract, entry.lane), "")) for entry in receipt.entries)
+    # Lanes mostly agree in their modules.
+    trees: dict[Hashable, tuple[ModuleRow, ...]] = {}
+    lanes = tuple(
+        _lane(entry, (drifted or {}).get((entry.contract, entry.lane), ""), trees) for entry in receipt.entries
+    )
     marks = _placed(receipt.entries, sources)
     rows = [replace(row_of(each.entry), verdict=each.verdict) for each in lanes]
     outcome, sentence = _answer(rows, receipt.setup.failure if receipt.setup is not None else "")
@@ -187,15 +191,18 @@ def _natural(parts: Sequence[str]) -> list[tuple[int, int, str]]:
     return [(0, int(each), "") if re.fullmatch("[0-9]{1,9}", each) else (1, 0, each) for each in parts]
 
 
-def _lane(entry: Entry, drift: str) -> LaneView:
+def _lane(entry: Entry, drift: str, trees: dict[Hashable, tuple[ModuleRow, ...]]) -> LaneView:
     seen = entry.measurement
     modules = seen.operators_run.modules if seen is not None and seen.operators_run is not None else {}
+    key = tuple(modules.items())
+    if key not in trees:
+        trees[key] = module_rows(modules)
     drifts = bool(drift) and entry.verdict == "held"
     return LaneView(
         entry=entry,
         verdict="drifted" if drifts else entry.verdict,
         reason=drift if drifts else entry.reason,
-        modules=module_rows(modules),
+        modules=trees[key],
     )
 
 
@@ -330,22 +337,27 @@ def _worst(lanes: Sequence[Row]) -> Shown:
 
 
 def _held(held: int, contracts: int) -> str:
+    if contracts == 1:
+        return "The one contract holds" if held else "The one contract does not hold"
     if held == contracts:
-        return "The one contract holds" if contracts == 1 else f"All {contracts} contracts hold"
-    return f"{held} of {counted(contracts, 'contract')} hold{'s' if held == 1 else ''}"
+        return f"All {contracts} contracts hold"
+    if not held:
+        return f"None of {contracts} contracts holds"
+    return f"{held} of {contracts} contracts hold{'s' if held == 1 else ''}"
 
 
 def _not_held(others: Mapping[Shown, int]) -> str:
     told = [
-        f"{count} {'is' if count == 1 else 'are'} {_called(verdict)}"
-        for verdict in (*_WORST, "reference")
-        if (count := others.get(verdict, 0))
+        f"{count} {_called(verdict, count)}" for verdict in (*_WORST, "reference") if (count := others.get(verdict, 0))
     ]
     return f": {', '.join(told)}" if told else ""
 
 
-def _called(verdict: Shown) -> str:
-    return "not compiled by any lane" if verdict == "reference" else verdict
+def _called(verdict: Shown, count: int) -> str:
+    if verdict == "drifted":
+        return "has drifted" if count == 1 else "have drifted"
+    words = "compiled by no lane" if verdict == "reference" else verdict
+    return f"{'is' if count == 1 else 'are'} {words}"
 
 
 def _troubles(lanes: Sequence[LaneView], marks: Sequence[PlacedMark]) -> Iterator[Trouble]:

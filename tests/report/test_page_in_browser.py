@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browser import NARROW, Page, needs_browser
 from support.receipts import BREAK, HOLDING, OLD, OTHER_BREAK, WORSENED, a_receipt, an_entry
 
 from pytest_compilecontract.compare.gate import answer
@@ -19,18 +16,11 @@ from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.report.page import page
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no Chromium with its driver here (on Debian: chromium, chromium-driver)"
-)
+pytestmark = needs_browser
 
 TORCHES = ("2.11.0", "2.13.0", "2.15.0")
 HOSTILE = "tests/test_x.py::test_</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u202e"
 LONG = f"tests/test_long.py::test_{'very_long_' * 400}end"
-# Wide enough for a table, and a telephone.
-WIDE, NARROW = (1400, 900), (390, 844)
 
 
 def lanes(contract: str, worse: Measurement, lane: str = "aot") -> list[Entry]:
@@ -68,36 +58,8 @@ def write(found: Matrix, path: Path) -> str:
     return path.as_uri()
 
 
-class Page:
-    """The page in a browser, and what can be asked of it."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def open(self, url: str, size: tuple[int, int] = WIDE, scheme: str = "light") -> None:
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == NARROW}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        # What moves is not there yet to be read.
-        features = [
-            {"name": "prefers-color-scheme", "value": scheme},
-            {"name": "prefers-reduced-motion", "value": "reduce"},
-        ]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.driver.get("about:blank")
-        self.driver.get(url)
-
-    def js(self, code: str, *arguments: object) -> Any:
-        return self.driver.execute_script(code, *arguments)
-
-    def all(self, selector: str) -> list[Any]:
-        found: list[Any] = self.driver.find_elements("css selector", selector)
-        return found
-
-    def one(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
-
-    def press(self, *keys: str) -> None:
-        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+class MatrixPage(Page):
+    """The matrix in a browser."""
 
     def rows(self) -> list[str]:
         """The lanes that are shown, as "test_one [aot]"."""
@@ -109,17 +71,6 @@ class Page:
 
     def chip(self, group: str, text: str) -> None:
         next(each for each in self.all(f"#{group} .chip") if text in each.text).click()
-
-    def search(self, text: str) -> None:
-        self.one("#text").clear()
-        self.one("#text").send_keys(text)
-        self.until(lambda: self.js("return document.getElementById('status').dataset.text") == text)
-
-    def until(self, true: Any) -> None:
-        end = time.monotonic() + 10
-        while not true():
-            assert time.monotonic() < end, "waited 10 s"
-            time.sleep(0.02)
 
     def focused(self) -> str:
         """What has the focus: "row.column" of a cell, else its id or its text."""
@@ -135,29 +86,9 @@ class Page:
         return text
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    # The page is ours, and a container often has no sandbox to give.
-    for each in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(each)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield started
-    started.quit()
-
-
 @pytest.fixture
-def browser(driver: Any) -> Iterator[Page]:
-    """A page whose console stays empty, and that asks for nothing but itself."""
-    driver.get_log("performance")
-    yield Page(driver)
-    assert driver.get_log("browser") == []
-    asked = [json.loads(each["message"])["message"] for each in driver.get_log("performance")]
-    urls = [each["params"]["request"]["url"] for each in asked if each["method"] == "Network.requestWillBeSent"]
-    assert [url for url in urls if not url.startswith(("file:", "data:", "about:"))] == []
-    assert len({url.partition("#")[0] for url in urls if url.startswith("file:")}) <= 1
+def browser(quiet_driver: Any) -> MatrixPage:
+    return MatrixPage(quiet_driver)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +96,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write(a_matrix(), tmp_path_factory.mktemp("page") / "matrix.html")
 
 
-def test_what_held_everywhere_is_folded_and_can_be_unfolded(browser: Page, url: str) -> None:
+def test_what_held_everywhere_is_folded_and_can_be_unfolded(browser: MatrixPage, url: str) -> None:
     browser.open(url)
     folded = browser.rows()
     status = browser.one("#status").text
@@ -179,7 +110,7 @@ def test_what_held_everywhere_is_folded_and_can_be_unfolded(browser: Page, url: 
     assert browser.focused() == "fold"
 
 
-def test_the_first_two_rows_say_what_could_be_installed_and_imported(browser: Page, url: str) -> None:
+def test_the_first_two_rows_say_what_could_be_installed_and_imported(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     assert [row.text for row in browser.all("tr.setup")] == [
@@ -188,7 +119,7 @@ def test_the_first_two_rows_say_what_could_be_installed_and_imported(browser: Pa
     ]
 
 
-def test_a_verdict_filters(browser: Page, url: str) -> None:
+def test_a_verdict_filters(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     browser.chip("verdicts", "broken")
@@ -200,7 +131,7 @@ def test_a_verdict_filters(browser: Page, url: str) -> None:
     assert len(browser.rows()) == 7  # each of them held somewhere
 
 
-def test_a_lane_filters(browser: Page, url: str) -> None:
+def test_a_lane_filters(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     browser.js(
@@ -211,7 +142,7 @@ def test_a_lane_filters(browser: Page, url: str) -> None:
     assert browser.one("#fold").text == "Show 1 lane that held everywhere"
 
 
-def test_an_environment_is_hidden_and_its_verdicts_with_it(browser: Page, url: str) -> None:
+def test_an_environment_is_hidden_and_its_verdicts_with_it(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     browser.chip("columns", "2.15.0")
@@ -225,7 +156,7 @@ def test_an_environment_is_hidden_and_its_verdicts_with_it(browser: Page, url: s
     assert browser.one("#clear").is_displayed()
 
 
-def test_text_filters_by_contract_lane_and_fact(browser: Page, url: str) -> None:
+def test_text_filters_by_contract_lane_and_fact(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     browser.search("breaks 0→2")
@@ -239,7 +170,7 @@ def test_text_filters_by_contract_lane_and_fact(browser: Page, url: str) -> None
     assert "No lane matches the filter." in browser.one("#matrix").text
 
 
-def test_a_filter_is_kept_in_the_address_and_cleared(browser: Page, url: str) -> None:
+def test_a_filter_is_kept_in_the_address_and_cleared(browser: MatrixPage, url: str) -> None:
     browser.open(url)
     browser.chip("verdicts", "drifted")
     address = browser.driver.current_url
@@ -257,7 +188,7 @@ def test_a_filter_is_kept_in_the_address_and_cleared(browser: Page, url: str) ->
     assert cleared[1] == url
 
 
-def test_a_cell_opens_by_mouse_with_both_measurements_and_the_facts_that_differ(browser: Page, url: str) -> None:
+def test_a_cell_opens_by_mouse_with_both_measurements_and_the_facts_that_differ(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     browser.one(".lane-row:nth-of-type(4) .v-drifted").click()
@@ -274,7 +205,7 @@ def test_a_cell_opens_by_mouse_with_both_measurements_and_the_facts_that_differ(
     assert "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_two[aot]'" in browser.detail
 
 
-def test_only_what_differs_can_be_asked_for(browser: Page, url: str) -> None:
+def test_only_what_differs_can_be_asked_for(browser: MatrixPage, url: str) -> None:
     browser.open(url)
     browser.one(".lane-row:nth-of-type(3) .v-drifted").click()
     every = len([row for row in browser.all(".sides tbody tr") if row.is_displayed()])
@@ -288,7 +219,7 @@ def test_only_what_differs_can_be_asked_for(browser: Page, url: str) -> None:
     assert shown == ["≠ recompiles\nworse, judged"]
 
 
-def test_the_command_to_rerun_is_copied(browser: Page, url: str) -> None:
+def test_the_command_to_rerun_is_copied(browser: MatrixPage, url: str) -> None:
     browser.open(url)
     browser.one(".lane-row:nth-of-type(3) .v-drifted").click()
     button = browser.one(".rerun button")
@@ -298,22 +229,23 @@ def test_the_command_to_rerun_is_copied(browser: Page, url: str) -> None:
     browser.until(lambda: button.text == "Copied")
 
 
-def test_the_keyboard_reaches_a_cell_opens_it_and_comes_back(browser: Page, url: str) -> None:
-    keys = webdriver.Keys
+def test_the_keyboard_reaches_a_cell_opens_it_and_comes_back(browser: MatrixPage, url: str) -> None:
+    from selenium.webdriver import Keys
+
     browser.open(url)
 
     browser.press("/")
     at_search = browser.focused()
     browser.js("document.querySelector('#columns .chip:last-child').focus()")
-    browser.press(keys.TAB)
+    browser.press(Keys.TAB)
     stops = browser.js("return document.querySelectorAll(\".cell[tabindex='0']\").length")
     path = [browser.focused()]
-    for key in (keys.ARROW_RIGHT, keys.ARROW_DOWN, keys.END, keys.ARROW_UP, keys.HOME, keys.PAGE_DOWN, keys.ARROW_DOWN):
+    for key in (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.END, Keys.ARROW_UP, Keys.HOME, Keys.PAGE_DOWN, Keys.ARROW_DOWN):
         browser.press(key)
         path.append(browser.focused())
-    browser.press(keys.END, keys.ENTER)
+    browser.press(Keys.END, Keys.ENTER)
     opened, inside = browser.detail, browser.focused()
-    browser.press(keys.ESCAPE)
+    browser.press(Keys.ESCAPE)
 
     assert at_search == "text"
     assert stops == 1
@@ -325,7 +257,7 @@ def test_the_keyboard_reaches_a_cell_opens_it_and_comes_back(browser: Page, url:
     assert browser.focused() == "6.2"
 
 
-def test_a_hostile_name_is_text(browser: Page, url: str) -> None:
+def test_a_hostile_name_is_text(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     row = next(row for row in browser.all(".lane-row") if "owned" in row.text)
@@ -337,7 +269,7 @@ def test_a_hostile_name_is_text(browser: Page, url: str) -> None:
     assert browser.js("return [document.scripts.length, document.images.length]") == [2, 0]
 
 
-def test_a_script_that_found_its_way_in_would_not_run(browser: Page, url: str) -> None:
+def test_a_script_that_found_its_way_in_would_not_run(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     refused = browser.js(
@@ -350,7 +282,7 @@ def test_a_script_that_found_its_way_in_would_not_run(browser: Page, url: str) -
     assert [each for each in browser.driver.get_log("browser") if "TrustedHTML" not in each["message"]] == []
 
 
-def test_a_very_long_name_stays_in_its_place(browser: Page, url: str) -> None:
+def test_a_very_long_name_stays_in_its_place(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     row = next(row for row in browser.all(".lane-row") if "very_" in row.text)
@@ -359,7 +291,7 @@ def test_a_very_long_name_stays_in_its_place(browser: Page, url: str) -> None:
     assert browser.js("return document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Page, url: str) -> None:
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: MatrixPage, url: str) -> None:
     browser.open(url, NARROW)
 
     widths = browser.js("return [document.documentElement.scrollWidth, document.getElementById('main').scrollWidth]")
@@ -375,37 +307,17 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Page, url: str) ->
     assert detail[0] <= detail[1] <= NARROW[0]
 
 
-def contrasts(browser: Page) -> list[float]:
-    """The contrast of each verdict, and of the text, with what is behind it, by WCAG's formula."""
-    found: list[float] = browser.js("""
-        const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-        const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-            .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-            .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
-        const behind = (element) => {
-            for (let at = element; at; at = at.parentElement) {
-                const color = rgb(getComputedStyle(at).backgroundColor);
-                if (color.length < 4 || color[3] > 0) return color;
-            }
-            return [255, 255, 255];
-        };
-        return ['.v-held', '.v-drifted', '.v-broken', '.muted', '.fact', '.path', '.chip'].map((selector) => {
-            const element = document.querySelector(selector);
-            const [a, b] = [light(rgb(getComputedStyle(element).color)), light(behind(element))].sort((x, y) => y - x);
-            return (a + 0.05) / (b + 0.05);
-        });
-    """)
-    return found
+SHOWN = (".v-held", ".v-drifted", ".v-broken", ".muted", ".fact", ".path", ".chip")
 
 
-def test_dark_and_light_follow_the_system_and_the_button(browser: Page, url: str) -> None:
+def test_dark_and_light_follow_the_system_and_the_button(browser: MatrixPage, url: str) -> None:
     def background() -> str:
         return str(browser.js("return getComputedStyle(document.body).backgroundColor"))
 
     browser.open(url, scheme="dark")
-    dark, dark_contrasts = background(), contrasts(browser)
+    dark, dark_contrasts = background(), browser.contrasts(*SHOWN)
     browser.open(url, scheme="light")
-    light, light_contrasts = background(), contrasts(browser)
+    light, light_contrasts = background(), browser.contrasts(*SHOWN)
     for _ in range(2):
         browser.one("#theme").click()
     chosen = background()
@@ -417,7 +329,7 @@ def test_dark_and_light_follow_the_system_and_the_button(browser: Page, url: str
     assert min(*dark_contrasts, *light_contrasts) >= 4.5
 
 
-def test_the_three_lists_are_below(browser: Page, url: str) -> None:
+def test_the_three_lists_are_below(browser: MatrixPage, url: str) -> None:
     browser.open(url)
 
     lists = browser.all(".told")
@@ -427,7 +339,7 @@ def test_the_three_lists_are_below(browser: Page, url: str) -> None:
     assert len(lists) == 5
 
 
-def test_printing_shows_every_row(browser: Page, tmp_path: Path) -> None:
+def test_printing_shows_every_row(browser: MatrixPage, tmp_path: Path) -> None:
     rows = [lanes(f"tests/test_a.py::test_{number:03}", WORSENED["recompiles"]) for number in range(400)]
     browser.open(write(of_rows(rows, TORCHES), tmp_path / "matrix.html"))
     drawn = len(browser.rows())
@@ -439,7 +351,7 @@ def test_printing_shows_every_row(browser: Page, tmp_path: Path) -> None:
     assert len(printed["data"]) > 10_000
 
 
-def test_3000_lanes_in_6_environments_stay_quick(browser: Page, tmp_path: Path) -> None:
+def test_3000_lanes_in_6_environments_stay_quick(browser: MatrixPage, tmp_path: Path) -> None:
     torches = ("2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
     rows = []
     for number in range(3000):

@@ -560,6 +560,15 @@ def test_the_summary(plain: Ran) -> None:
     assert "unmeasured, so not held:" in summary
     assert "lanes: 16 held, 7 unmeasured, 15 violated, 5 broken" in summary
     assert any(line.startswith("receipt: ") and line.endswith("plain-report/receipt.json") for line in summary)
+    assert any(line.startswith("page: ") and line.endswith("plain-report/index.html") for line in summary)
+
+
+def test_the_page_has_the_users_own_lines(plain: Ran, project: Path) -> None:
+    page = (project / "plain-report" / "index.html").read_text(encoding="utf-8")
+
+    assert "12 of 34 contracts hold" in page
+    assert "python -m pytest --compile-contracts" in page
+    assert '"def test_violated(compile_lane):"' in page
 
 
 def test_quiet_is_shorter_and_verbose_says_more(plain: Ran, in_reverse: Ran, spread: Ran) -> None:

@@ -1,0 +1,395 @@
+"""The page of a run as data: marks, their places, what does not hold, modules; and what is in the page itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+
+import pytest
+from support.receipts import BREAK, COPY, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_CARD, a_receipt
+from support.runs import (
+    AGAIN,
+    BROKE_DEEP,
+    BROKEN,
+    DEEP,
+    HOSTILE,
+    MODEL,
+    MOVED,
+    RAN,
+    SOURCES,
+    a_large_run,
+    a_run,
+    entry,
+    page_of,
+    seen_in,
+    violated,
+)
+
+from pytest_compilecontract.facts.measurement import (
+    CompileFailure,
+    EagerFrame,
+    EagerOps,
+    LimitHit,
+    Measurement,
+    Raised,
+    StepOperators,
+)
+from pytest_compilecontract.facts.receipt import Receipt, Setup
+from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.files.sources import Source
+from pytest_compilecontract.report.run_marks import KINDS, NOUNS, TAGS, Mark, marks_of, moved
+from pytest_compilecontract.report.run_view import (
+    WEIGHTS,
+    FileView,
+    module_rows,
+    named_files,
+    run_view,
+    violation_words,
+)
+
+
+def only(seen: Measurement) -> Mark:
+    ((mark, _),) = marks_of(seen)
+    return mark
+
+
+def file_of(receipt: Receipt, name: str = "model.py", sources: dict[str, Source] | None = None) -> FileView:
+    return next(each for each in seen_in(receipt, sources).files if each.name == name)
+
+
+# Marks
+
+
+def test_each_kind_has_its_words_and_weight() -> None:
+    assert set(TAGS) == set(NOUNS) == set(WEIGHTS) == set(KINDS)
+
+
+def test_a_graph_break_has_torchs_reason_hint_and_id_and_who_called() -> None:
+    mark = only(Measurement(graph_breaks=(BREAK,)))
+
+    assert (mark.kind, mark.title, mark.at) == ("break", "copy.deepcopy() is not supported", COPY)
+    assert mark.said == (
+        ("kind", "copy.deepcopy()"),
+        ("hint", "Avoid calling copy.deepcopy()"),
+        ("registry id", "GB0179"),
+    )
+    assert mark.more == (("called from", "train.py:9 in step"),)
+
+
+def test_a_recompile_says_from_what_to_what_and_by_which_guard() -> None:
+    mark = only(Measurement(recompiles=(AGAIN,)))
+
+    assert (mark.kind, mark.title) == ("recompile", MOVED)
+    assert mark.said == (
+        ("from, to", "8 → 9"),
+        ("kind", "dynamic: a size or number became free that had been held"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("guard", "change"),
+    [
+        pytest.param(MOVED, ("8", "9"), id="size"),
+        pytest.param("tensor 'x' dtype mismatch. expected Float, actual Half", ("Float", "Half"), id="dtype"),
+        pytest.param("tensor 'x' requires_grad mismatch. expected requires_grad=0", None, id="only what was expected"),
+        pytest.param("s == 1.0", None, id="another guard"),
+        pytest.param("", None, id="none"),
+    ],
+)
+def test_what_a_guard_says_moved(guard: str, change: tuple[str, str] | None) -> None:
+    assert moved(guard) == change
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "title"),
+    [
+        pytest.param(
+            Measurement(eager_frames=(EagerFrame(frame=COPY, cause="error", reason="no"),)),
+            "eager",
+            "forward runs eager: error",
+            id="eager frame",
+        ),
+        pytest.param(
+            Measurement(limit_hits=(LimitHit(frame=COPY, limit="recompile_limit", reason="reached (8)"),)),
+            "limit",
+            "recompile_limit: calls that no compiled code serves run eager from here on",
+            id="limit",
+        ),
+        pytest.param(
+            Measurement(operators_run=StepOperators(compiled=1, eager=8, groups=(SKIPPED,))),
+            "skipped",
+            "Sequential.forward, called here, runs eager: 4 linear, 4 relu",
+            id="skipped library frame",
+        ),
+        pytest.param(
+            Measurement(backend_failures=(CompileFailure(frame=COPY, type="torch.X", message="no\nmore"),)),
+            "error",
+            "compiling failed: X: no",
+            id="backend failure",
+        ),
+        pytest.param(
+            Measurement(raised=Raised(type="torch.X", message="", location=COPY)),
+            "error",
+            "raises X, and eager does not",
+            id="exception",
+        ),
+        pytest.param(
+            WORSE_ON_A_CARD["host_syncs"][1].measurement, "sync", "the CPU waits for the device here", id="host sync"
+        ),
+        pytest.param(
+            WORSE_ON_A_CARD["cuda_graphs"][1].measurement, "cudagraph", "mutated inputs", id="CUDA graph skip"
+        ),
+    ],
+)
+def test_what_is_said_beside_a_line(seen: Measurement, kind: str, title: str) -> None:
+    found = [mark for mark, _ in marks_of(seen)]
+
+    assert (found[0].kind, found[0].title) == (kind, title)
+
+
+def test_eager_operators_are_counted_and_not_named_apart() -> None:
+    group = EagerOps(why="graph break", operators={"is_nonzero": 2}, location=ITEM)
+
+    ((mark, times),) = marks_of(Measurement(operators_run=StepOperators(compiled=1, eager=2, groups=(group,))))
+
+    assert (mark.title, times) == ("is_nonzero", 2)
+
+
+# Places
+
+
+def test_lanes_that_agree_have_one_mark() -> None:
+    view = seen_in(a_receipt(violated("test_model"), violated("test_model", "inductor")))
+
+    found = [each for each in view.marks if each.mark.kind == "break"]
+
+    assert [each.seen for each in found] == [((0, 1), (1, 1))]
+
+
+def test_callers_that_differ_make_no_second_mark() -> None:
+    alone = replace(HOLDING, graph_breaks=(replace(BREAK, stacks=((COPY,),)),))
+
+    view = seen_in(a_receipt(violated("test_a"), violated("test_b", measurement=alone)))
+
+    (found,) = (each for each in view.marks if each.mark.kind == "break")
+    assert len(found.seen) == 2
+    assert found.more == (("called from", "train.py:9 in step"),)
+
+
+def test_a_break_in_a_library_is_shown_on_the_line_that_leads_there() -> None:
+    seen = replace(HOLDING, graph_breaks=(BROKE_DEEP,))
+
+    view = seen_in(a_receipt(entry("test_a", measurement=seen)), {**SOURCES, DEEP.file: Source(outside=True)})
+
+    assert [(each.place, each.mark.at) for each in view.marks] == [(ITEM, DEEP)]
+    assert [each.name for each in view.files] == ["model.py"]
+
+
+def test_a_library_that_no_line_leads_to_has_its_own_place() -> None:
+    seen = replace(HOLDING, graph_breaks=(replace(BROKE_DEEP, stacks=()),))
+
+    view = seen_in(a_receipt(entry("test_a", measurement=seen)), {DEEP.file: Source(outside=True, problem="no")})
+
+    assert [(each.name, each.outside, each.problem) for each in view.files] == [(DEEP.file, True, "no")]
+
+
+def test_a_line_that_changed_is_told_apart_and_what_ran_there_is_left_out() -> None:
+    changed = Source(lines=(*MODEL[:40], "        pass", *MODEL[41:]))
+
+    view = seen_in(a_receipt(violated("test_model")), {**SOURCES, "model.py": changed})
+
+    assert {(each.place and each.place.line, each.moved) for each in view.marks if each.mark.kind == "break"} == {
+        (41, True)
+    }
+    (file,) = (each for each in view.files if each.name == "model.py")
+    assert (file.changed, file.ran) == (True, {})
+
+
+def test_a_file_that_lost_its_end_has_changed() -> None:
+    seen = replace(HOLDING, operators_run=RAN)
+
+    file = file_of(a_receipt(entry("test_a", measurement=seen)), sources={"model.py": Source(lines=MODEL[:44])})
+
+    assert file.changed
+
+
+def test_a_file_written_after_the_run_is_said() -> None:
+    sources = {name: replace(each, written="2026-02-01T00:00:00Z") for name, each in SOURCES.items()}
+
+    file = file_of(a_receipt(violated("test_model")), sources=sources)
+
+    assert (file.changed, file.written_after) == (False, True)
+
+
+def test_what_ran_is_by_line_with_its_lanes() -> None:
+    receipt = a_receipt(entry("test_a", measurement=BROKEN), entry("test_b", measurement=BROKEN))
+
+    file = file_of(receipt)
+
+    assert file.ran == {41: ((0, 2, 0), (1, 2, 0)), 45: ((0, 2, 1), (1, 2, 1)), 47: ((0, 1, 0), (1, 1, 0))}
+
+
+def test_what_hurts_most_is_the_first_file() -> None:
+    view = seen_in(a_run())
+
+    assert [each.name for each in view.files] == ["model.py", "train.py"]
+    assert named_files(a_run()) == ("model.py", "train.py")
+
+
+def test_no_mark_is_lost_by_a_line_that_nobody_knows() -> None:
+    seen = replace(HOLDING, raised=Raised(type="X", message="no"))
+
+    view = seen_in(a_receipt(entry("test_a", measurement=seen)))
+
+    assert [(each.place, each.mark.title) for each in view.marks] == [(None, "raises X: no, and eager does not")]
+
+
+# The answer
+
+
+@pytest.mark.parametrize(
+    ("receipt", "outcome", "sentence"),
+    [
+        pytest.param(a_receipt(), "not known", "No contract was measured.", id="nothing"),
+        pytest.param(a_receipt(entry("test_a")), "yes", "The one contract holds.", id="one"),
+        pytest.param(a_receipt(entry("test_a"), entry("test_b")), "yes", "All 2 contracts hold.", id="all"),
+        pytest.param(a_run(), "no", "2 of 4 contracts hold: 1 is broken, 1 is violated.", id="some"),
+        pytest.param(
+            a_receipt(entry("test_a"), entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no card")),
+            "yes",
+            "The one contract holds. 1 lane could not be measured here.",
+            id="a lane unmeasured",
+        ),
+        pytest.param(
+            a_receipt(entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no card")),
+            "not known",
+            "The one contract does not hold: 1 is unmeasured. 1 lane could not be measured here.",
+            id="all unmeasured",
+        ),
+        pytest.param(
+            replace(a_receipt(entry("test_a")), setup=Setup(asked="torch 2.11.0", not_finished="it was interrupted")),
+            "no",
+            "torch 2.11.0: the tests did not run to their end: it was interrupted. The one contract holds.",
+            id="cut off",
+        ),
+    ],
+)
+def test_the_answer_in_words(receipt: Receipt, outcome: str, sentence: str) -> None:
+    view = seen_in(receipt)
+
+    assert (view.outcome, view.sentence) == (outcome, sentence)
+
+
+def test_a_drift_is_no_holding() -> None:
+    receipt = a_receipt(entry("test_a"))
+
+    view = run_view(receipt, SOURCES, {(receipt.entries[0].contract, "aot"): "graph breaks 0 -> 1"})
+
+    assert (view.outcome, view.sentence) == ("no", "The one contract does not hold: 1 has drifted.")
+    assert [each.said for each in view.troubles] == [((("aot",), "graph breaks 0 -> 1"),)]
+
+
+def test_what_does_not_hold_is_told_once_for_lanes_that_agree_the_worst_first() -> None:
+    view = seen_in(a_run())
+
+    assert [(each.verdict, each.said) for each in view.troubles] == [
+        ("broken", ((("aot",), "the test failed in call: no"),)),
+        ("violated", ((("aot", "inductor"), "graph breaks: 1, at most 0; recompiles: 1, at most 0"),)),
+    ]
+    assert [view.marks[each].mark.kind for each in view.troubles[1].marks] == ["break", "recompile"]
+
+
+@pytest.mark.parametrize(
+    ("violation", "words"),
+    [
+        (Violation(limit="max_graph_breaks=0", measured=1), "graph breaks: 1, at most 0"),
+        (Violation(limit="min_ops_captured=1 (default)", measured=0), "ops captured: 0, at least 1"),
+        (
+            Violation(limit="numerics='fp64' (default)", measured="3 differences"),
+            "numerics='fp64' (default): 3 differences",
+        ),
+    ],
+    ids=["at most", "at least", "neither"],
+)
+def test_a_violation_in_words(violation: Violation, words: str) -> None:
+    assert violation_words(violation) == words
+
+
+def test_modules_are_a_tree_with_sums_and_layer_ten_after_two() -> None:
+    rows = module_rows(RAN.modules)
+
+    assert [(row.path, row.depth, row.compiled, row.eager) for row in rows] == [
+        ("", 0, 5, 3),
+        ("head", 1, 1, 2),
+        ("layers", 1, 3, 1),
+        ("layers.2", 2, 2, 1),
+        ("layers.2.mlp", 3, 2, 1),
+        ("layers.10", 2, 1, 0),
+        ("layers.10.mlp", 3, 1, 0),
+    ]
+    assert module_rows({}) == ()
+
+
+# The page
+
+
+def data_of(page: str) -> dict[str, list[list[int]]]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    data: dict[str, list[list[int]]] = json.loads(found[1])
+    return data
+
+
+def test_the_page_answers_before_anything_else() -> None:
+    page = page_of(replace(a_run(), command="pytest --compile-contracts"))
+
+    top = page[: page.index("</header>")]
+    for told in (
+        "2 of 4 contracts hold",
+        OLD.torch,
+        OLD.device,
+        "2026-01-31 12:00:00 UTC",
+        "a" * 12,
+        "pytest --compile-contracts",
+    ):
+        assert str(told) in top
+
+
+def test_a_receipt_without_a_command_says_so() -> None:
+    assert '<dd class="mono">not in the receipt</dd>' in page_of(a_run())
+
+
+def test_hostile_text_is_in_no_place_html() -> None:
+    page = page_of(a_run())
+
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<img" not in page
+    assert "\u202e" not in page
+    assert HOSTILE.replace("\u202e", "\\u202e") in "".join(map(str, data_of(page)["texts"]))
+
+
+def test_the_page_asks_for_nothing() -> None:
+    page = page_of(a_run())
+
+    assert "default-src 'none'" in page
+    assert re.findall(r"(?:https?:)?//[a-z]", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)) == []
+
+
+def test_tabs_of_source_are_spaces() -> None:
+    (file,) = (each for each in data_of(page_of(a_run()))["files"] if each[1] and len(each[1]) == 50)
+
+    assert file[1][46] == "    return x"
+
+
+def test_500_contracts_and_200_files_are_made_in_reasonable_time_and_size() -> None:
+    receipt, sources = a_large_run(500, 200)
+    started = time.perf_counter()
+
+    named_files(receipt)
+    page = page_of(receipt, sources)
+
+    # A fifth of it on a machine that does nothing else.
+    assert time.perf_counter() - started < 15
+    assert len(page) < 8_000_000

@@ -1,0 +1,333 @@
+"""The page of a run in headless Chromium: what a user sees, clicks and types. Skipped where there is no browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import NARROW, Page, needs_browser
+from support.receipts import BREAK, HOLDING, SKIPPED, a_receipt
+from support.runs import MODEL, SOURCES, a_large_run, a_run, entry, page_of, violated
+
+from pytest_compilecontract.facts.measurement import StepOperators
+from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.files.sources import Source
+
+pytestmark = needs_browser
+
+
+class RunPage(Page):
+    """The page of a run in a browser."""
+
+    def files(self) -> list[str]:
+        found: list[str] = self.js(
+            "return [...document.querySelectorAll('#files button')].map((each) => "
+            "(each.querySelector('.path')?.textContent || '') + each.querySelector('.name').textContent)"
+        )
+        return found
+
+    def notes(self) -> dict[str, str]:
+        """What is said beside lines, by the line above it, tag and title."""
+        found: dict[str, str] = self.js("""
+            const told = {};
+            for (const note of document.querySelectorAll('.code .note')) {
+                let row = note;
+                while (!row.classList.contains('row')) row = row.previousElementSibling;
+                const said = (part) => note.querySelector(part).textContent;
+                told[`${row.dataset.line} ${said('.kind')}`] = said('.title');
+            }
+            return told;
+        """)
+        return found
+
+    def view(self, name: str) -> None:
+        self.one(f"#views [data-view={name}]").click()
+
+    def operators(self) -> dict[str, str]:
+        """The lines with operators, as "45": "both 2+1"."""
+        found: dict[str, str] = self.js("""
+            const rows = [...document.querySelectorAll('.row:is(.ran, .slow, .both)')];
+            const parts = (each) => [...each.querySelector('.ops').childNodes];
+            const visible = (each) => parts(each).filter((it) => it.className !== 'hidden');
+            return Object.fromEntries(rows.map((each) => [each.dataset.line,
+                `${each.classList[1]} ${visible(each).map((it) => it.textContent).join('')}`]));
+        """)
+        return found
+
+
+@pytest.fixture
+def browser(quiet_driver: Any) -> RunPage:
+    return RunPage(quiet_driver)
+
+
+def write(receipt: Receipt, path: Path, sources: dict[str, Source] | None = None) -> str:
+    path.write_text(page_of(receipt, sources), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(a_run(), tmp_path_factory.mktemp("page") / "index.html")
+
+
+def test_the_answer_is_the_first_thing_said(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    assert browser.one(".answer").text.splitlines()[-1] == "2 of 4 contracts hold: 1 is broken, 1 is violated."
+    assert [" ".join(each.text.split()) for each in browser.all(".who")] == [
+        "broken tests/test_model.py::test_crash",
+        "violated tests/test_model.py::test_model",
+    ]
+
+
+def test_each_line_says_what_ran_and_what_went_wrong(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    assert browser.files() == ["model.py", "train.py"]
+    assert browser.operators() == {"41": "ran 2", "45": "both 2+1", "47": "ran 1"}
+    notes = browser.notes()
+    assert notes["40 recompiled"] == "tensor 'x' size mismatch at index 0. expected 8, actual 9"
+    assert notes["41 graph break"] == "copy.deepcopy() is not supported"
+    assert "Avoid calling copy.deepcopy()" in browser.one(".note.k-break").text
+    assert "GB0179" in browser.one(".note.k-break").text
+    assert "test_model [aot, inductor]" in browser.one(".note.k-break").text
+
+
+def test_a_skipped_library_frame_is_on_the_line_that_calls_it(browser: RunPage, tmp_path: Path) -> None:
+    skipped = StepOperators(compiled=1, eager=8, lines={"train.py:9": (0, 8)}, groups=(SKIPPED,))
+    receipt = a_receipt(entry("test_a", measurement=replace(HOLDING, operators_run=skipped)))
+
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    assert browser.operators() == {"9": "slow 8"}
+    assert browser.notes() == {"9 skipped": "Sequential.forward, called here, runs eager: 4 linear, 4 relu"}
+
+
+def test_a_fact_leads_to_its_line_and_back(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    browser.one("#facts button:has(.k-break)").click()
+    there = browser.js("return document.activeElement.className")
+    browser.one(".note.k-break .back").click()
+    back = browser.js("return document.activeElement.textContent")
+
+    assert there == "note k-break here"
+    assert back.startswith("41graph break")
+
+
+def test_the_answer_leads_to_the_line(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    browser.view("contracts")
+
+    browser.one(".causes a").click()
+
+    browser.until(lambda: "here" in browser.js("return document.activeElement.className"))
+    assert browser.one("#source").is_displayed()
+    assert browser.js("return document.activeElement.querySelector('.title').textContent") == (
+        "copy.deepcopy() is not supported"
+    )
+    box = browser.js("const it = document.activeElement.getBoundingClientRect(); return [it.top, it.bottom]")
+    assert box[0] > 0
+    assert box[1] < 900
+
+
+def test_what_a_skipped_frame_comes_from_is_a_click_away(browser: RunPage, tmp_path: Path) -> None:
+    broke = replace(SKIPPED, broke=BREAK.location)
+    seen = replace(HOLDING, graph_breaks=(BREAK,), operators_run=StepOperators(compiled=1, eager=8, groups=(broke,)))
+    browser.open(write(a_receipt(entry("test_a", measurement=seen)), tmp_path / "index.html"))
+
+    browser.one("[data-file='1']").click()
+    browser.one(".note.k-skipped .link").click()
+
+    assert browser.js("return document.activeElement.className") == "note k-break here"
+
+
+def test_contract_and_lane_filter(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    browser.search("test_x")
+    by_contract = browser.files(), list(browser.notes())
+    browser.one("#clear").click()
+    browser.js(
+        "const it = document.getElementById('lane'); it.value = 'inductor'; it.dispatchEvent(new Event('change'))"
+    )
+    by_lane = browser.one(".note.k-break dd:last-child").text
+    address = browser.driver.current_url
+    browser.open(address)
+    kept = browser.one("#status").text
+    browser.one("#clear").click()
+
+    assert by_contract == (["model.py"], ["46 recompile limit"])
+    assert by_lane == "test_model [inductor]"
+    assert kept == "2 lanes of 6 shown, 2 files"
+    assert browser.one("#status").text == "6 lanes shown, 2 files"
+
+
+def test_a_kind_can_be_left_out(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    browser.one("#kinds [data-kind=recompile]").click()
+
+    assert "40 recompiled" not in browser.notes()
+    assert "41 graph break" in browser.notes()
+
+
+def test_the_calls_of_a_lane_are_told_with_steady_ones_together(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    browser.view("contracts")
+
+    browser.one(".contract[data-contract] > summary:has(.v-violated)").click()
+
+    browser.until(lambda: browser.all(".calls"))
+    cells = [each.text for each in browser.one(".calls").find_elements("css selector", ":scope > *")]
+    assert cells == [
+        *("call 0", "cold", "", "2 s", "1 graph ran"),
+        *("call 1", "warm-up, compiled again", "", "1 s", "1 graph ran"),
+        *("calls 2\u20136", "steady", "", "1 ms", "2 graphs ran in each"),
+    ]
+    widths = browser.js(
+        "return [...document.querySelectorAll('.calls .track i')].slice(0, 2).map((it) => it.style.width)"
+    )
+    assert widths == ["100%", "50%"]
+    card = browser.one(".lane-card").text
+    assert "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_model.py::test_model[aot]'" in card
+
+
+def test_modules_are_a_tree_of_the_lane_that_lost_most(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    browser.view("modules")
+
+    rows = [each.text.splitlines() for each in browser.all(".leaf")]
+    browser.one("#only").click()
+    shown = [each.text.splitlines()[0] for each in browser.all(".leaf") if each.is_displayed()]
+
+    assert rows[0] == ["the whole target", "5 compiled, 3 eager"]
+    assert ["10", "1 compiled"] in rows
+    assert shown == ["the whole target", "head", "layers", "2", "mlp"]
+    assert "test_model [aot]: 63 % of operators compiled" in browser.one("#module-lane").text
+
+
+def test_a_file_that_is_missing_or_changed_is_said(browser: RunPage, tmp_path: Path) -> None:
+    changed = Source(lines=(*MODEL[:40], "        pass", *MODEL[41:]))
+    gone = Source(problem="no such file below the project's folder", outside=True)
+    browser.open(write(a_run(), tmp_path / "index.html", {**SOURCES, "model.py": changed, "train.py": gone}))
+
+    said = browser.one(".notice").text
+    was = browser.one(".was").text
+    browser.one("[data-file='1']").click()
+
+    assert said.startswith("This file has changed since the run")
+    assert was.startswith("line 41 was: mask = copy.deepcopy(self.mask)")
+    assert browser.operators() == {"9": "slow 2"}
+    assert browser.one(".notice").text.startswith("The source is not shown: no such file below the project's folder")
+    assert browser.one(".row .text").text == "loss = model(x)"
+
+
+def test_hostile_names_and_source_are_text(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    source = browser.js("return document.querySelector('[data-line=\"46\"] .text').textContent")
+    title = browser.one(".note.k-limit").text
+    browser.view("contracts")
+    names = browser.one("#contracts").text
+
+    assert source.strip().startswith("# </script><script>document.title='owned'</script>")
+    assert r"onerror=alert(1)>\u202e" in source
+    assert "<img src=x" in title
+    assert "<img src=x" in names
+    assert browser.driver.title == "Compile contracts on torch 2.11.0"
+    assert browser.js("return [document.scripts.length, document.images.length]") == [2, 0]
+
+
+def test_the_keyboard_reaches_the_filter(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    browser.press("/")
+
+    assert browser.js("return document.activeElement.id") == "text"
+
+
+@pytest.mark.parametrize("view", ["source", "contracts", "modules", "environment"])
+@pytest.mark.parametrize("size", [NARROW, (760, 900), (1900, 1000)], ids=["390", "760", "1900"])
+def test_nothing_scrolls_sideways(browser: RunPage, url: str, view: str, size: tuple[int, int]) -> None:
+    browser.open(url, size)
+    browser.view(view)
+    browser.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+
+    assert browser.js("return document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_can_be_read_in_both_themes(browser: RunPage, url: str, scheme: str) -> None:
+    browser.open(url, scheme=scheme)
+
+    contrasts = browser.contrasts(
+        ".kind.k-break",
+        ".kind.k-recompile",
+        ".row .c",
+        ".row .e",
+        ".row > span",
+        ".note dt",
+        ".notice, .legend",
+        ".tally",
+        ".v-broken",
+        ".v-violated",
+        ".words .muted",
+        ".given dt",
+        "#views button",
+        ".causes a",
+    )
+
+    assert min(contrasts) >= 4.5
+
+
+def test_printing_has_the_answer_and_the_file(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    printed = browser.driver.execute_cdp_cmd("Page.printToPDF", {})
+
+    assert len(printed["data"]) > 10_000
+
+
+def test_an_empty_run_says_so(browser: RunPage, tmp_path: Path) -> None:
+    browser.open(write(a_receipt(), tmp_path / "index.html"))
+
+    assert "No contract was measured." in browser.one(".answer").text
+    assert browser.one("#file").text == "No lane ran a line that is known."
+
+
+def test_500_contracts_and_200_files_stay_quick(browser: RunPage, tmp_path: Path) -> None:
+    receipt, sources = a_large_run(500, 200)
+    browser.open(write(receipt, tmp_path / "index.html", sources))
+
+    loaded = browser.js("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+    took = browser.js("""
+        const timed = (act) => {
+            const from = performance.now();
+            act();
+            document.body.offsetHeight;
+            return performance.now() - from;
+        };
+        const lane = document.getElementById('lane');
+        return [
+            timed(() => document.querySelector('[data-file="7"]').click()),
+            timed(() => { lane.value = 'aot'; lane.dispatchEvent(new Event('change')); }),
+            timed(() => document.querySelector('[data-view=contracts]').click()),
+            timed(() => document.querySelector('[data-view=modules]').click()),
+        ];
+    """)
+
+    assert len(browser.files()) == 200
+    # A third of it on a machine that does nothing else.
+    assert loaded < 5000
+    assert max(took) < 2000
+
+
+def test_violated_lanes_come_before_those_that_hold(browser: RunPage, tmp_path: Path) -> None:
+    receipt = a_receipt(entry("test_a"), *(entry(f"test_{number}") for number in range(5)), violated("test_z"))
+    browser.open(write(receipt, tmp_path / "index.html"))
+    browser.view("contracts")
+
+    assert browser.one(".contract .name").text == "test_z"
