@@ -13,7 +13,7 @@ from pytest_compilecontract.files.pages import write_page
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.files.sources import read_sources
 from pytest_compilecontract.files.whole import write_bytes
-from pytest_compilecontract.measure.environment import plugin_version
+from pytest_compilecontract.measure.environment import checkout_of, plugin_version
 from pytest_compilecontract.report.run_page import run_page
 from pytest_compilecontract.report.run_view import named_files, run_view
 
@@ -46,7 +46,7 @@ def _page(chosen: argparse.Namespace) -> int:
         raise UsageError(f"{output}: is the receipt to read, write the page to another file")
     sources = read_sources(chosen.root, named_files(receipt))
     made = run_page(
-        run_view(receipt, sources),
+        run_view(receipt, sources, checkout=checkout_of(chosen.root)),
         receipt,
         root=chosen.root.resolve().name,
         plugin=plugin_version() or "",

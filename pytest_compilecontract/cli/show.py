@@ -10,6 +10,7 @@ from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import read_receipt, write_receipt
+from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
 from pytest_compilecontract.wording import counted
@@ -26,6 +27,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     louder = show.add_mutually_exclusive_group()
     louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
+    show.add_argument(
+        "--facts", action="store_true", help="also each graph break, recompile and eager frame, with its line and why"
+    )
     show.set_defaults(command=_show, verbosity=0)
 
     recover = commands.add_parser(
@@ -42,6 +46,8 @@ def _show(chosen: argparse.Namespace) -> int:
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
         rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
         _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
+    if chosen.facts:
+        say(*(text for text, _ in fact_lines(receipt.entries, every=True) or [("no facts to tell", {})]))
     if any(entry.planted for entry in receipt.entries):
         say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
     return YES

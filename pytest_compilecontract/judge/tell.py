@@ -18,6 +18,9 @@ from pytest_compilecontract.facts.measurement import (
 )
 from pytest_compilecontract.wording import counted, first_line, repeated
 
+# What torch's guards call values of a frame that goes on after a graph break.
+STACK = "___stack: a value that was at hand when the graph broke, such as what the call there returned"
+
 
 def break_lines(breaks: Sequence[GraphBreak]) -> tuple[str, ...]:
     lines: list[str] = []
@@ -37,7 +40,7 @@ def recompile_lines(recompiles: Sequence[Recompile]) -> tuple[str, ...]:
         if each.meaning:
             lines += [f"  {each.meaning}"]
         if "___stack" in each.guard:
-            lines += ["  ___stack: a value that was at hand when the graph broke, such as what the call there returned"]
+            lines += [f"  {STACK}"]
         if each.location is not None:
             lines += [f"  at {told_line(each.location)}"]
     return tuple(lines)

@@ -130,6 +130,11 @@ def _version(distribution: str) -> str | None:
     return _found(lambda: metadata.version(distribution))
 
 
+def checkout_of(root: Path) -> tuple[str, bool] | None:
+    """The commit that a folder is a checkout of, and whether tracked files differ from it; None where it is none."""
+    return _found(lambda: _git(root))
+
+
 def without_folders(root: Path) -> Callable[[str], str]:
     """What writes text as receipts have it: folders of this machine as <root>, <home> and <tmp>."""
     return _Folders(root)

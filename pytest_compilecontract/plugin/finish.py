@@ -11,6 +11,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, environment_key
 from pytest_compilecontract.report.baselines import baseline_lines, record_lines
+from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.gone import gone_lines
 from pytest_compilecontract.report.terminal import Line, headline, summary_lines
 
@@ -108,7 +109,8 @@ class Finishing:
         rows = self._history.marked(self._session.rows(), self._held)
         terminalreporter.write_sep("=", headline(rows, self._session.torch_versions()))
         told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
-        lines = (*summary_lines(rows, terminalreporter.verbosity), *self._history_lines(), *told)
+        facts = fact_lines(self._session.entries.values(), every=False) if terminalreporter.verbosity > 1 else []
+        lines = (*summary_lines(rows, terminalreporter.verbosity), *facts, *self._history_lines(), *told)
         for text, markup in (*lines, *self._surroundings(), *self._closing()):
             terminalreporter.write_line(printed(text), **markup)
 

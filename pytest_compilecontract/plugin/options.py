@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
     )
-    group.addoption("--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json")
+    group.addoption("--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json and a page of it")
     group.addoption(
         "--contract-baselines",
         metavar="DIR",

@@ -24,6 +24,7 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
     RecompileKind,
 )
+from pytest_compilecontract.judge.tell import STACK
 from pytest_compilecontract.wording import first_line, first_said
 
 # What hurts most first.
@@ -163,6 +164,7 @@ def _recompile(found: Recompile) -> Mark:
             ("frame", f"{found.frame}{after}" if found.location is not None or after else ""),
             ("module", found.module or ""),
             ("means", found.meaning),
+            ("means", STACK if "___stack" in found.guard else ""),
         ),
         more=tuple(("older code's guard", each) for each in dict.fromkeys(others)),
     )

@@ -134,6 +134,7 @@ class RunView:
     files: tuple[FileView, ...]
     troubles: tuple[Trouble, ...]
     unmeasured: tuple[Unmeasured, ...]
+    source_note: str = ""
 
 
 def named_files(receipt: Receipt) -> tuple[str, ...]:
@@ -149,9 +150,15 @@ def named_files(receipt: Receipt) -> tuple[str, ...]:
 
 
 def run_view(
-    receipt: Receipt, sources: Mapping[str, Source], drifted: Mapping[tuple[str, str], str] | None = None
+    receipt: Receipt,
+    sources: Mapping[str, Source],
+    drifted: Mapping[tuple[str, str], str] | None = None,
+    checkout: tuple[str, bool] | None = None,
 ) -> RunView:
-    """The view of a receipt. `drifted` says of lanes, by contract and lane, what is not as their baseline."""
+    """The view of a receipt. `drifted` says of lanes, by contract and lane, what is not as their baseline.
+
+    `checkout` is the commit that the sources are of, and whether they differ from it, where that is known.
+    """
     # Lanes mostly agree in their modules.
     trees: dict[Hashable, tuple[ModuleRow, ...]] = {}
     lanes = tuple(
@@ -165,7 +172,8 @@ def run_view(
         sentence=sentence,
         lanes=lanes,
         marks=marks,
-        files=_files(receipt, marks, sources),
+        files=_files(receipt, marks, sources, same=_is_of(receipt, checkout)),
+        source_note=_source_note(receipt, checkout),
         troubles=tuple(_troubles(lanes, marks)),
         unmeasured=tuple(_unmeasured(rows)),
     )
@@ -263,7 +271,27 @@ def _is_moved(place: Location, source: Source | None) -> bool:
     return bool(was) and source.lines[place.line - 1].strip() != was[0].strip()
 
 
-def _files(receipt: Receipt, marks: Sequence[PlacedMark], sources: Mapping[str, Source]) -> tuple[FileView, ...]:
+def _is_of(receipt: Receipt, checkout: tuple[str, bool] | None) -> bool:
+    """Whether the sources are known to be those of the run."""
+    environments = receipt.environments.values()
+    return (
+        checkout is not None
+        and all((each.commit, each.dirty) == (checkout[0], False) for each in environments)
+        and (not checkout[1])
+    )
+
+
+def _source_note(receipt: Receipt, checkout: tuple[str, bool] | None) -> str:
+    commits = {each.commit for each in receipt.environments.values() if each.commit}
+    if checkout is None or not commits or checkout[0] in commits:
+        return ""
+    measured = ", ".join(sorted(each[:12] for each in commits))
+    return f"The source shown is that of commit {checkout[0][:12]}, and the run was of {measured}."
+
+
+def _files(
+    receipt: Receipt, marks: Sequence[PlacedMark], sources: Mapping[str, Source], *, same: bool
+) -> tuple[FileView, ...]:
     of_file: dict[str, list[int]] = {}
     for number, each in enumerate(marks):
         if each.place is not None:
@@ -276,7 +304,14 @@ def _files(receipt: Receipt, marks: Sequence[PlacedMark], sources: Mapping[str, 
     weights = {name: sum(_weight(marks[each], contracts) for each in numbers) for name, numbers in of_file.items()}
     names = sorted(of_file.keys() | ran.keys(), key=lambda name: (-weights.get(name, 0), name))
     return tuple(
-        _file(name, sources.get(name, Source(outside=True)), marks, of_file.get(name, ()), ran.get(name, {}), receipt)
+        _file(
+            name,
+            sources.get(name, Source(outside=True)),
+            marks,
+            of_file.get(name, ()),
+            ran.get(name, {}),
+            "" if same else receipt.created,
+        )
         for name in names
     )
 
@@ -291,7 +326,7 @@ def _file(
     marks: Sequence[PlacedMark],
     numbers: Sequence[int],
     ran: Mapping[int, Sequence[tuple[int, int, int]]],
-    receipt: Receipt,
+    run_at: str,
 ) -> FileView:
     changed = any(marks[each].moved for each in numbers)
     if source.lines is not None and not changed:
@@ -302,7 +337,7 @@ def _file(
         problem=source.problem,
         outside=source.outside,
         changed=changed,
-        written_after=not changed and bool(source.written) and source.written > receipt.created,
+        written_after=not changed and bool(run_at) and source.written > run_at,
         marks=tuple(numbers),
         ran={} if changed else {line: tuple(lanes) for line, lanes in sorted(ran.items())},
     )

@@ -178,6 +178,18 @@ def test_show_keeps_environments_apart(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
+def test_show_tells_the_facts_with_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    write_receipt(Path("receipt.json"), before(an_entry(WORSENED["graph_breaks"])))
+    write_receipt(Path("fine.json"), RECEIPT)
+
+    codes = [main(["show", "--facts", name]) for name in ("receipt.json", "fine.json")]
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "    graph break: model.py:41 in forward: mask = copy.deepcopy(self.mask)" in lines
+    assert lines[-1] == "no facts to tell"
+    assert codes == [0, 0]
+
+
 def test_show_says_so_where_nothing_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     write_receipt(Path("receipt.json"), replace(RECEIPT, entries=()))
 

@@ -223,6 +223,18 @@ def test_a_file_written_after_the_run_is_said() -> None:
     assert (file.changed, file.written_after) == (False, True)
 
 
+def test_a_checkout_of_the_same_commit_is_the_source_of_the_run() -> None:
+    sources = {name: replace(each, written="2026-02-01T00:00:00Z") for name, each in SOURCES.items()}
+
+    same = run_view(a_run(), sources, checkout=("a" * 40, False))
+    dirty = run_view(a_run(), sources, checkout=("a" * 40, True))
+    other = run_view(a_run(), sources, checkout=("b" * 40, False))
+
+    assert [any(each.written_after for each in view.files) for view in (same, dirty, other)] == [False, True, True]
+    assert (same.source_note, dirty.source_note) == ("", "")
+    assert other.source_note == "The source shown is that of commit bbbbbbbbbbbb, and the run was of aaaaaaaaaaaa."
+
+
 def test_what_ran_is_by_line_with_its_lanes() -> None:
     receipt = a_receipt(entry("test_a", measurement=BROKEN), entry("test_b", measurement=BROKEN))
 

@@ -1,0 +1,77 @@
+"""Facts that no limit forbids, as a terminal shows them: each once for the lanes that agree. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from pytest_compilecontract.escaping import plain
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.judge.tell import break_lines, eager_lines, limit_hit_lines, recompile_lines
+from pytest_compilecontract.wording import counted, repeated
+
+from .terminal import FAILURE_WIDTH, Line
+
+_Told = tuple[str, ...]
+# The limits whose violation has told the facts of a kind already.
+_TOLD_BY = {
+    "graph break": ("max_graph_breaks", "fullgraph", "max_graphs"),
+    "recompile": ("max_recompiles", "max_graphs"),
+    "eager frame": ("max_eager_frames", "fullgraph"),
+    "recompile limit": ("allow_recompile_limit",),
+}
+
+
+def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
+    """Each graph break, recompile and eager frame with its line, reason, guard and hint, by contract.
+
+    Those that a limit was exceeded by are told where it is; `every` has them here as well.
+    """
+    contracts: dict[str, dict[_Told, list[str]]] = {}
+    for entry in entries:
+        if entry.measurement is None or entry.verdict == "reference":
+            continue
+        told = set() if every else {violation.name for violation in entry.violations}
+        for fact, times in Counter(_facts(entry.measurement, told)).items():
+            head, *rest = fact
+            lanes = contracts.setdefault(entry.contract, {}).setdefault((f"{head}{repeated(times)}", *rest), [])
+            lanes.append(entry.lane)
+    if not contracts:
+        return []
+    found = sum(map(len, contracts.values()))
+    title = counted(found, "fact") if every else f"{counted(found, 'fact')} that no limit forbids"
+    lines = [f"{title}:"]
+    for contract, facts in contracts.items():
+        lines += [plain(contract), *_by_lanes(facts)]
+    return [(_cut(line), {}) for line in lines]
+
+
+def _by_lanes(facts: dict[_Told, list[str]]) -> Iterator[str]:
+    by_lanes: dict[str, list[_Told]] = {}
+    for fact, lanes in facts.items():
+        by_lanes.setdefault(", ".join(map(plain, lanes)), []).append(fact)
+    for names, told in by_lanes.items():
+        yield f"  in {names}:"
+        for fact in told:
+            yield from (f"    {line}" for line in fact)
+
+
+def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
+    every = (
+        ("graph break", [break_lines([each]) for each in seen.graph_breaks or ()]),
+        ("recompile", [recompile_lines([each]) for each in seen.compiled_again or ()]),
+        ("eager frame", [eager_lines([each]) for each in seen.frames_run_eager or ()]),
+        ("recompile limit", [limit_hit_lines([each]) for each in seen.limit_hits or ()]),
+    )
+    for kind, found in every:
+        if not told.intersection(_TOLD_BY[kind]):
+            yield from ((f"{kind}: {plain(head)}", *(f"  {_inner(line)}" for line in rest)) for head, *rest in found)
+
+
+def _inner(line: str) -> str:
+    return plain(line).strip()
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= FAILURE_WIDTH else line[: FAILURE_WIDTH - 3].rstrip() + "..."
