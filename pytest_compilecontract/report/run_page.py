@@ -20,7 +20,7 @@ from pytest_compilecontract.wording import counted
 from .environments import environment_rows
 from .html import LONGEST, Numbers, rendered, visible
 from .run_marks import NOUNS, TAGS
-from .run_view import WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble
+from .run_view import NOT_HELD_WEIGHT, WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble
 from .terminal import counts_of
 
 # Of what does not hold, beside the answer; the page's list of contracts has all of it.
@@ -76,7 +76,7 @@ def _distinct(found: Iterable[str | None]) -> str:
 def _commit(found: Environment) -> str | None:
     if found.commit is None:
         return None
-    return f"{found.commit[:12]}, with changes that are not in it" if found.dirty else found.commit[:12]
+    return f"{found.commit[:12]} and changes on top" if found.dirty else found.commit[:12]
 
 
 def _unmeasured(lanes: Sequence[str], contracts: int, reason: str) -> str:
@@ -121,6 +121,7 @@ class _Data:
             "marks": [self._mark(each) for each in view.marks],
             "files": [self._file(each) for each in view.files],
             "kinds": [[kind, tag, WEIGHTS[kind], *NOUNS[kind]] for kind, tag in TAGS.items()],
+            "notHeld": NOT_HELD_WEIGHT,
             "modules": self._modules.values,
             "calls": self._calls.values,
             "laneSets": self._lanes_of.values,

@@ -33,6 +33,8 @@ WEIGHTS: dict[Kind, int] = {
     "sync": 10,
     "cudagraph": 10,
 }
+# How much more it hurts where the lane does not hold.
+NOT_HELD_WEIGHT = 4
 # The marks that a limit is about, by its name.
 _MARKS_OF: dict[str, tuple[Kind, ...]] = {
     "max_graph_breaks": ("break",),
@@ -300,8 +302,9 @@ def _files(
     for number, entry in enumerate(receipt.entries):
         for name, line, compiled, eager in _lines_run(entry):
             ran.setdefault(name, {}).setdefault(line, []).append((number, compiled, eager))
-    contracts = [entry.contract for entry in receipt.entries]
-    weights = {name: sum(_weight(marks[each], contracts) for each in numbers) for name, numbers in of_file.items()}
+    weights = {
+        name: sum(_weight(marks[each], receipt.entries) for each in numbers) for name, numbers in of_file.items()
+    }
     names = sorted(of_file.keys() | ran.keys(), key=lambda name: (-weights.get(name, 0), name))
     return tuple(
         _file(
@@ -316,8 +319,13 @@ def _files(
     )
 
 
-def _weight(each: PlacedMark, contracts: Sequence[str]) -> int:
-    return WEIGHTS[each.mark.kind] * len({contracts[lane] for lane, _ in each.seen})
+def _weight(each: PlacedMark, entries: Sequence[Entry]) -> int:
+    contracts: dict[str, int] = {}
+    for lane, _ in each.seen:
+        entry = entries[lane]
+        weight = 1 if entry.verdict == "held" else NOT_HELD_WEIGHT
+        contracts[entry.contract] = max(contracts.get(entry.contract, 1), weight)
+    return WEIGHTS[each.mark.kind] * sum(contracts.values())
 
 
 def _file(

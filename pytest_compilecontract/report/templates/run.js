@@ -38,12 +38,22 @@
     return told.join(", ");
   }
 
+  // Whether every lane that saw it holds all the same.
+  const isTolerated = (mark) => seenBy(mark).every(([lane]) => lanes[lane][VERDICT] === "held");
+
   // Files
 
+  // As `_weight` in run_view.py.
   function hurt(file) {
     let sum = 0;
     for (const at of file[MARKS]) {
-      if (isShown(at)) sum += weights.get(marks[at][KIND]) * new Set(seenBy(marks[at]).map(([lane]) => lanes[lane][CONTRACT])).size;
+      if (!isShown(at)) continue;
+      const contracts = new Map();
+      for (const [lane] of seenBy(marks[at])) {
+        const name = lanes[lane][CONTRACT];
+        contracts.set(name, Math.max(contracts.get(name) || 1, lanes[lane][VERDICT] === "held" ? 1 : data.notHeld));
+      }
+      sum += weights.get(marks[at][KIND]) * [...contracts.values()].reduce((a, b) => a + b, 0);
     }
     return sum;
   }
@@ -73,7 +83,7 @@
   }
 
   function shareTold(compiled, eager) {
-    return compiled + eager ? `${percent(compiled, compiled + eager)} of operators compiled` : "no operator known";
+    return compiled + eager ? `${percent(compiled, compiled + eager)} of operators compiled` : "";
   }
 
   let listed = [];
@@ -114,7 +124,8 @@
     terms.push([make("dt", {}, "in"), make("dd", {}, lanesTold(seen.map(([lane]) => lane)))]);
     return make("div", { class: `note k-${mark[KIND]}`, id: `mark-${at}`, tabindex: "-1" },
       make("div", { class: "headline" }, make("span", { class: "kind" }, tags.get(mark[KIND])),
-        make("span", { class: "title" }, texts[mark[TITLE]]), often > 1 ? make("span", { class: "muted" }, `${often} times in a lane`) : null, back),
+        make("span", { class: "title" }, texts[mark[TITLE]]), often > 1 ? make("span", { class: "muted" }, `${often} times in a lane`) : null,
+        isTolerated(mark) ? make("span", { class: "muted" }, "tolerated") : null, back),
       make("dl", {}, terms));
   }
 
