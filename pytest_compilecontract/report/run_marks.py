@@ -203,7 +203,7 @@ def _operators(found: EagerOps) -> Mark:
         kind="operators",
         title=", ".join(found.operators),
         at=found.location or found.frame,
-        said=_said(("why", _WHY_OPERATORS.get(found.why, found.why)), ("in", found.name)),
+        said=_said(("why", _WHY_OPERATORS.get(found.why, found.why)), ("frame", found.name)),
         broke=found.broke,
     )
 

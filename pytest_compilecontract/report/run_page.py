@@ -43,6 +43,7 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
         troubles=[_trouble(each, view) for each in view.troubles[:MOST_TROUBLES]],
         more_troubles=max(0, len(view.troubles) - MOST_TROUBLES),
         unmeasured=[visible(_unmeasured(each.lanes, each.contracts, each.reason)) for each in view.unmeasured],
+        tolerated=view.tolerated,
         source_note=visible(view.source_note),
         lanes=len(view.lanes),
         contracts=len({each.entry.contract for each in view.lanes}),

@@ -17,7 +17,7 @@ from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation
 from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.wording import counted
 
-from .run_marks import KINDS, Kind, Mark, marks_of
+from .run_marks import KINDS, NOUNS, Kind, Mark, marks_of
 from .terminal import Row, Shown, is_held, row_of
 
 Outcome = Literal["yes", "no", "not known"]
@@ -137,6 +137,7 @@ class RunView:
     troubles: tuple[Trouble, ...]
     unmeasured: tuple[Unmeasured, ...]
     source_note: str = ""
+    tolerated: str = ""
 
 
 def named_files(receipt: Receipt) -> tuple[str, ...]:
@@ -176,6 +177,7 @@ def run_view(
         marks=marks,
         files=_files(receipt, marks, sources, same=_is_of(receipt, checkout)),
         source_note=_source_note(receipt, checkout),
+        tolerated=_tolerated(marks, lanes),
         troubles=tuple(_troubles(lanes, marks)),
         unmeasured=tuple(_unmeasured(rows)),
     )
@@ -401,6 +403,17 @@ def _called(verdict: Shown, count: int) -> str:
         return "has drifted" if count == 1 else "have drifted"
     words = "compiled by no lane" if verdict == "reference" else verdict
     return f"{'is' if count == 1 else 'are'} {words}"
+
+
+def _tolerated(marks: Sequence[PlacedMark], lanes: Sequence[LaneView]) -> str:
+    """What lanes that hold show all the same, as one sentence; empty where they show nothing."""
+    kinds = Counter(each.mark.kind for each in marks if any(lanes[number].verdict == "held" for number, _ in each.seen))
+    told = [counted(kinds[kind], *NOUNS[kind]) for kind in KINDS if kinds[kind] and kind != "operators"]
+    return f"What holds tolerates {_listed(told)}." if told else ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _troubles(lanes: Sequence[LaneView], marks: Sequence[PlacedMark]) -> Iterator[Trouble]:

@@ -250,6 +250,22 @@ def test_what_hurts_most_is_the_first_file() -> None:
     assert named_files(a_run()) == ("model.py", "train.py")
 
 
+def test_what_a_lane_fails_by_hurts_more_than_what_is_tolerated() -> None:
+    here, there = (replace(COPY, file=name) for name in ("tolerated.py", "wrong.py"))
+    seen = [
+        replace(HOLDING, graph_breaks=(replace(BREAK, location=each, stacks=((each,),)),)) for each in (here, there)
+    ]
+    receipt = a_receipt(
+        entry("test_a", measurement=seen[0]),
+        entry("test_b", measurement=seen[0]),
+        violated("test_c", measurement=seen[1]),
+    )
+
+    view = seen_in(receipt, {})
+
+    assert [each.name for each in view.files] == ["wrong.py", "tolerated.py"]
+
+
 def test_no_mark_is_lost_by_a_line_that_nobody_knows() -> None:
     seen = replace(HOLDING, raised=Raised(type="X", message="no"))
 
@@ -292,6 +308,13 @@ def test_the_answer_in_words(receipt: Receipt, outcome: str, sentence: str) -> N
     view = seen_in(receipt)
 
     assert (view.outcome, view.sentence) == (outcome, sentence)
+
+
+def test_what_holds_all_the_same_is_said() -> None:
+    view = seen_in(a_receipt(entry("test_a", measurement=BROKEN), violated("test_b")))
+
+    assert view.tolerated == "What holds tolerates 1 graph break, 1 skipped frame and 1 recompile."
+    assert seen_in(a_receipt(violated("test_b"))).tolerated == ""
 
 
 def test_a_drift_is_no_holding() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.browser import NARROW, Page, needs_browser
 from support.receipts import BREAK, HOLDING, SKIPPED, a_receipt
-from support.runs import MODEL, SOURCES, a_large_run, a_run, entry, page_of, violated
+from support.runs import BROKEN, MODEL, SOURCES, a_large_run, a_run, entry, page_of, violated
 
 from pytest_compilecontract.facts.measurement import StepOperators
 from pytest_compilecontract.facts.receipt import Receipt
@@ -93,6 +93,17 @@ def test_each_line_says_what_ran_and_what_went_wrong(browser: RunPage, url: str)
     assert "Avoid calling copy.deepcopy()" in browser.one(".note.k-break").text
     assert "GB0179" in browser.one(".note.k-break").text
     assert "test_model [aot, inductor]" in browser.one(".note.k-break").text
+
+
+def test_what_a_lane_that_holds_has_is_tolerated(browser: RunPage, tmp_path: Path) -> None:
+    receipt = a_receipt(entry("test_a", measurement=BROKEN), violated("test_b", "inductor"))
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    both = browser.one(".note.k-break .headline").text
+    browser.search("test_a")
+
+    assert "tolerated" not in both
+    assert "tolerated" in browser.one(".note.k-break .headline").text
 
 
 def test_a_skipped_library_frame_is_on_the_line_that_calls_it(browser: RunPage, tmp_path: Path) -> None:
