@@ -66,6 +66,8 @@ _ABOUT: dict[RecompileKind, str] = {
 }
 # torch/_dynamo/guards.py and torch/csrc/dynamo/guards.cpp: "... size mismatch at index 0. expected 8, actual 9".
 _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
+# Of a guard: none that says what moved is nearly as long.
+_LONGEST = 1000
 _WHY_OPERATORS = {
     "graph break": "they are the very call that breaks the graph",
     "frame": "their frame was given back to eager, or is at its recompile limit",
@@ -120,7 +122,7 @@ def marks_of(seen: Measurement) -> Iterator[tuple[Mark, int]]:
 
 def moved(guard: str) -> tuple[str, str] | None:
     """From what to what a guard says that a value went; None where it does not say."""
-    found = _MOVED.search(first_line(guard))
+    found = _MOVED.search(first_line(guard)[:_LONGEST])
     return (found["before"].strip().rstrip(","), found["after"].strip()) if found else None
 
 

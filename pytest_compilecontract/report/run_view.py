@@ -50,6 +50,8 @@ _MARKS_OF: dict[str, tuple[Kind, ...]] = {
     NO_EXCEPTION: ("error",),
     STEADY: ("error", "limit", "eager"),
 }
+# Below that a module is told by the rest of its path.
+_DEEPEST = 32
 # The worst first: what a contract is called by, of its lanes.
 _WORST: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified", "unmeasured")
 
@@ -187,7 +189,7 @@ def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]
     """The tree of modules, each before those below it, with the sums of all below."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for path, (compiled, eager) in modules.items():
-        parts = tuple(path.split(".")) if path else ()
+        parts = tuple(path.split(".", _DEEPEST)) if path else ()
         for depth in range(len(parts) + 1):
             both = sums.setdefault(parts[:depth], [0, 0])
             both[0] += compiled

@@ -28,6 +28,7 @@ from support.runs import (
 )
 
 from pytest_compilecontract.facts.measurement import (
+    Call,
     CompileFailure,
     EagerFrame,
     EagerOps,
@@ -365,6 +366,27 @@ def test_modules_are_a_tree_with_sums_and_layer_ten_after_two() -> None:
         ("layers.10.mlp", 3, 1, 0),
     ]
     assert module_rows({}) == ()
+
+
+def test_a_hostile_receipt_takes_no_long_time() -> None:
+    deep = {".".join("a" * 50_000): (1, 0)}
+    again = replace(AGAIN, guard="expected " * 100_000)
+    odd = {"model.py": (1, 0), ":3": (1, 0), "model.py:0": (1, 0), "model.py:x": (1, 0), "model.py:99999999": (1, 0)}
+    ran = StepOperators(compiled=1, eager=0, lines=odd, modules=deep)
+    here = replace(COPY, line=-3, file="../../etc/passwd")
+    seen = replace(
+        HOLDING,
+        recompiles=(again,),
+        operators_run=ran,
+        graph_breaks=(replace(BREAK, location=here, stacks=()),),
+        calls=(Call(phase="cold", seconds=float("inf"), graphs_executed=None),),
+    )
+    started = time.perf_counter()
+
+    page = page_of(a_receipt(entry("test_a", measurement=seen)))
+
+    assert time.perf_counter() - started < 5
+    assert len(page) < 300_000
 
 
 # The page

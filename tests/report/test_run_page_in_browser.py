@@ -144,6 +144,28 @@ def test_the_answer_leads_to_the_line(browser: RunPage, url: str) -> None:
     assert box[1] < 900
 
 
+def test_the_same_cause_leads_there_again(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    browser.one(".causes a").click()
+    browser.view("modules")
+
+    browser.one(".causes a").click()
+
+    assert browser.js("return document.activeElement.className") == "note k-break here"
+
+
+def test_another_file_is_read_from_its_beginning(browser: RunPage, tmp_path: Path) -> None:
+    receipt, sources = a_large_run(9, 20)
+    browser.open(write(receipt, tmp_path / "index.html", sources))
+    browser.js("window.scrollTo(0, document.body.scrollHeight)")
+
+    browser.js("document.querySelector('[data-file=\"3\"]').click()")
+
+    top = browser.js("return document.getElementById('file').getBoundingClientRect().top")
+    under = browser.js("return document.getElementById('bar').offsetHeight")
+    assert under <= top < under + 40
+
+
 def test_what_a_skipped_frame_comes_from_is_a_click_away(browser: RunPage, tmp_path: Path) -> None:
     broke = replace(SKIPPED, broke=BREAK.location)
     seen = replace(HOLDING, graph_breaks=(BREAK,), operators_run=StepOperators(compiled=1, eager=8, groups=(broke,)))

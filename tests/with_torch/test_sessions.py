@@ -319,7 +319,7 @@ def in_reverse(project: Path) -> Ran:
 @pytest.fixture(scope="module")
 def spread(project: Path) -> Ran:
     pytest.importorskip("xdist")
-    return session(project, "spread", "-n2", "-v")
+    return session(project, "spread", "-n2", "-vv")
 
 
 VERDICTS = {
@@ -578,6 +578,7 @@ def test_quiet_is_shorter_and_verbose_says_more(plain: Ran, in_reverse: Ran, spr
     assert "violated test_contracts.py::test_violated [capture]: max_graph_breaks=0: 1" in quiet.splitlines()
     assert "test_held" not in quiet
     assert "  held        capture   1 graph, 0 breaks, 0 recompiles, 2 ops, 2 executed" in verbose
+    assert re.search(r"^\d+ facts? that no limit forbids:$", verbose, flags=re.MULTILINE)
 
 
 def test_the_receipt_matches_its_schema(plain: Ran, spread: Ran, capsys: pytest.CaptureFixture[str]) -> None:

@@ -461,6 +461,15 @@
     by("kinds").querySelector(`[data-kind="${kind}"]`).focus();
   });
   document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+      // The same one again leads there again: the address alone would not change.
+      event.preventDefault();
+      const said = new URLSearchParams(link.hash.slice(1));
+      if (said.has("mark")) return goTo(Number(said.get("mark")));
+      show(said.get("view"));
+      return by("bar").scrollIntoView();
+    }
     const chosen = event.target.closest("[data-file], [data-mark], [data-back], [data-module], #more");
     if (!chosen) return;
     const { file, mark, back, module } = chosen.dataset;
@@ -469,7 +478,8 @@
       state.file = Number(file);
       state.mark = -1;
       refresh();
-      by("file").scrollIntoView({ block: "nearest" });
+      const { top } = by("file").getBoundingClientRect();
+      if (top < 0 || top > innerHeight - 120) by("file").scrollIntoView({ block: "start" });
       by("files").querySelector(`[data-file="${file}"]`)?.focus({ preventScroll: true });
     } else if (mark !== undefined) goTo(Number(mark));
     else if (back !== undefined) {
