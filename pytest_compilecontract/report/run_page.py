@@ -20,7 +20,7 @@ from pytest_compilecontract.wording import counted
 from .environments import environment_rows
 from .html import LONGEST, Numbers, rendered, visible
 from .run_marks import NOUNS, TAGS
-from .run_view import NOT_HELD_WEIGHT, WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble
+from .run_view import NOT_HELD_WEIGHT, WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble, lane_notes
 from .terminal import counts_of
 
 # Of what does not hold, beside the answer; the page's list of contracts has all of it.
@@ -154,7 +154,17 @@ class _Data:
             [ran.compiled, ran.eager] if ran is not None else 0,
             self._text("" if entry.verdict in ("unmeasured", "reference") else rerun_command(entry)),
             list(map(self._text, doubts)),
+            list(map(self._text, lane_notes(entry))),
+            list(self._unmeasured(seen)) if seen is not None else [],
         ]
+
+    def _unmeasured(self, seen: Measurement) -> Iterator[list[int]]:
+        """What could not be measured and why, once a reason: the metrics, then the reason."""
+        metrics: dict[str, list[str]] = {}
+        for name, reason in seen.unmeasured.items():
+            metrics.setdefault(reason, []).append(name.replace("_", " "))
+        for reason, names in metrics.items():
+            yield [self._text(", ".join(names)), self._text(reason)]
 
     def _violation(self, found: Violation) -> list[Any]:
         return [self._text(found.limit), self._text(str(found.measured)), list(map(self._text, found.details))]

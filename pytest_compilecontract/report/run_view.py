@@ -185,6 +185,25 @@ def run_view(
     )
 
 
+def lane_notes(entry: Entry) -> tuple[str, ...]:
+    """What else is to be said of a lane: how far it holds, how it was compared, and what of it was not seen."""
+    seen = entry.measurement
+    notes = [entry.frontier.told()] if entry.frontier is not None else []
+    if entry.repeats > 1:
+        notes.append(f"measured {entry.repeats} times")
+    if seen is None:
+        return tuple(notes)
+    if seen.numerics is not None:
+        how = f"compared with eager by {seen.numerics.method}: {counted(seen.numerics.compared, 'tensor')}"
+        notes.append(f"{how} ({seen.numerics.note})" if seen.numerics.note else how)
+        notes += [f"not compared: {each}" for each in seen.numerics.uncompared]
+    if seen.raised_in_both is not None:
+        notes.append(str(seen.raised_in_both))
+    notes += [f"cut short: {seen.cut_short}"] if seen.cut_short else []
+    notes += [seen.elsewhere] if seen.elsewhere else []
+    return tuple(notes)
+
+
 def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]:
     """The tree of modules, each before those below it, with the sums of all below."""
     sums: dict[tuple[str, ...], list[int]] = {}

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from support.receipts import BREAK, COPY, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_CARD, a_receipt
+from support.receipts import BREAK, COPY, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_CARD, a_receipt, a_walk
 from support.runs import (
     AGAIN,
     BROKE_DEEP,
@@ -34,7 +34,9 @@ from pytest_compilecontract.facts.measurement import (
     EagerOps,
     LimitHit,
     Measurement,
+    Numerics,
     Raised,
+    RaisedInBoth,
     StepOperators,
 )
 from pytest_compilecontract.facts.receipt import Receipt, Setup
@@ -44,6 +46,7 @@ from pytest_compilecontract.report.run_marks import KINDS, NOUNS, TAGS, Mark, ma
 from pytest_compilecontract.report.run_view import (
     WEIGHTS,
     FileView,
+    lane_notes,
     module_rows,
     named_files,
     run_view,
@@ -387,6 +390,25 @@ def test_a_hostile_receipt_takes_no_long_time() -> None:
 
     assert time.perf_counter() - started < 5
     assert len(page) < 300_000
+
+
+def test_what_else_is_said_of_a_lane() -> None:
+    both = RaisedInBoth(type="ValueError", message="no", at="call 2")
+    numerics = Numerics(method="allclose", note="float64 cannot run", compared=1, uncompared=("output[1]: a string",))
+    seen = replace(HOLDING, numerics=numerics, raised_in_both=both, cut_short="a skip", processes=("fork",))
+
+    notes = lane_notes(entry("test_a", measurement=seen, repeats=3, frontier=a_walk("held", "failed")))
+
+    assert notes == (
+        "holds up to capture (rung 1 of 2); aot does not: max_graph_breaks=0: 1",
+        "measured 3 times",
+        "compared with eager by allclose: 1 tensor (float64 cannot run)",
+        "not compared: output[1]: a string",
+        "eager raises in call 2, as compiled does: ValueError: no",
+        "cut short: a skip",
+        "processes were started (fork), and what they compile is not counted here",
+    )
+    assert lane_notes(entry("test_a", measurement=None)) == ()
 
 
 # The page

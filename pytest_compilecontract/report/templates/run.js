@@ -2,7 +2,7 @@
 (() => {
   const { data, by, make, counted, splitName, parted, VERDICTS, verdictTag, section, rerun } = shared;
   const { lanes, marks, files, modules, calls, laneSets, texts } = data;
-  const CONTRACT = 0, LANE = 1, VERDICT = 2, REASON = 3, LIMITS = 4, VIOLATIONS = 5, COUNTS = 6, CALLS = 7, MODULES = 8, OPERATORS = 9, RERUN = 10, DOUBTS = 11;
+  const CONTRACT = 0, LANE = 1, VERDICT = 2, REASON = 3, LIMITS = 4, VIOLATIONS = 5, COUNTS = 6, CALLS = 7, MODULES = 8, OPERATORS = 9, RERUN = 10, DOUBTS = 11, NOTES = 12, UNMEASURED = 13;
   const KIND = 0, TITLE = 1, SAID = 2, FILE = 3, LINE = 4, FUNCTION = 5, SOURCE = 6, MOVED = 7, SEEN = 8, BROKE = 9;
   const NAME = 0, LINES = 1, PROBLEM = 2, FLAGS = 3, MARKS = 4, RAN = 5;
   const BLOCK = 100, BATCH = 100;
@@ -291,10 +291,13 @@
       lane[VIOLATIONS].map(([limit, measured, details]) => make("div", {}, make("p", {}, make("b", {}, texts[limit]), `: measured ${texts[measured]}`),
         details.length ? make("details", {}, make("summary", { class: "muted" }, "as pytest prints it"), make("pre", { class: "details" }, details.map((each) => texts[each]).join("\n"))) : null)),
       lane[DOUBTS].length ? make("div", {}, make("h4", {}, "Not certain"), make("ul", { class: "plain" }, lane[DOUBTS].map((each) => make("li", {}, texts[each])))) : null,
+      lane[NOTES].map((each) => make("p", {}, texts[each])),
       timeline(lane),
       again.length ? make("div", {}, make("h4", {}, "Compiled again in these calls, by this guard"), make("ul", { class: "plain marks-of" }, again.map(markLink))) : null,
       others.length ? make("div", {}, make("h4", {}, "On these lines"), make("ul", { class: "plain marks-of" }, others.map(markLink))) : null,
       lane[MODULES] >= 0 ? make("p", {}, button({ class: "link", "data-module": at }, `Modules: ${shareTold(...lane[OPERATORS])}`)) : null,
+      lane[UNMEASURED].length ? make("details", {}, make("summary", { class: "muted" }, "not measured, and why"),
+        make("ul", { class: "plain" }, lane[UNMEASURED].map(([names, reason]) => make("li", {}, make("span", { class: "muted" }, `${texts[names]}: `), texts[reason])))) : null,
       texts[lane[RERUN]] ? rerun(texts[lane[RERUN]]) : null);
   }
 
