@@ -215,8 +215,8 @@ def _sync(found: HostSync) -> Mark:
 
 
 def _graph_skips(found: CudaGraphs | None) -> Iterator[tuple[Mark, int]]:
-    for reason, location in found.failures(whole=True) if found is not None else ():
-        yield Mark(kind="cudagraph", title=first_line(reason), at=location), 1
+    for each in found.failures(whole=True) if found is not None else ():
+        yield Mark(kind="cudagraph", title=first_line(str(each)), at=each.location), 1
 
 
 def _failure(found: CompileFailure, what: str) -> Mark:
