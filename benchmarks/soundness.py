@@ -147,22 +147,30 @@ def page(receipts: Sequence[Receipt]) -> str:
     open_ = [each for each in left if not each.why]
     sown = [entry for entry in entries if entry.planted]
     lanes = sorted({entry.lane for entry in sown})
+    contracts = {entry.contract for entry in sown}
+    cases = {name for name in contracts if name.startswith(f"{TESTS}::")}
     ran = {entry.contract.partition("::")[0] for entry in entries}
     missing = [
         name for path in sorted(ROOT.glob("contracts/test_*.py")) if (name := f"contracts/{path.name}") not in ran
     ]
+    run = "nice python benchmarks/soundness.py run STATE"
     paragraphs = [
-        "Every contract of [contracts/](../contracts) that holds here is run again with one fault planted at a time, "
-        "as `pytest --compile-contracts --contract-plant` does: the lane has to turn red, for the right reason. Made "
-        "by",
-        "```console\nnice python benchmarks/soundness.py run STATE\npython benchmarks/soundness.py write STATE\n```",
+        "Every contract of [contracts/](../contracts), and every case of the [corpus](../tests/corpus/cases), that "
+        "holds here is run again with one fault planted at a time, as `pytest --compile-contracts --contract-plant` "
+        "does: the lane has to turn red, for the right reason. Made by",
+        f"```console\n{run}\n{run} --suite corpus\npython benchmarks/soundness.py write STATE\n```",
         f"torch {', '.join(releases)}, lanes {', '.join(lanes)}, on a CPU: {len(tried)} faults planted in {len(sown)} "
-        f"lanes of {len({entry.contract for entry in sown})} contracts, {len(tried) - len(left)} noticed for the right "
-        f"reason, {len(left)} not: {len(left) - len(open_)} of them explained below, {len(open_)} unexplained.",
+        f"lanes of {len(contracts)} contracts, {len(contracts & cases)} of them corpus cases, "
+        f"{len(tried) - len(left)} noticed for the right reason, {len(left)} not: {len(left) - len(open_)} of them "
+        f"explained below, {len(open_)} unexplained.",
         f"{len(planted) - len(tried)} more could not be planted where they were tried: there is no CUDA device, no "
         "gradient, or no second call. "
         f"{counted(sum(entry.verdict == 'unmeasured' for entry in entries), 'lane')} cannot run here.",
     ]
+    paragraphs.append(
+        "The four faults that only a CUDA device has (`host-sync`, `kernel`, `memory-kept`, `cuda-graph-skipped`) are "
+        "planted by `compilecontract selftest`, and by `ci/card-tests`; docs/card.md says where."
+    )
     if missing:
         told = ", ".join(f"`{name}`" for name in missing)
         paragraphs.append(f"Not run yet, or with no contract in these lanes: {told}.")

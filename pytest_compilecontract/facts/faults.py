@@ -376,7 +376,8 @@ class FrameGivenBack(FrameFault):
 class RecompileMore(FrameFault):
     name = "recompile"
     what = "a recompile more"
-    limits = ("max_recompiles", RAISES)
+    # Of each recompile there is a graph.
+    limits = ("max_recompiles", "max_graphs", RAISES)
     raised = REFUSED
     metrics = ("recompiles",)
 
