@@ -50,7 +50,7 @@ from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.escaping import printed
 from pytest_compilecontract.facts.receipt import FORMAT, Receipt
 from pytest_compilecontract.files import codec, journal, receipt, sense
-from pytest_compilecontract.plugin.settings import project_lanes
+from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines
 from pytest_compilecontract.report.terminal import row_of, summary_lines
@@ -111,6 +111,12 @@ LANES = """
 [project]
 name = "x"
 
+[tool.compilecontract]
+report = "report"
+timeout = 600
+repeat = 2
+allow-unmeasured = false
+
 [tool.compilecontract.lanes.bf16]
 device = "cuda:0"
 dtype = "bfloat16"
@@ -164,7 +170,7 @@ def readers(folder: Path) -> list[Reader]:
         Reader(name="policy", read=from_file("policy.toml", read_policy), seeds=(POLICY.encode(),)),
         Reader(
             name="lanes",
-            read=from_file("pyproject.toml", lambda path: project_lanes(path.parent)),
+            read=from_file("pyproject.toml", lambda path: read_project(path.parent)),
             seeds=(LANES.encode(),),
         ),
         Reader(

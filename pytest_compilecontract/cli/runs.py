@@ -11,6 +11,7 @@ from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.files.receipt import read_receipt
 
 
@@ -26,13 +27,14 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(chosen: argparse.Namespace) -> Policy:
-    """The policy that was named, else the default."""
-    return read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
+    """The policy that was named, else the project's, where the command is called in its folder, else the default."""
+    file = chosen.policy or read_project(Path()).policy
+    return read_policy(file) if file else DEFAULT_POLICY
 
 
 def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
     """The waivers that were named, else the project's, where the command is called in its folder."""
-    file = chosen.waivers or (FILE if FILE.is_file() else None)
+    file = chosen.waivers or read_project(Path()).waivers or (FILE if FILE.is_file() else None)
     return read_waivers(file) if file else ()
 
 

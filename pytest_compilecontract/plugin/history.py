@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.baselines.store import Baselines, Found, Recorded
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
-from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers, stale, waived_lane
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale, waived_lane
 from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key
 from pytest_compilecontract.report.baselines import what_drifted
 from pytest_compilecontract.report.terminal import Row
@@ -60,7 +60,7 @@ class History:
     _known: frozenset[tuple[str, str]] | None = None
 
     def __post_init__(self) -> None:
-        file = self.settings.root / FILE
+        file = self.settings.waivers
         self.waivers = read_waivers(file) if file.exists() else ()
         self.baselines = Baselines(self.settings.baselines, self.settings.root)
 

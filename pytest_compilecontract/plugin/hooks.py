@@ -125,7 +125,7 @@ def _settings(config: pytest.Config) -> Settings:
         baselines=config.getoption("--contract-baselines"),
         record=config.getoption("--contract-record"),
         accepted=config.getoption("--contract-accept-reason"),
-        repeat=config.getoption("--contract-repeat") or 1,
+        repeat=config.getoption("--contract-repeat"),
         overrides=config.getoption("--contract-set") or (),
         observe=bool(config.getoption("--contract-observe")),
         timeout=config.getoption("--contract-timeout"),

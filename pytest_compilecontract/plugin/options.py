@@ -36,8 +36,6 @@ NEED_SWITCH = (
 )
 MODES = ("new", "changed", "all")
 ALL_FAULTS = "all"
-MOST_REPEATS = 1000
-LONGEST_SECONDS = 1e6  # what a timer takes everywhere
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -157,12 +155,16 @@ def _faults(text: str) -> str:
 
 
 def _repeats(text: str) -> int:
+    from pytest_compilecontract.files.project import MOST_REPEATS
+
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_REPEATS):
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_REPEATS}, got {text!r}")
     return int(text)
 
 
 def _seconds(text: str) -> float:
+    from pytest_compilecontract.files.project import LONGEST_SECONDS
+
     try:
         seconds = float(text)
     except ValueError:

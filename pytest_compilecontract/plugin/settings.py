@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import ast
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pytest_compilecontract.baselines.kept import Mode
 from pytest_compilecontract.baselines.store import FOLDER
+from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.escaping import one_line, typed
-from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen, lanes_from_table
+from pytest_compilecontract.escaping import typed
+from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen
+from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.measure.environment import DEFAULTS_MODULES
 
 DEFAULT_LANES = ("capture", "aot", "inductor")
-TABLE = "compilecontract"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """What a session was asked to do.
 
-    `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to. `baselines`
-    is the folder of the baselines. `asked_for_baselines` and `asked_for_lanes`: an option named them. `record` says
-    what to write there, None nothing; `accepted` is why even what should not be recorded is to be. A lane is measured
-    `repeat` times. `overrides` are settings of torch by their full names, given to every lane in place of torch's
-    defaults. `observe`: tests that are no contracts are measured too. `timeout` is how many seconds the body of a test
-    may run in a lane, None for ever. `timed`: every lane on a CUDA device is timed, not only those with a limit on
-    their speed. `rest` is the file that says what a replacement of a process that lost its device is to run.
-    `allow_unmeasured`: a session of which no lane could be measured is no failure. `rank` is that of this process among
-    several that run the same session: all but the first write to folders of their own, and record nothing.
+    `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to.
+    `baselines` is the folder of the baselines, `waivers` the file of what may drift. `asked_for_baselines` and
+    `asked_for_lanes`: an option named them. `record` says what to write there, None nothing; `accepted` is why even
+    what should not be recorded is to be. A lane is measured `repeat` times. `overrides` are settings of torch by
+    their full names, given to every lane in place of torch's defaults. `observe`: tests that are no contracts are
+    measured too. `timeout` is how many seconds the body of a test may run in a lane, None for ever. `timed`: every
+    lane on a CUDA device is timed, not only those with a limit on their speed. `rest` is the file that says what a
+    replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
+    measured is no failure. `rank` is that of this process among several that run the same session: all but the
+    first write to folders of their own, and record nothing.
     """
 
     root: Path
@@ -40,6 +40,7 @@ class Settings:
     known: Mapping[str, Lane]
     report: Path | None
     baselines: Path
+    waivers: Path
     asked_for_baselines: bool = False
     asked_for_lanes: bool = False
     record: Mode | None = None
@@ -64,7 +65,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     baselines: str | None = None,
     record: Mode | None = None,
     accepted: str | None = None,
-    repeat: int = 1,
+    repeat: int | None = None,
     overrides: Sequence[str] = (),
     observe: bool = False,
     timeout: float | None = None,
@@ -75,13 +76,15 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
 ) -> Settings:
     """The settings behind the options.
 
-    `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`; the former wins.
+    `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`; the former wins. So does
+    every option over what pyproject.toml says.
 
     Raises:
         UsageError: a lane that is not known, an option that does nothing, or a table in pyproject.toml that cannot
             mean anything.
     """
-    known = {**BUILT_IN, **project_lanes(root)}
+    project = read_project(root)
+    known = {**BUILT_IN, **project.lanes}
     rank = _rank(variables or {})
     if report == "":
         raise UsageError("--contract-report names no folder")
@@ -100,19 +103,20 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         root=root,
         lanes=chosen(names or DEFAULT_LANES, known),
         known=known,
-        report=_of_rank(invocation / report, rank) if report else None,
-        baselines=invocation / baselines if baselines else root / FOLDER,
+        report=_of_rank(folder, rank) if (folder := invocation / report if report else project.report) else None,
+        baselines=invocation / baselines if baselines else project.baselines or root / FOLDER,
+        waivers=project.waivers or root / WAIVERS,
         asked_for_baselines=baselines is not None,
         asked_for_lanes=asked is not None,
         record=record,
         accepted=(accepted or "").strip(),
-        repeat=repeat,
+        repeat=project.repeat if repeat is None else repeat,
         overrides=_overrides(overrides),
         observe=observe,
-        timeout=timeout,
+        timeout=project.timeout if timeout is None else timeout,
         timed=timed,
         rest=Path(rest) if rest else None,
-        allow_unmeasured=allow_unmeasured,
+        allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
         rank=rank,
     )
 
@@ -149,33 +153,3 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
 def set_options(texts: Sequence[str]) -> str:
     """The options `--contract-set` as they were given, for a command that is to be typed: each after a space."""
     return "".join(f" {typed([f'--contract-set={text}'])}" for text in texts)
-
-
-def project_lanes(root: Path) -> dict[str, Lane]:
-    """The lanes of `[tool.compilecontract.lanes]` in the project's pyproject.toml.
-
-    Raises:
-        UsageError: the file cannot be read, or the table holds what cannot mean anything.
-    """
-    file = root / "pyproject.toml"
-    if not file.is_file():
-        return {}
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"pyproject.toml: {one_line(str(error))}") from error
-    except RecursionError as error:
-        raise UsageError("pyproject.toml: nested too deep") from error
-    table = _table(document.get("tool", {}), TABLE, where="pyproject.toml: tool")
-    for key in table:
-        if key != "lanes":
-            raise UsageError(f"pyproject.toml: tool.{TABLE}: unknown key {key!r} (known keys: lanes)")
-    lanes = _table(table, "lanes", where=f"pyproject.toml: tool.{TABLE}")
-    return lanes_from_table(lanes, where="pyproject.toml")
-
-
-def _table(parent: Any, key: str, *, where: str) -> dict[str, Any]:
-    table = parent.get(key, {}) if isinstance(parent, dict) else parent
-    if not isinstance(table, dict):
-        raise UsageError(f"{where}.{key}: expected a table, got {table!r}")
-    return table

@@ -21,6 +21,7 @@ from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
+from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report.comparison import answer_lines
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
@@ -49,8 +50,10 @@ def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Answer:
     if not project.is_dir():
         raise UsageError(f"--project {chosen.project}: no such folder")
     _refuse_ours(arguments)
-    policy = read_policy(chosen.policy) if chosen.policy else DEFAULT_POLICY
-    waivers = _waivers(chosen.waivers, project)
+    said = read_project(project)
+    policy_file = chosen.policy or said.policy
+    policy = read_policy(policy_file) if policy_file else DEFAULT_POLICY
+    waivers = _waivers(chosen.waivers or said.waivers, project)
     sides = sides_from(chosen, project)
     progress = Progress(stream=sys.stderr, prefix="bump", live=sys.stderr.isatty())
     kept = (chosen.keep or project / KEPT).absolute()

@@ -239,7 +239,8 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         ),
         pytest.param(
             "[tool.compilecontract]\nlane = 1",
-            "pyproject.toml: tool.compilecontract: unknown key 'lane' (known keys: lanes)",
+            "pyproject.toml: tool.compilecontract: unknown key 'lane', did you mean 'lanes'? (known keys: "
+            "allow-unmeasured, baselines, lanes, policy, repeat, report, timeout, waivers)",
             id="key-of-the-table",
         ),
         pytest.param(
@@ -789,3 +790,44 @@ def test_a_timeout_that_is_no_time_is_refused(pytester: pytest.Pytester, seconds
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--contract-timeout: expected a number of seconds above 0, got '{seconds}'"])
+
+
+# What pyproject.toml says
+
+TABLE = """
+    [tool.compilecontract]
+    report = "out"
+    waivers = "kept/waivers.toml"
+"""
+
+
+def test_what_the_project_says_is_as_if_typed_and_an_option_wins(pytester: pytest.Pytester) -> None:
+    lane_project(pytester, TABLE)
+    pytester.makepyfile(test_block=CONTRACT.format(limits='lanes=["eager"]'))
+
+    pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=eager")
+    own = sorted(path.name for path in (pytester.path / "out").iterdir())
+    pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=eager", "--contract-report=typed")
+
+    assert "receipt.json" in own
+    assert (pytester.path / "typed" / "receipt.json").is_file()
+
+
+def test_off_the_table_does_nothing(pytester: pytest.Pytester) -> None:
+    lane_project(pytester, TABLE.replace('"out"', "1"))
+    pytester.makepyfile(test_block="def test_it(): pass")
+
+    assert pytester.runpytest_subprocess().ret == pytest.ExitCode.OK
+    assert pytester.runpytest_subprocess("--compile-contracts").ret == pytest.ExitCode.USAGE_ERROR
+    assert not (pytester.path / "out").exists()
+
+
+def test_waivers_are_read_where_the_project_says(pytester: pytest.Pytester) -> None:
+    lane_project(pytester, TABLE)
+    (pytester.path / "kept").mkdir()
+    (pytester.path / "kept" / "waivers.toml").write_text("[[waiver]]\nfor = 1\n", encoding="utf-8")
+
+    result = pytester.runpytest_subprocess("--compile-contracts")
+
+    result.stderr.fnmatch_lines(["ERROR: *kept/waivers.toml:1: unknown key 'for' *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
