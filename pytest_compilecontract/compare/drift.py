@@ -6,9 +6,11 @@ never held: a metric that only one side measured makes its lane unverified.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 
 from .attribution import Attribution
@@ -78,6 +80,11 @@ class LaneComparison:
     rerun: str = ""
     # Tolerated by waivers that name a workaround, each of them: no risk is open.
     worked_around: bool = False
+
+    @property
+    def by_cause(self) -> tuple[Drift, ...]:
+        """The drifts, the one that is nearest to the cause of the others first."""
+        return tuple(sorted(self.drifts, key=lambda drift: METRICS[drift.metric].cause or math.inf))
 
     @property
     def newly_broken(self) -> bool:

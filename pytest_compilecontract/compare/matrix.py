@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -140,11 +139,8 @@ def matrix(
 def fact_of(lane: LaneComparison) -> str:
     """The one fact that matters most of a lane that is not as it was; empty where no policy judges any."""
     wanted = "better" if lane.verdict == "improved" else "worse"
-    drifts = [drift for drift in lane.drifts if drift.gates and drift.direction == wanted]
-    if not drifts:
-        return lane.reason
-    drift = min(drifts, key=lambda each: METRICS[each.metric].cause or math.inf)
-    return _told(drift)
+    drifts = [drift for drift in lane.by_cause if drift.gates and drift.direction == wanted]
+    return _told(drifts[0]) if drifts else lane.reason
 
 
 def checked(measurement: Measurement) -> str:

@@ -29,7 +29,7 @@ class Metric:
     spread on both sides they are not compared. One that is `counted` may then be judged by the policy's width alone.
     `gates` is the default policy's word. A `young` one is not in receipts of older versions of this package, which say
     nothing of it: then it is not compared. `cause` is how near it is to the cause of a drift; the lowest number is told
-    first, and one without a number last.
+    first, and one without a number last: what raises or is wrong, then what of compiling is behind the rest.
 
     `count` is its number in a summary, in the order of the records, with one `noun` and many. `shown` says whether a
     line of the terminal has it always, if it is not 0, or only with -v; `on_device`: only where it was measured.
@@ -83,7 +83,7 @@ _ALL = (
         label="graph breaks",
         better="lower",
         gates=True,
-        cause=7,
+        cause=3,
         noun=("break", "breaks"),
         count=_length("graph_breaks"),
         shown="always",
@@ -94,7 +94,7 @@ _ALL = (
         label="recompiles",
         better="lower",
         gates=True,
-        cause=8,
+        cause=4,
         noun=("recompile", "recompiles"),
         count=_length("compiled_again"),
         shown="always",
@@ -105,7 +105,7 @@ _ALL = (
         label="eager frames",
         better="lower",
         gates=True,
-        cause=4,
+        cause=5,
         noun=("eager frame", "eager frames"),
         count=_length("frames_run_eager"),
         shown="if any",
@@ -128,7 +128,7 @@ _ALL = (
         banded=True,
         counted=True,
         gates=True,
-        cause=10,
+        cause=9,
         noun=("op", "ops"),
         count=_number("ops_captured"),
     ),
@@ -195,7 +195,7 @@ _ALL = (
     Metric(name="errors", field="backend_failures", label="errors", better="lower", gates=True, cause=1),
     Metric(name="limits", label="limits exceeded", better="lower", gates=True, cause=12),
     Metric(name="frontier", label="frontier", better="higher", gates=True),
-    Metric(name="capture", label="capture lost", better="lower", gates=True, cause=3),
+    Metric(name="capture", label="capture lost", better="lower", gates=True, cause=7),
     Metric(name="fullgraph", label="fullgraph", better="higher", gates=True, cause=11),
     Metric(
         name="eager_ops",
@@ -204,7 +204,7 @@ _ALL = (
         better="lower",
         gates=True,
         young=True,
-        cause=5,
+        cause=8,
         join=joins.operators,
     ),
     Metric(name="numerics", label="numeric differences", better="lower", gates=True, cause=2, join=joins.numerics),
@@ -214,7 +214,7 @@ _ALL = (
         label="state dict changes",
         better="lower",
         gates=True,
-        cause=9,
+        cause=10,
         join=joins.first_change,
     ),
     # What moves by itself.

@@ -10,7 +10,7 @@ from pytest_compilecontract.compare.drift import LaneComparison, Verdict
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.wording import counted
 
-from .comparison import cut, drift_headline, lane_lines
+from .comparison import cut, drift_headline, lane_lines, place_of
 from .terminal import FAILURE_LINES, Line
 
 MOST = 20
@@ -101,9 +101,10 @@ def record_lines(recorded: Recorded, folder: str) -> list[Line]:
 
 
 def what_drifted(lane: LaneComparison) -> str:
-    """The metrics that are not as they were, in one line."""
-    judged = [drift_headline(drift) for drift in lane.drifts if drift.gates]
-    return ", ".join(judged) or plain(lane.reason)
+    """The metrics that are not as they were, in one line: the cause first, with its place."""
+    judged = [drift for drift in lane.by_cause if drift.gates]
+    said = [drift_headline(drift) + ("" if at else place_of(drift)) for at, drift in enumerate(judged)]
+    return ", ".join(said) or plain(lane.reason)
 
 
 def _name(lane: LaneComparison) -> str:

@@ -111,6 +111,12 @@ def drift_headline(drift: Drift) -> str:
     return f"{label} {_value(drift.before)} -> {_value(drift.after)}"
 
 
+def place_of(drift: Drift) -> str:
+    """Where the first fact is that came, or else went, as " at net.py:29 in forward"."""
+    places = [fact.where for fact in drift.came or drift.went if fact.source]
+    return f" at {plain(places[0])}" if places else ""
+
+
 def excuse_note(drift: Drift) -> str:
     """By which rule a drift is not what it looks like; empty where it is."""
     return f"not gated: {drift.excuse}" if drift.excuse and not drift.gates else drift.excuse
@@ -187,19 +193,22 @@ def _lane_lines(lane: LaneComparison, shared: Attribution, everything: bool) -> 
         yield cut(f"{_MARGIN}{plain(lane.reason)}")
     elif open_ := why_open(lane):
         yield f"{_MARGIN}{plain(open_)}"
-    for drift in lane.drifts:
-        if drift.gates or everything:
-            yield from _drift_lines(drift)
+    yield from _drifts_lines([drift for drift in lane.by_cause if drift.gates or everything])
     if everything:
         yield from (cut(f"{_MARGIN}not gated: {each}") for each in lane.excused)
     if lane.verdict in ("drifted", "broken", "improved") and lane.attribution != shared:
         yield from (f"{_MARGIN}{line}" for line in _attribution_lines(lane.attribution))
 
 
-def _drift_lines(drift: Drift) -> Iterator[str]:
+def _drifts_lines(drifts: Sequence[Drift]) -> Iterator[str]:
+    for at, drift in enumerate(drifts):
+        yield from _drift_lines(drift, "" if at else place_of(drift))
+
+
+def _drift_lines(drift: Drift, place: str) -> Iterator[str]:
     notes = [f"waived: {plain(drift.waived)}"] if drift.waived else [drift.direction]
     notes = [each for each in (*notes, excuse_note(drift)) if each not in ("", "worse")]
-    yield f"{_MARGIN}{drift_headline(drift)}" + (f" ({', '.join(notes)})" if notes else "")
+    yield cut(f"{_MARGIN}{drift_headline(drift)}{place}" + (f" ({', '.join(notes)})" if notes else ""))
     for mark, facts in (("+", drift.came), ("-", drift.went)):
         for fact in facts[:MOST_FACTS]:
             yield from _fact_lines(mark, fact)

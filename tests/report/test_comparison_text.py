@@ -41,7 +41,7 @@ def test_what_changed_comes_first_with_its_fact_cause_and_command() -> None:
         "  torch: torch 2.11.0 -> 2.15.0, triton 3.6.0 -> 3.9.0",
         "",
         "drifted tests/test_block.py::test_block [aot]",
-        "  graph breaks 1 -> 1",
+        "  graph breaks 1 -> 1 at model.py:45 in forward",
         "    + model.py:45 in forward: n = mask.sum().item()",
         "        copy.deepcopy() is not supported (GB0179)",
         "        hint: Avoid calling copy.deepcopy()",
