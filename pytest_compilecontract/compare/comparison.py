@@ -16,6 +16,7 @@ from .attribution import Attribution, attribution_of, between_environments, devi
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .pair import Pair
 from .policy import DEFAULT_POLICY, Policy
+from .renamed import renamed
 from .side import Side, sides_of
 
 # What is the same in every repeat, or the lane is unstable.
@@ -33,6 +34,7 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
     # Many lanes share two environments, whose tables are long.
     known: dict[tuple[str, str], Attribution] = {}
     lanes: list[LaneComparison] = []
+    names = renamed(old, new, _is_unchanged)
     for key in sorted({*old, *new}):
         was, now = old.get(key), new.get(key)
         if all(side is None or side.entry.verdict == "reference" for side in (was, now)):
@@ -43,9 +45,9 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
                 known[where] = between_environments(was, now)
             lanes.append(_compared(was, now, with_lane(known[where], was.entry, now.entry), policy))
         elif now is not None:
-            lanes.append(_new(now, stopped_before))
+            lanes.append(_new(now, stopped_before or _as_before(names.get(key[0]))))
         elif was is not None:
-            lanes.append(_missing(was, stopped_after))
+            lanes.append(_missing(was, stopped_after or _as_after(names.get(key[0]))))
     stopped = tuple(filter(None, (stopped_before, stopped_after)))
     return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped)
 
@@ -71,6 +73,19 @@ def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
 
 
 # A lane
+
+
+def _is_unchanged(was: Side, now: Side) -> bool:
+    found = compare_sides(was, now)
+    return found.verdict == "held" and found.before == found.after and not (found.drifts or found.unknown)
+
+
+def _as_before(names: tuple[str, str] | None) -> str:
+    return f"it shows what {names[0]} did, which is missing: renamed?" if names is not None else ""
+
+
+def _as_after(names: tuple[str, str] | None) -> str:
+    return f"not in the newer run; {names[1]}, which is new, shows the same: renamed?" if names is not None else ""
 
 
 def _new(now: Side, stopped: str) -> LaneComparison:

@@ -1,0 +1,55 @@
+"""Tests that were renamed: said where exactly one new contract shows what exactly one missing one did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.receipts import BREAK, HOLDING, a_receipt, an_entry
+
+from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.receipt import Entry
+
+SHOWN = replace(HOLDING, operations={"linear": 2, "relu": 1})
+OTHERWISE = replace(SHOWN, operations={"linear": 2, "gelu": 1})
+
+
+def named(contract: str, measurement: Measurement | None = SHOWN, lane: str = "aot") -> Entry:
+    return replace(an_entry(measurement, lane=lane), contract=contract, test=f"{contract}[{lane}]")
+
+
+def reasons(old: list[Entry], new: list[Entry]) -> dict[str, str]:
+    return {f"{lane.contract} [{lane.lane}]": lane.reason for lane in compare(a_receipt(*old), a_receipt(*new)).lanes}
+
+
+def test_the_one_that_shows_the_same_is_named_on_both_sides() -> None:
+    lanes = ("aot", "capture")
+
+    found = reasons([named("t::old", lane=each) for each in lanes], [named("t::new", lane=each) for each in lanes])
+
+    before = "it shows what t::old did, which is missing: renamed?"
+    after = "not in the newer run; t::new, which is new, shows the same: renamed?"
+    assert found == {f"t::{name} [{lane}]": said for name, said in (("new", before), ("old", after)) for lane in lanes}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param([named("t::old")], [named("t::new", OTHERWISE)], id="other operations"),
+        pytest.param([named("t::old")], [named("t::new", replace(SHOWN, graph_breaks=(BREAK,)))], id="a break more"),
+        pytest.param([named("t::old")], [named("t::new"), named("t::too")], id="two that are new"),
+        pytest.param([named("t::old"), named("t::too")], [named("t::new")], id="two that are missing"),
+        pytest.param([named("t::old")], [named("t::new"), named("t::new", lane="capture")], id="a lane more"),
+        pytest.param([named("t::old", HOLDING)], [named("t::new", HOLDING)], id="nothing known of operations"),
+        pytest.param([named("t::old", None)], [named("t::new", None)], id="not measured"),
+    ],
+)
+def test_what_may_be_another_is_not(old: list[Entry], new: list[Entry]) -> None:
+    assert not any("renamed" in reason for reason in reasons(old, new).values())
+
+
+def test_a_contract_that_both_runs_have_is_no_candidate() -> None:
+    found = reasons([named("t::old"), named("t::kept")], [named("t::kept"), named("t::kept", lane="capture")])
+
+    assert found["t::old [aot]"] == "not in the newer run"
