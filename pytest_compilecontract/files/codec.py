@@ -172,15 +172,12 @@ def _document(data: bytes) -> dict[str, Any]:
 
     try:
         document = msgspec.json.decode(data)
-    except UnicodeDecodeError as error:
-        raise ReceiptError(f"not JSON (not UTF-8: {error.reason})") from error
     except RecursionError as error:
         raise ReceiptError(f"nested deeper than {DEEPEST} levels") from error
     except msgspec.ValidationError as error:
         raise ReceiptError("a number out of range") from error
-    except msgspec.DecodeError as error:
-        message = str(error).removeprefix("JSON is malformed: ")
-        raise ReceiptError(f"not JSON ({message[:1].lower()}{message[1:]})") from error
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ReceiptError(f"not JSON ({_why_not_json(data, error)})") from error
     if not isinstance(document, dict):
         raise ReceiptError(f"expected an object, got {_kind(document)}")
     _refuse_format(document)
@@ -189,6 +186,16 @@ def _document(data: bytes) -> dict[str, Any]:
     # msgspec keeps the last of two equal keys without a word, and two readers must not see two documents.
     json.loads(data, object_pairs_hook=_refuse_repeated)
     return document
+
+
+def _why_not_json(data: bytes, error: Exception) -> str:
+    """What is wrong with the text. msgspec has an error of its own for bytes that are not UTF-8 since 0.23."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as own:
+        return f"not UTF-8: {own.reason}"
+    message = str(error).removeprefix("JSON is malformed: ")
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 def _refuse_format(document: dict[str, Any]) -> None:
@@ -327,7 +334,8 @@ def _adjusted(node: Any) -> Any:
         return node
     if node.get("type") == "number":
         return {"$ref": "#/$defs/Number", **{key: value for key, value in node.items() if key != "type"}}
-    adjusted = {key: _adjusted(value) for key, value in node.items()}
+    # msgspec says the default of a table since 0.23.
+    adjusted = {key: _adjusted(value) for key, value in node.items() if (key, value) != ("default", {})}
     if "properties" in adjusted and adjusted.get("type") == "object":
         adjusted["additionalProperties"] = False
         adjusted["description"] = inspect.cleandoc(adjusted["description"])

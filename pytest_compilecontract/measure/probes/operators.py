@@ -19,7 +19,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -76,6 +76,8 @@ class _Frame:
 
 Seen = list[tuple[str, tuple[_Frame, ...]]]
 # What each line of a frame calls, by the frame's number and the line: functions of Python's, and operators.
+# A frame of the stack of a graph break: file, line, function and text.
+_Called = tuple[str, int, str, str]
 Callees = dict[tuple[int, int], int]
 
 
@@ -330,10 +332,11 @@ class _Told:
         self._modules = modules
         self._broken = [each for each in ledger.told.broken() if each.broke is not None and each.broke.stack]
         self._breaks = {
-            each.broke.stack[-1][:2]
-            for each in self._broken
+            each[:2]
+            for attempt in self._broken
             # Dynamo's wrapper of a library's callable is not where a call of the user's stands.
-            if each.broke is not None and each.wrapped is None
+            if attempt.broke is not None and attempt.wrapped is None
+            for each in self._where_broken(attempt.broke.stack)
         }
         self._ways = {
             (*caller[:2], callee[0], callee[2])
@@ -416,7 +419,8 @@ class _Told:
         callee = called[0] if called else None
         if callee is not None and (
             # What is left of the frame after the break, not what broke it.
-            callee.name.startswith(RESUME) or (caller.file, caller.line, callee.file, callee.name) in self._ways
+            callee.name.startswith(RESUME)
+            or ((caller.file, caller.line, callee.file, callee.name) in self._ways and not self._is_librarys(called))
         ):
             return False
         if callee is not None and _is_disabled(callee):
@@ -424,6 +428,21 @@ class _Told:
         if any(each.module for each in called[1:]):
             return False
         return dynamos or callees.get((caller.number, caller.line), 0) <= 1
+
+    def _where_broken(self, stack: Sequence[_Called]) -> Iterator[_Called]:
+        """The line of a break; and where it is in Python's own library, the line that called it.
+
+        torch 2.12 follows copy.deepcopy and breaks in it; the other releases break at its call.
+        """
+        yield stack[-1]
+        callers = [each for each in stack if not self._paths.is_pythons(each[0])]
+        if callers and callers[-1] is not stack[-1]:
+            yield callers[-1]
+
+    def _is_librarys(self, called: Sequence[_Frame]) -> bool:
+        """Whether a call stays in Python's own library, and in torch's operators that it calls."""
+        inside = all(not each.module and self._paths.is_out_of_reach(each.file) for each in called)
+        return inside and self._paths.is_pythons(called[0].file)
 
     def _is_known(self, frame: _Frame) -> bool:
         """Whether another metric says already that the frame ran eager."""
