@@ -273,7 +273,7 @@ class _Defaults:
         key = environment.defaults or ""
         path = self._folder / f"{key}.json"
         if key not in self._read:
-            self._read[key] = _read_defaults(path, key) if _is_key(key) and path.is_file() else {}
+            self._read[key] = read_defaults(path) if _is_key(key) and path.is_file() else {}
         return self._read[key]
 
     def keep(self, environment: Environment, tables: Mapping[str, Mapping[str, str]]) -> None:
@@ -297,8 +297,13 @@ class _DefaultsFile:
     defaults: dict[str, str]
 
 
-def _read_defaults(path: Path, key: str) -> Mapping[str, str]:
-    name = str(path)
+def read_defaults(path: Path) -> Mapping[str, str]:
+    """A table of torch's own defaults, whose file is named by what it holds.
+
+    Raises:
+        ReceiptError: the file cannot be read, or is another table than its name says.
+    """
+    name, key = str(path), path.stem
     read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
     if defaults_key(read.defaults) != key:
         raise ReceiptError("not the table that its name says (delete it, and record again)", at=name)

@@ -9,13 +9,14 @@ from pathlib import Path
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.files import journal as journals
-from pytest_compilecontract.files.receipt import read_receipt, write_receipt
+from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
 from pytest_compilecontract.wording import counted
 
 from .exits import YES, exit_codes, say
+from .runs import read_run
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +24,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     show = commands.add_parser(
         "show", help="print a receipt's contracts as pytest's summary does", epilog=exit_codes("printed")
     )
-    show.add_argument("file", metavar="FILE", type=Path, help="a receipt.json")
+    show.add_argument("file", metavar="RUN", type=Path, help="a receipt.json, or a folder of one or of baselines")
     louder = show.add_mutually_exclusive_group()
     louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
@@ -40,7 +41,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    receipt = read_receipt(chosen.file)
+    receipt = read_run(chosen.file)
     if not receipt.entries:
         _print_summary([], "", chosen.verbosity)
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):

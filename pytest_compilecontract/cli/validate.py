@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_compilecontract.baselines.document import from_document as baseline_from_document
+from pytest_compilecontract.baselines.store import read_defaults
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.files.codec import document_from_json
@@ -30,18 +31,37 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="check receipts, baselines and matrices against the JSON Schema",
         epilog=exit_codes("all match", no="one does not match its schema"),
     )
-    validate.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a receipt.json, baseline or matrix")
+    validate.add_argument(
+        "files", metavar="FILE", type=Path, nargs="+", help="a receipt.json, baseline or matrix, or a folder of such"
+    )
     validate.set_defaults(command=_validate)
 
 
 def _validate(chosen: argparse.Namespace) -> int:
-    return max(_validate_file(path) for path in chosen.files)
+    return max(_validate_file(path) for given in chosen.files for path in _files_in(given))
+
+
+def _files_in(given: Path) -> list[Path]:
+    """The documents in a folder, or the file that was given.
+
+    Raises:
+        ReceiptError: there are none in the folder.
+    """
+    if not given.is_dir():
+        return [given]
+    if not (found := sorted(path for path in given.rglob("*.json") if path.is_file())):
+        raise ReceiptError(f"{one_line(str(given))}: holds no JSON file")
+    return found
 
 
 def _validate_file(path: Path) -> int:
     try:
         found = document_from_json(read_bytes(path), name=str(path))
         kind = _kind_of(found)
+        if kind == "defaults":
+            size = counted(len(read_defaults(path)), "default", "defaults")
+            say(f"{one_line(str(path))}: is as its name says (format {found['format']}, {size} of torch's)")
+            return YES
         errors = list(islice(_schema_errors(found, kind), MOST_ERRORS + 1))
     except ReceiptError as error:
         return refused(error)
@@ -64,6 +84,8 @@ def _kind_of(found: dict[str, Any]) -> str:
     """Which of the documents it is meant to be, by the key that no other has."""
     if "entries" not in found and "contracts" in found:
         return "baseline"
+    if found.keys() == {"format", "torch", "defaults"}:
+        return "defaults"
     return "matrix" if "entries" not in found and "rows" in found else "receipt"
 
 

@@ -1,0 +1,47 @@
+"""Folders as `validate` and `show` take them: the project's own baselines, as they are in git."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.receipts import a_receipt, an_entry
+
+from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.files.receipt import write_receipt
+
+pytest.importorskip("jsonschema")
+
+KEPT = Path(__file__).resolve().parents[2] / "contracts" / "baselines"
+
+
+def test_a_folder_is_validated_with_all_that_is_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(KEPT, tmp_path / "kept")
+    (tmp_path / "kept" / "torn.json").write_text("{", encoding="utf-8")
+    (torn := tmp_path / "other" / "0123456789ab.json").parent.mkdir()
+    torn.write_text('{"format": 1, "torch": null, "defaults": {"a": "1"}}', encoding="utf-8")
+
+    codes = [main(["validate", str(tmp_path / name)]) for name in ("kept", "other")]
+    (tmp_path / "kept" / "torn.json").unlink()
+    whole = main(["validate", str(tmp_path / "kept")])
+
+    said = capsys.readouterr()
+    assert (codes, whole) == ([2, 2], 0)
+    assert "of torch's)" in said.out
+    assert "torn.json: not JSON" in said.err
+    assert "0123456789ab.json: not the table that its name says (delete it, and record again)" in said.err
+
+
+def test_a_folder_without_documents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: holds no JSON file\n"
+
+
+def test_show_takes_a_folder_of_a_receipt_or_of_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_receipt(tmp_path / "receipt.json", a_receipt(an_entry()))
+
+    codes = [main(["show", str(tmp_path)]), main(["show", str(KEPT)])]
+
+    assert codes == [0, 0]
+    assert "lanes: 1 held" in capsys.readouterr().out
