@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,11 +250,15 @@ def _print_allowed(found: Proposal) -> None:
         print("\nwhat it allows:")
     for (limit, details), lanes in found.allowed.items():
         print(printed(f"  {limit}, in {_listed(lanes)}"))
-        for detail in details[:LONGEST_FACTS]:
-            indent = detail[: len(detail) - len(detail.lstrip(" "))]
-            print(printed(f"    {indent}{one_line(detail.strip(), FAILURE_WIDTH)}"))
-        if (more := len(details) - LONGEST_FACTS) > 0:
-            print(f"    and {counted(more, 'line')} more, in the failure of a test with {limit}=0")
+        _print_details(details, f"a test with {limit}=0")
+
+
+def _print_details(details: Sequence[str], where: str) -> None:
+    for detail in details[:LONGEST_FACTS]:
+        indent = detail[: len(detail) - len(detail.lstrip(" "))]
+        print(printed(f"    {indent}{one_line(detail.strip(), FAILURE_WIDTH)}"))
+    if (more := len(details) - LONGEST_FACTS) > 0:
+        print(f"    and {counted(more, 'line')} more, in the failure of {where}")
 
 
 def _print_refused(found: Proposal) -> int:
@@ -263,6 +267,7 @@ def _print_refused(found: Proposal) -> int:
     print("\nno contract would hold in:")
     for lane, reason in found.refused.items():
         print(printed(f"  {plain(lane)}: {one_line(reason, LONGEST_REASON)}"))
+        _print_details(found.details.get(lane, ()), f"a test in lane {plain(lane)}")
     return NO
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import datetime
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_compilecontract.compare.comparison import compare
+from pytest_compilecontract.compare.drift import LaneComparison
+from pytest_compilecontract.compare.gate import why_open
 from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import KINDS, as_toml, waived
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import one_line
 
 from .exits import NO, YES, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
@@ -63,7 +68,20 @@ def _waive(chosen: argparse.Namespace) -> int:
     texts = [text for text in texts if text]
     if texts:
         say("\n".join(texts))
-    return YES if texts else NO
+        return YES
+    # What is printed is appended to a file: why there is nothing belongs elsewhere.
+    sys.stderr.write(f"compilecontract: {_why_nothing(lanes)}\n")
+    return NO
+
+
+def _why_nothing(lanes: Sequence[LaneComparison]) -> str:
+    """Why there is nothing to waive, and what would do."""
+    if any(lane.verdict == "waived" for lane in lanes):
+        return "nothing to waive: what drifted is waived already"
+    if open_ := [lane for lane in lanes if why_open(lane)]:
+        first = one_line(f"{open_[0].contract} [{open_[0].lane}]")
+        return f"nothing drifted, so nothing can be waived; {first}: {one_line(why_open(open_[0]))}"
+    return "nothing to waive: no lane drifted"
 
 
 def _minor(torch: str) -> str:

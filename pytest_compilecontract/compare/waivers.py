@@ -135,7 +135,22 @@ def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.dat
     Of a run that is not `whole` nobody can say that a glob matches nothing any more.
     """
     found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
-    return tuple(f"{waiver.place}: the waiver of {waiver} {why}: delete it" for waiver, why in found if why)
+    return tuple(
+        f"{waiver.place}: the waiver of {waiver} {why}: {_what_would_do(waiver, comparison, today)}"
+        for waiver, why in found
+        if why
+    )
+
+
+def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
+    """One that has expired and whose drift is still there is no dead letter."""
+    needed = waiver.expires < today and any(
+        drift.metric in waiver.metrics and _is_worse(drift)
+        for lane in comparison.lanes
+        if waiver.is_about(lane)
+        for drift in lane.drifts
+    )
+    return "the drift is still there: mend it, or set a later day" if needed else "delete it"
 
 
 def _marked(drift: Drift, waiver: Waiver | None) -> Drift:

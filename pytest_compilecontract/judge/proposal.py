@@ -27,13 +27,15 @@ _NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
 class Proposal:
     """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
 
-    `calls` is how many calls each lane checked. `allowed` has each fact that a stricter contract would not allow, as a
-    limit with the lines that belong to it, and the lanes that show it.
+    `details` are the lines of those that `refused` are for. `calls` is how many calls each lane checked. `allowed`
+    has each fact that a stricter contract would not allow, as a limit with the lines that belong to it, and the
+    lanes that show it.
     """
 
     limits: Limits
     lanes: tuple[str, ...]
     refused: dict[str, str]
+    details: dict[str, tuple[str, ...]]
     calls: int
     allowed: dict[tuple[str, tuple[str, ...]], tuple[str, ...]]
 
@@ -56,6 +58,7 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
     certain. Lanes that cannot run here are neither.
     """
     refused: dict[str, str] = {}
+    details: dict[str, tuple[str, ...]] = {}
     sound: dict[str, Measurement] = {}
     for entry in entries:
         if entry.verdict in ("unmeasured", "reference"):
@@ -63,17 +66,19 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
         seen = entry.measurement
         if seen is None or entry.verdict == "broken":
             refused[entry.lane] = entry.reason or entry.verdict
+            details[entry.lane] = tuple(line for each in entry.violations for line in each.details)
             continue
         limits = _limits([seen])
-        kept_not = [f"{each.limit}: {each.measured}" for each in judge(limits, seen, torch_version=torch_version)]
-        if why := [*kept_not, *doubts(limits, seen)]:
+        kept_not = judge(limits, seen, torch_version=torch_version)
+        if why := [*(f"{each.limit}: {each.measured}" for each in kept_not), *doubts(limits, seen)]:
             refused[entry.lane] = "; ".join(why)
+            details[entry.lane] = tuple(line for each in kept_not for line in each.details)
         else:
             sound[entry.lane] = seen
     limits = replace(_limits(list(sound.values())), lanes=tuple(sound))
     calls = max((len(seen.calls or ()) for seen in sound.values()), default=0)
     allowed = _allowed(sound, torch_version=torch_version)
-    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, calls=calls, allowed=allowed)
+    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, details=details, calls=calls, allowed=allowed)
 
 
 def _allowed(

@@ -75,8 +75,23 @@ def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAUL
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by compilecontract compare -v)"]
     if answer.open:
         lines += ["", "not known:", *_open_lines(answer.open, policy)]
+    tolerated = [lane for lane in comparison.lanes if lane.verdict == "waived"]
+    lines += ["", "waived:", *_waived_lines(tolerated)] if tolerated else []
     lines += ["", *stale_lines(answer)] if answer.stale else []
     return [*lines, "", totals(comparison), verdict_line(comparison, answer)]
+
+
+def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:
+    """What is tolerated, by whom, for what and until when: a line for each set of waivers, with its lanes."""
+    reasons: dict[str, list[LaneComparison]] = {}
+    for lane in lanes:
+        reasons.setdefault(lane.reason, []).append(lane)
+    for reason, group in list(reasons.items())[:MOST_GROUPS]:
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        over = "; over its limits all the same" if any(lane.after == "violated" for lane in group) else ""
+        yield cut(f"{_MARGIN}{plain(group[0].contract)} [{plain(group[0].lane)}]{more}: {plain(reason)}{over}")
+    if len(reasons) > MOST_GROUPS:
+        yield f"{_MARGIN}... and {len(reasons) - MOST_GROUPS} more waivers"
 
 
 def stale_lines(answer: Answer) -> list[str]:

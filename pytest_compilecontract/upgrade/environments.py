@@ -34,7 +34,7 @@ ROOM_BYTES = 12 * 1024**3
 PROBE_SECONDS = 300
 REASON = 400
 NO_UV = (
-    "uv makes the environments, and is not installed: pip install 'pytest-compilecontract[bump]' "
+    "uv makes the environments, and is not installed: pip install uv "
     "(or name interpreters that have all that the tests need: --python and --from-python)"
 )
 # Releases of these follow from torch's.

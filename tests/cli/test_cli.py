@@ -332,11 +332,32 @@ def test_waive_prints_what_gate_then_takes(
     words = ["--owner=someone", "--issue=https://example.org/1", "--expires=2100-01-31"]
 
     nothing = main(["waive", str(old), str(old), *words])
+    assert capsys.readouterr() == ("", "compilecontract: nothing to waive: no lane drifted\n")
     code = main(["waive", str(old), str(new), *words])
     (tmp_path / "contracts").mkdir()
     (tmp_path / "contracts" / "waivers.toml").write_text(capsys.readouterr().out)
 
     assert (nothing, code) == (1, 0)
     assert main(["gate", str(old), str(new)]) == 0
-    assert "waived" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("waived:") + 1] == (
+        "  tests/test_block.py::test_block [aot]: workaround, https://example.org/1 (someone, until 2100-01-31)"
+    )
     assert main(["waive", str(old), str(new), *words]) == 1
+    assert capsys.readouterr() == ("", "compilecontract: nothing to waive: what drifted is waived already\n")
+
+
+def test_what_exceeds_its_limits_before_and_after_is_nothing_to_waive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.json"
+    write_receipt(path, before(an_entry(verdict="violated", reason="max_graph_breaks=0: 1")))
+    words = ["--owner=someone", "--issue=https://example.org/1", "--expires=2100-01-31"]
+
+    code = main(["waive", str(path), str(path), *words])
+
+    said = (
+        "compilecontract: nothing drifted, so nothing can be waived; tests/test_block.py::test_block [aot]: "
+        "exceeds its limits, as before\n"
+    )
+    assert (code, *capsys.readouterr()) == (1, "", said)

@@ -157,6 +157,14 @@ def test_a_waiver_that_rots_is_named_with_its_line_and_says_no(file: Path, chang
     assert answer(comparison, stale=lines).outcome == "no"
 
 
+def test_one_that_expired_and_is_still_needed_is_not_to_be_deleted(file: Path) -> None:
+    found = waivers(file, ("2026-06-15", "2026-06-14"))
+
+    (said,) = stale(waived(compared(WORSENED["numerics"], HOLDING), found, TODAY), found, TODAY, whole=True)
+
+    assert said.endswith(" expired on 2026-06-14: the drift is still there: mend it, or set a later day")
+
+
 @pytest.mark.parametrize(
     ("measured", "change"),
     [

@@ -495,7 +495,7 @@ def test_without_uv_one_line_says_what_to_do(
     assert (code, capsys.readouterr().err) == (
         UNUSABLE,
         "compilecontract: uv makes the environments, and is not installed: pip install "
-        "'pytest-compilecontract[bump]' "
+        "uv "
         "(or name interpreters that have all that the tests need: --python and --from-python)\n",
     )
 
