@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import write_receipt
+from pytest_compilecontract.files.run_log import is_held
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
@@ -56,6 +58,8 @@ def _show(chosen: argparse.Namespace) -> int:
 
 def _recover(chosen: argparse.Namespace) -> int:
     journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
+    if is_held(journal):
+        raise UsageError(f"{one_line(str(chosen.folder))}: a session that goes on is writing there")
     found = journals.recovered(journal)
     write_receipt(file, found.receipt)
     journals.remove(journal)

@@ -6,7 +6,7 @@ small tests of one kind, nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from .side import Key, Side
 
@@ -21,20 +21,34 @@ def renamed(
 
     `same` says of one lane, before and after, whether nothing in it has changed.
     """
-    gone = _by_contract(old, {contract for contract, _ in new})
-    come = _by_contract(new, {contract for contract, _ in old})
-    fits = [
-        (was, now)
-        for was, lanes in gone.items()
-        for now, others in come.items()
-        if lanes.keys() == others.keys() and all(_is_same(lanes[lane], others[lane], same) for lane in lanes)
-    ]
-    pairs = [
-        (was, now)
-        for was, now in fits
-        if sum(was == each for each, _ in fits) == 1 and sum(now == each for _, each in fits) == 1
-    ]
-    return {name: pair for pair in pairs for name in pair}
+    gone = _by_look(_by_contract(old, {contract for contract, _ in new}))
+    come = _by_look(_by_contract(new, {contract for contract, _ in old}))
+    found: dict[str, tuple[str, str]] = {}
+    for look in gone.keys() & come.keys():
+        if len(gone[look]) == len(come[look]) == 1:
+            (was, lanes), (now, others) = gone[look][0], come[look][0]
+            if all(same(lanes[lane], others[lane]) for lane in lanes):
+                found |= {was: (was, now), now: (was, now)}
+    return found
+
+
+def _by_look(contracts: Mapping[str, Lanes]) -> dict[Hashable, list[tuple[str, Lanes]]]:
+    """The contracts by what they are told apart by at a glance, as lanes and operations; with neither they have none.
+
+    So each is compared once at most, however many were moved to another file.
+    """
+    found: dict[Hashable, list[tuple[str, Lanes]]] = {}
+    for name, lanes in contracts.items():
+        look = tuple((lane, _operations(lanes[lane])) for lane in sorted(lanes))
+        # What captured nothing is like everything else that did not.
+        if all(operations for _, operations in look):
+            found.setdefault(look, []).append((name, lanes))
+    return found
+
+
+def _operations(side: Side) -> tuple[tuple[str, int], ...]:
+    seen = side.entry.measurement
+    return tuple(sorted((seen.operations or {}).items())) if seen is not None else ()
 
 
 def _by_contract(sides: Mapping[Key, Side], known: set[str]) -> dict[str, dict[str, Side]]:
@@ -44,11 +58,3 @@ def _by_contract(sides: Mapping[Key, Side], known: set[str]) -> dict[str, dict[s
         if contract not in known and side.entry.verdict != "reference":
             found.setdefault(contract, {})[lane] = side
     return found
-
-
-def _is_same(was: Side, now: Side, same: Callable[[Side, Side], bool]) -> bool:
-    before, after = was.entry.measurement, now.entry.measurement
-    if before is None or after is None or not before.operations:
-        # What captured nothing is like everything else that did not.
-        return False
-    return before.operations == after.operations and same(was, now)

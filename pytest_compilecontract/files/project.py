@@ -53,7 +53,11 @@ def _is_repeats(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_REPEATS
 
 
-_PATH = _Key("a path", lambda value: isinstance(value, str) and bool(value.strip()), lambda root, value: root / value)
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and "\0" not in value
+
+
+_PATH = _Key("a path", _is_path, lambda root, value: root / value)
 _KEYS = {
     "report": _PATH,
     "baselines": _PATH,

@@ -88,6 +88,7 @@ class Forward:
 
     def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
         ones: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+        own: set[int] | None = None  # the leaves that had a gradient before any call
 
         def upstream(root: torch.Tensor) -> torch.Tensor:
             # Made once, so that it is no part of the steps after.
@@ -98,13 +99,19 @@ class Forward:
 
         def step(arguments: call, trail: Trail, at: str) -> Any:
             __tracebackhide__ = True
+            nonlocal own
             leaves = dict(around.leaves)
             if self.gradients:
                 for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
                     leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
-                for leaf in (each for each in leaves.values() if each.is_leaf):
-                    # Each call has gradients of its own: to those that CUDA graphs hold nothing can be added.
-                    leaf.grad = None
+                bare = [each for each in leaves.values() if each.is_leaf]
+                if own is None:
+                    own = {id(each) for each in bare if each.grad is not None}
+                for leaf in bare:
+                    # Each call has gradients of its own: to those that CUDA graphs hold nothing can be added. What the
+                    # user had there stays, for the target may read it.
+                    if id(leaf) not in own:
+                        leaf.grad = None
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
             if self.gradients and not around.recorded:

@@ -168,8 +168,13 @@ class Runs:
             self._prepare(current, stack)
             try:
                 yield
-            finally:
+            except (KeyboardInterrupt, SystemExit, pytest.exit.Exception):
+                # Its end is not this run's: what it had begun is lost, and the journal is to say so.
+                raise
+            except BaseException:
                 self._session.end(current.contract.item.nodeid)
+                raise
+            self._session.end(current.contract.item.nodeid)
         finally:
             self._surrounds = False
             self._leave(current, stack)

@@ -86,6 +86,8 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     project = read_project(root)
     known = {**BUILT_IN, **project.lanes}
     rank = _rank(variables or {})
+    if project.waivers is not None and not project.waivers.is_file():
+        raise UsageError(f"pyproject.toml: tool.compilecontract.waivers: {project.waivers}: no such file")
     if report == "":
         raise UsageError("--contract-report names no folder")
     if baselines == "":

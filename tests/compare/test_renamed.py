@@ -53,3 +53,9 @@ def test_a_contract_that_both_runs_have_is_no_candidate() -> None:
     found = reasons([named("t::old"), named("t::kept")], [named("t::kept"), named("t::kept", lane="capture")])
 
     assert found["t::old [aot]"] == "not in the newer run"
+
+
+def test_a_file_of_many_small_tests_that_was_moved_is_compared_in_no_time() -> None:
+    old, new = ([named(f"{file}::test_{number}") for number in range(500)] for file in ("a", "b"))
+
+    assert set(reasons(old, new).values()) == {"not in the newer run", "nothing to compare with"}

@@ -127,6 +127,18 @@ def test_the_command_writes_the_receipt(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / NAME).exists()
 
 
+def test_the_journal_of_a_session_that_goes_on_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = a_journal(tmp_path)
+
+    code = main(["recover", str(tmp_path)])
+
+    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: a session that goes on is writing there\n"
+    assert code == 2
+    assert journal.path.is_file()
+
+
 def test_a_run_that_did_not_end_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     killed(tmp_path)
 

@@ -48,6 +48,7 @@ def test_what_is_not_said_is_as_without_the_table(tmp_path: Path, text: str | No
     ("line", "message"),
     [
         pytest.param("report = 1", "report: expected a path, got 1", id="report"),
+        pytest.param('report = "x\\u0000y"', "report: expected a path, got 'x\\x00y'", id="nul"),
         pytest.param('waivers = " "', "waivers: expected a path, got ' '", id="waivers"),
         pytest.param("timeout = 0", "timeout: expected a number of seconds above 0, got 0", id="timeout"),
         pytest.param("timeout = inf", "timeout: expected a number of seconds above 0, got inf", id="endless"),

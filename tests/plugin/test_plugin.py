@@ -802,7 +802,7 @@ TABLE = """
 
 
 def test_what_the_project_says_is_as_if_typed_and_an_option_wins(pytester: pytest.Pytester) -> None:
-    lane_project(pytester, TABLE)
+    lane_project(pytester, TABLE.replace("waivers", "policy"))
     pytester.makepyfile(test_block=CONTRACT.format(limits='lanes=["eager"]'))
 
     pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=eager")
@@ -820,6 +820,15 @@ def test_off_the_table_does_nothing(pytester: pytest.Pytester) -> None:
     assert pytester.runpytest_subprocess().ret == pytest.ExitCode.OK
     assert pytester.runpytest_subprocess("--compile-contracts").ret == pytest.ExitCode.USAGE_ERROR
     assert not (pytester.path / "out").exists()
+
+
+def test_waivers_that_the_project_names_are_there(pytester: pytest.Pytester) -> None:
+    lane_project(pytester, TABLE)
+
+    result = pytester.runpytest_subprocess("--compile-contracts")
+
+    result.stderr.fnmatch_lines(["ERROR: pyproject.toml: tool.compilecontract.waivers: *waivers.toml: no such file"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_waivers_are_read_where_the_project_says(pytester: pytest.Pytester) -> None:

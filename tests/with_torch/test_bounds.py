@@ -357,7 +357,9 @@ def test_attributes_are_read_where_they_are_kept(package: Any) -> None:
     assert own_dict(3) is None
 
 
-RECORDS = {"pip/a-1.0.dist-info/RECORD": "some_b.py,sha256=x,1\nsome_c/__init__.py,sha256=x,1\n"}
+RECORDS = {
+    "pip/a-1.0.dist-info/RECORD": "some_b.py,sha256=x,1\nsome_c/__init__.py,sha256=x,1\nsome_f/theirs.py,sha256=x,1\n"
+}
 
 
 @pytest.mark.parametrize(
@@ -366,6 +368,7 @@ RECORDS = {"pip/a-1.0.dist-info/RECORD": "some_b.py,sha256=x,1\nsome_c/__init__.
         pytest.param("site-packages/some_a.py", True, id="in site-packages"),
         pytest.param("pip/some_b.py", True, id="a module, by pip --target"),
         pytest.param("pip/some_c/__init__.py", True, id="a package, by pip --target"),
+        pytest.param("pip/some_f/__init__.py", False, id="a package of which pip put another module there"),
         pytest.param("pip/some_d.py", False, id="the project's own, beside what pip put there"),
         pytest.param("src/some_e/__init__.py", False, id="elsewhere"),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.files.receipt import read_receipt
+from pytest_compilecontract.files.run_log import is_held
 
 pytestmark = pytest.mark.torch
 
@@ -79,3 +80,38 @@ def test_a_file_that_no_receipt_could_name_is_refused(tmp_path: Path) -> None:
         "ERROR: -test_it.py::test_it: expected a name that does not begin with '-', "
         "got '-test_it.py::test_it[capture]' (another name for the file would do)"
     )
+
+
+OUTLIVES = """
+import os
+import signal
+import time
+
+import torch
+
+
+def test_outlives_its_controller(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+    os.kill(os.getppid(), signal.SIGKILL)
+    for _ in range(200):
+        time.sleep(0.1)
+"""
+
+
+def test_a_lane_whose_worker_was_told_to_end_is_not_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once its controller is gone, execnet interrupts a worker: that is no end of the lane that it runs."""
+    pytest.importorskip("xdist")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_it.py").write_text(OUTLIVES, encoding="utf-8")
+    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n1"]
+
+    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+    deadline = time.monotonic() + 60
+    while is_held(tmp_path / "r" / "journal.gw0.jsonl") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    code = main(["recover", str(tmp_path / "r")])
+
+    said = "the process ended while this lane ran: test_it.py::test_outlives_its_controller[capture]\n"
+    assert (code, said in capsys.readouterr().out) == (0, True)

@@ -821,3 +821,41 @@ def test_a_lane_starts_clean_whatever_went_before() -> None:
 
     assert torch._dynamo.config.recompile_limit == limit
     assert (used.graphs, used.recompiles, used.counters) == (clean.graphs, clean.recompiles, clean.counters)
+
+
+class ReadsItsGradient(nn.Module):
+    """Its branch is taken where the user has left a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        if self.linear.weight.grad is not None:
+            torch._dynamo.graph_break()
+            y = y * (1 + self.linear.weight.grad.norm())
+        return y
+
+
+@pytest.mark.parametrize("check_grads", [False, True])
+def test_a_gradient_that_the_user_has_left_is_read_by_every_call(check_grads: bool) -> None:
+    model, x = ReadsItsGradient(), torch.randn(4, 8)
+    model(x).sum().backward()
+
+    entry = hold(lambda it: it.run(model, (x,), (x,)), lane="aot", max_graph_breaks=0, check_grads=check_grads)
+
+    assert [each.limit for each in entry.violations] == ["max_graph_breaks=0"]
+
+
+def test_a_gradient_stays_the_tensor_that_it_was() -> None:
+    model, x = nn.Linear(4, 4, bias=False), torch.randn(2, 4)
+    flat = torch.arange(16.0)
+    model.weight.grad = flat.view(4, 4)
+
+    hold(lambda it: it.run(model, (x,), (x,)), lane="aot", check_grads=True)
+
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == torch.arange(16.0).view(4, 4).tolist()
+    flat.fill_(3.0)
+    assert model.weight.grad.unique().tolist() == [3.0]

@@ -251,19 +251,19 @@ def _is_installed(module: str, file: Path) -> bool:
     """
     if {"site-packages", "dist-packages"} & set(file.parts):
         return True
-    package, *below = module.split(".")
-    depth = len(below) + (file.stem == "__init__")
+    depth = module.count(".") + (file.stem == "__init__")
     if not file.is_absolute() or len(file.parents) <= depth:
         return False
-    own = (f"{package}/", f"{package}.py,")
-    return any(_names_any(record, own) for record in file.parents[depth].glob("*.dist-info/RECORD"))
+    home = file.parents[depth]
+    own = file.relative_to(home).as_posix()
+    return any(_names(record, own) for record in home.glob("*.dist-info/RECORD") if record.is_file())
 
 
-def _names_any(record: Path, starts: tuple[str, ...]) -> bool:
-    """Whether a distribution's record has a file that begins so."""
+def _names(record: Path, file: str) -> bool:
+    """Whether a distribution's record has the file; one with a comma in its name is quoted there."""
     try:
         with record.open(encoding="utf-8", errors="replace") as lines:
-            return any(line.startswith(starts) for line in lines)
+            return any(line.startswith((f"{file},", f'"{file}",')) for line in lines)
     except OSError:
         return False
 

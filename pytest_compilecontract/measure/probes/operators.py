@@ -13,6 +13,7 @@ torch/_dynamo/eval_frame.py on.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import itertools
 import os
@@ -440,9 +441,10 @@ class _Told:
             yield callers[-1]
 
     def _is_librarys(self, called: Sequence[_Frame]) -> bool:
-        """Whether a call stays in Python's own library, and in torch's operators that it calls."""
+        """Whether a call stays in Python's own library and copies there: other functions run what they are given."""
         inside = all(not each.module and self._paths.is_out_of_reach(each.file) for each in called)
-        return inside and self._paths.is_pythons(called[0].file)
+        librarys = [each for each in called if self._paths.is_pythons(each.file)]
+        return inside and called[0] in librarys and librarys[-1].file == copy.__file__
 
     def _is_known(self, frame: _Frame) -> bool:
         """Whether another metric says already that the frame ran eager."""

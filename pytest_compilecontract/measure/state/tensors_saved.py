@@ -11,10 +11,21 @@ from ..probes.tensors import backward_hooks, version
 from .reached import Reached
 
 
+def _with_values(own: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A gradient as it was: the same tensor, which may be a view of a buffer of the user's."""
+    try:
+        if not tensors.same(own, values):
+            own.detach().copy_(values)
+    except RuntimeError:  # of a kind that cannot be written to
+        return values.clone()
+    return own
+
+
 def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, learned: bool = False) -> None:
     name = name or f"tensor {len(walk.tensors)}"
     walk.tensors[name if name not in walk.tensors else f"{name} ({len(walk.tensors)})"] = tensor
-    grad = tensor.grad.detach().clone() if tensor.is_leaf and tensor.grad is not None else None
+    own = tensor.grad if tensor.is_leaf else None
+    grad = None if own is None else own.detach().clone()
     requires_grad = tensor.requires_grad
     try:
         found = tensors.Saved(tensor)
@@ -32,7 +43,7 @@ def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, l
         except Exception as error:  # noqa: BLE001 - as above
             walk.pieces.leave_out(f"{name!r} (cannot be put back: {first_said(str(error))})")
         if tensor.is_leaf:
-            tensor.grad = None if grad is None else grad.clone()
+            tensor.grad = None if own is None or grad is None else _with_values(own, grad)
         if tensor.is_leaf and tensor.requires_grad != requires_grad:
             tensor.requires_grad_(requires_grad)
 
