@@ -240,6 +240,15 @@ def test_the_very_call_that_a_break_stands_for_is_no_eager_frame(
     assert not of(entry).skipped
 
 
+@pytest.mark.parametrize("lane", LANES)
+def test_a_branch_on_a_tensor_is_on_its_own_line(lane: str) -> None:
+    entry = run(branches, lane=lane, max_graph_breaks=1)
+
+    (asked,) = [each for each in of(entry).groups if "is_nonzero" in each.operators]
+    assert asked.location is not None
+    assert asked.location.line == branches.__code__.co_firstlineno + 2
+
+
 @dataclasses.dataclass
 class Pair:
     first: torch.Tensor

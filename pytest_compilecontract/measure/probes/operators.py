@@ -361,7 +361,7 @@ class _Told:
         found = [each for each in found if not _is_plumbing(each[1])]
         for name, frames in found:
             why, frame = self._why(frames, callees)
-            place = self._place(frames)
+            place = (self._broken_at(frames) if why == "graph break" else None) or self._place(frames)
             module = self._module(frames)
             count(modules, module, 1)
             if place is not None:
@@ -456,6 +456,22 @@ class _Told:
             if not self._paths.is_out_of_reach(each.file):
                 return self._location(each, each.line or each.first)
         return None
+
+    def _broken_at(self, frames: tuple[_Frame, ...]) -> Location | None:
+        """The line of the break, where Dynamo's code for a frame asks for an operator by itself, as `if tensor:` does.
+
+        The profiler has lines of calls alone, and the frame's first would be that of its `def`.
+        """
+        last = frames[-1]
+        if not last.dynamos or last.line:
+            return None
+        stacks = [each.broke.stack for each in self._broken if each.broke is not None]
+        lines = {
+            line
+            for file, line, function, _ in (each[-1] for each in stacks)
+            if (file, function) == (last.file, last.name)
+        }
+        return self._location(last, lines.pop()) if len(lines) == 1 else None
 
     def _caller(self, frames: tuple[_Frame, ...], frame: _Frame | None) -> Location | None:
         """The line that leads to a frame, which may be the frame's own caller in torch's code."""
