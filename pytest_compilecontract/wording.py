@@ -17,6 +17,11 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
+def cut(text: str, width: int) -> str:
+    """The text, no longer than a line of so many characters."""
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
 def repeated(times: int) -> str:
     """What to put behind a thing that is told once, and was there more often."""
     return f" ({times} times)" if times > 1 else ""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, timestamp
-from pytest_compilecontract.files import journal as journals
+from pytest_compilecontract.facts.receipt import PAGE, timestamp
 from pytest_compilecontract.files.pages import write_page
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.files.sources import read_sources
@@ -18,6 +17,7 @@ from pytest_compilecontract.report.run_page import run_page
 from pytest_compilecontract.report.run_view import named_files, run_view
 
 from .exits import YES, exit_codes, say
+from .runs import receipt_file
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,11 +38,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _page(chosen: argparse.Namespace) -> int:
-    receipt_file, receipt = _read(chosen.run)
+    file = receipt_file(chosen.run)
+    receipt = read_receipt(file)
     if not chosen.root.is_dir():
         raise UsageError(f"{chosen.root}: no such folder (--root takes the project's)")
-    output = chosen.output or receipt_file.with_name(PAGE)
-    if output.resolve() == receipt_file.resolve():
+    output = chosen.output or file.with_name(PAGE)
+    if output.resolve() == file.resolve():
         raise UsageError(f"{output}: is the receipt to read, write the page to another file")
     sources = read_sources(chosen.root, named_files(receipt))
     made = run_page(
@@ -58,18 +59,3 @@ def _page(chosen: argparse.Namespace) -> int:
         write_bytes(output, made.encode(errors="backslashreplace"))
     say(f"wrote {one_line(str(output), 1000)}")
     return YES
-
-
-def _read(run: Path) -> tuple[Path, Receipt]:
-    """The receipt, and where it is.
-
-    Raises:
-        ReceiptError: it cannot be read.
-        UsageError: its run did not end.
-    """
-    if not run.is_dir():
-        return run, read_receipt(run)
-    if (run / journals.NAME).exists():
-        # Beside it may lie the receipt of an earlier run, which would pass for this one's.
-        raise UsageError(f"{run}: its run did not end (`compilecontract recover {run}` writes the receipt)")
-    return run / RECEIPT, read_receipt(run / RECEIPT)

@@ -44,11 +44,19 @@ def read_run(path: Path) -> Receipt:
     Raises:
         ReceiptError: it cannot be read, or its run did not end.
     """
+    file = receipt_file(path)
+    return read_receipt(file) if file == path or file.exists() else read_folder(path)
+
+
+def receipt_file(path: Path) -> Path:
+    """The receipt that is meant by its own path, or by that of the folder that it is in.
+
+    Raises:
+        ReceiptError: the folder's run did not end.
+    """
     if not path.is_dir():
-        return read_receipt(path)
+        return path
     if (path / journals.NAME).exists():
         # Beside it may lie the receipt of an earlier run, which would pass for this one's.
         raise ReceiptError(f"{path}: its run did not end (`compilecontract recover {path}` writes the receipt)")
-    if (path / RECEIPT).exists():
-        return read_receipt(path / RECEIPT)
-    return read_folder(path)
+    return path / RECEIPT

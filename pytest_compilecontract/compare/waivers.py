@@ -144,13 +144,13 @@ def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.dat
 
 def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
     """One that has expired and whose drift is still there is no dead letter."""
-    needed = waiver.expires < today and any(
-        drift.metric in waiver.metrics and _is_worse(drift)
-        for lane in comparison.lanes
-        if waiver.is_about(lane)
-        for drift in lane.drifts
-    )
+    needed = waiver.expires < today and _is_needed(waiver, filter(waiver.is_about, comparison.lanes))
     return "the drift is still there: mend it, or set a later day" if needed else "delete it"
+
+
+def _is_needed(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
+    """Whether a lane has a drift that the waiver would tolerate."""
+    return any(drift.metric in waiver.metrics and _is_worse(drift) for lane in lanes for drift in lane.drifts)
 
 
 def _marked(drift: Drift, waiver: Waiver | None) -> Drift:
@@ -179,8 +179,7 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
     if "errors" not in waiver.metrics and any(lane.after == "broken" for lane in lanes):
         # A lane that broke off shows no other drift.
         return ""
-    needed = any(drift.metric in waiver.metrics and _is_worse(drift) for lane in lanes for drift in lane.drifts)
-    return "" if needed else "is not needed any more"
+    return "" if _is_needed(waiver, lanes) else "is not needed any more"
 
 
 def _glob(contract: str) -> str:

@@ -26,7 +26,6 @@ class Course:
     plugin: str = ""
     created: str = ""
     count: int | None = None
-    begun: int = 0
     done: int = 0
     running: dict[str, Entry | None] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -88,7 +87,6 @@ def _problem(course: Course, event: Event) -> None:
 def _start(course: Course, event: Event) -> None:
     entry = event.get("entry")
     begun = None if entry is None else _entry(entry)
-    course.begun += 1
     course.running[_text(event, "test")] = begun
 
 

@@ -13,6 +13,7 @@ from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
 from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.wording import counted, first_line
+from pytest_compilecontract.wording import cut as cut_to
 
 WIDTH = 160
 MOST_FACTS = 6
@@ -282,4 +283,4 @@ def verdict_line(comparison: Comparison, answer: Answer) -> str:
 
 def cut(text: str) -> str:
     """A line no wider than a terminal's."""
-    return text if len(text) <= WIDTH else text[: WIDTH - 3].rstrip() + "..."
+    return cut_to(text, WIDTH)

@@ -9,7 +9,7 @@ from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.judge.tell import break_lines, eager_lines, limit_hit_lines, recompile_lines
-from pytest_compilecontract.wording import counted, repeated
+from pytest_compilecontract.wording import counted, cut, repeated
 
 from .terminal import FAILURE_WIDTH, Line
 
@@ -44,7 +44,7 @@ def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
     lines = [f"{title}:"]
     for contract, facts in contracts.items():
         lines += [plain(contract), *_by_lanes(facts)]
-    return [(_cut(line), {}) for line in lines]
+    return [(cut(line, FAILURE_WIDTH), {}) for line in lines]
 
 
 def _by_lanes(facts: dict[_Told, list[str]]) -> Iterator[str]:
@@ -71,7 +71,3 @@ def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
 
 def _inner(line: str) -> str:
     return plain(line).strip()
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= FAILURE_WIDTH else line[: FAILURE_WIDTH - 3].rstrip() + "..."

@@ -94,3 +94,19 @@ class Numbers:
             number = self._known[value] = len(self.values)
             self.values.append(value)
         return number
+
+
+class Texts(Numbers):
+    """Texts as a page shows them, and their numbers; each is made visible once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: dict[str, int] = {}
+
+    def of(self, value: Hashable) -> int:
+        """The number of a text, by what it is before anything of it is escaped."""
+        text = str(value)
+        number = self._given.get(text)
+        if number is None:
+            number = self._given[text] = super().of(visible(text))
+        return number

@@ -9,7 +9,7 @@ from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRo
 from pytest_compilecontract.escaping import markdown as _md
 from pytest_compilecontract.escaping import markdown_paragraph, plain
 from pytest_compilecontract.facts.metrics import METRICS
-from pytest_compilecontract.wording import counted, middle
+from pytest_compilecontract.wording import counted, cut, middle
 
 # GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
 # however long its characters are in UTF-8.
@@ -146,7 +146,7 @@ def stopped_lines(columns: Sequence[Column]) -> list[str]:
             ("the tests did not run to their end", column.cut_off),
         ):
             if why:
-                lines.append(_cut(f"{plain(column.name)}: {what}: {plain(why)}", STOPPED_WIDTH))
+                lines.append(cut(f"{plain(column.name)}: {what}: {plain(why)}", STOPPED_WIDTH))
     return lines
 
 
@@ -208,13 +208,9 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     lines = []
     for row in table:
         name, *cells = zip(row, widths, strict=True)
-        texts = [middle(*name), *(_cut(*cell) for cell in cells)]
+        texts = [middle(*name), *(cut(*cell) for cell in cells)]
         lines.append(_MARGIN.join(f"{text:{width}}" for text, width in zip(texts, widths, strict=True)).rstrip())
     return lines
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 def _are(count: int) -> str:

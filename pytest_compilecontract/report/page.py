@@ -17,7 +17,7 @@ from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
 from .environments import environment_rows
-from .html import MOST_LINES, Numbers, rendered, visible
+from .html import MOST_LINES, Numbers, Texts, rendered, visible
 from .matrix import lists_of, stopped_lines
 
 _LISTS = ("validated", "workaround", "open risk")
@@ -54,10 +54,9 @@ class _Data:
 
     def __init__(self, found: Matrix) -> None:
         self._found = found
-        self._texts, self._facts, self._keys = Numbers(), Numbers(), Numbers()
+        self._texts, self._facts, self._keys = Texts(), Numbers(), Numbers()
         self._metrics, self._lines, self._measured = Numbers(), Numbers(), Numbers()
         self._changes, self._attributions = Numbers(), Numbers()
-        self._text_of: dict[str, int] = {}
 
     def whole(self) -> dict[str, Any]:
         rows = [self._row(row) for row in self._found.rows]
@@ -83,10 +82,7 @@ class _Data:
         }
 
     def _text(self, text: str) -> int:
-        number = self._text_of.get(text)
-        if number is None:
-            number = self._text_of[text] = self._texts.of(visible(text))
-        return number
+        return self._texts.of(text)
 
     def _row(self, row: MatrixRow) -> list[Any]:
         lists = lists_of(row, self._found.columns)

@@ -18,7 +18,7 @@ from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
 
 from .environments import environment_rows
-from .html import LONGEST, Numbers, rendered, visible
+from .html import LONGEST, Numbers, Texts, rendered, visible
 from .run_marks import NOUNS, TAGS
 from .run_view import NOT_HELD_WEIGHT, WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble, lane_notes
 from .terminal import counts_of
@@ -112,8 +112,7 @@ class _Data:
 
     def __init__(self, view: RunView) -> None:
         self._view = view
-        self._texts, self._modules, self._calls, self._lanes_of = Numbers(), Numbers(), Numbers(), Numbers()
-        self._text_of: dict[str, int] = {}
+        self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
 
     def whole(self) -> dict[str, Any]:
         view = self._view
@@ -130,10 +129,7 @@ class _Data:
         }
 
     def _text(self, text: str) -> int:
-        number = self._text_of.get(text)
-        if number is None:
-            number = self._text_of[text] = self._texts.of(visible(text))
-        return number
+        return self._texts.of(text)
 
     def _lane(self, lane: LaneView) -> list[Any]:
         entry, seen = lane.entry, lane.entry.measurement

@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Verdict, Violation
-from pytest_compilecontract.wording import counted, middle
+from pytest_compilecontract.wording import counted, cut, middle
 
 FAILURE_LINES = 25
 FAILURE_WIDTH = 160
@@ -112,7 +112,7 @@ def failure_text(
     # pytest's own summary shows the first line, and of it what the terminal has room for.
     first = plain(unsteady[0]) if unsteady else ", ".join(map(_in_short, violations)) or plain(doubts[0])
     body = _body(blocks, FAILURE_LINES - 2 - len(tail))
-    lines = [_cut(first, FAILURE_WIDTH), _cut(start + name + end, FAILURE_WIDTH), *body, *tail]
+    lines = [cut(first, FAILURE_WIDTH), cut(start + name + end, FAILURE_WIDTH), *body, *tail]
     return "\n".join(map(printed, lines))
 
 
@@ -205,8 +205,8 @@ def _body(blocks: Sequence[_Block], room: int) -> list[str]:
     shares = _shares([block.size for block in shown], room - len(shown) - (1 if hidden else 0))
     lines: list[str] = []
     for block, share in zip(shown, shares, strict=True):
-        lines.append(_cut(_MARGIN + block.head, FAILURE_WIDTH))
-        lines += [_cut(_MARGIN * 2 + line, FAILURE_WIDTH) for line in _fitted(block.facts, share)]
+        lines.append(cut(_MARGIN + block.head, FAILURE_WIDTH))
+        lines += [cut(_MARGIN * 2 + line, FAILURE_WIDTH) for line in _fitted(block.facts, share)]
     if hidden:
         lines.append(f"{_MARGIN}... and {hidden} more")
     return lines
@@ -265,7 +265,7 @@ def _contract_lines(rows: Sequence[Row]) -> list[Line]:
         verdicts, folded = cells[contract]
         lines += [(line, _markup(lanes)) for line in _laid_out(names[contract], verdicts, folded, (width, widest))]
         lines += [(line, {"red": True}) for line in _why_not(lanes)]
-        lines += [(_cut(_MARGIN * 2 + plain(row.frontier), SUMMARY_WIDTH), {}) for row in lanes if row.frontier]
+        lines += [(cut(_MARGIN * 2 + plain(row.frontier), SUMMARY_WIDTH), {}) for row in lanes if row.frontier]
     return lines
 
 
@@ -276,7 +276,7 @@ def _why_not(lanes: Sequence[Row]) -> Iterator[str]:
         if row.verdict in ("broken", "unverified") and row.reason.strip():
             reasons.setdefault((row.verdict, plain(row.reason).strip()), []).append(plain(row.lane))
     for (verdict, reason), names in reasons.items():
-        yield _cut(f"{_MARGIN * 2}{verdict} ({', '.join(names)}): {reason}", SUMMARY_WIDTH)
+        yield cut(f"{_MARGIN * 2}{verdict} ({', '.join(names)}): {reason}", SUMMARY_WIDTH)
 
 
 def _laid_out(name: str, verdicts: str, counts: str, widths: tuple[int, int]) -> list[str]:
@@ -356,7 +356,7 @@ def _not_held(rows: Sequence[Row]) -> list[Line]:
         lane = f" [{plain(row.lane)}]"
         room = SUMMARY_WIDTH - len(row.verdict) - 1 - len(lane) - min(len(reason), _REASON_WIDTH)
         name = middle(plain(row.contract), max(_NAME_WIDTH[0], room))
-        lines.append((_cut(f"{row.verdict} {name}{lane}{reason}", SUMMARY_WIDTH), _markup([row])))
+        lines.append((cut(f"{row.verdict} {name}{lane}{reason}", SUMMARY_WIDTH), _markup([row])))
     return lines
 
 
@@ -437,7 +437,3 @@ def _figure(value: int | None) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, SUMMARY_WIDTH, subsequent_indent=indent, drop_whitespace=True) or [""]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3].rstrip() + "..."

@@ -77,9 +77,9 @@ class _Frame:
 
 Seen = list[tuple[str, tuple[_Frame, ...]]]
 # What each line of a frame calls, by the frame's number and the line: functions of Python's, and operators.
+Callees = dict[tuple[int, int], int]
 # A frame of the stack of a graph break: file, line, function and text.
 _Called = tuple[str, int, str, str]
-Callees = dict[tuple[int, int], int]
 
 
 def marked(run: Callable[..., Any]) -> Callable[..., Any]:
