@@ -44,6 +44,7 @@ from pytest_compilecontract.baselines.document import read_baseline
 from pytest_compilecontract.baselines.store import DEFAULTS
 from pytest_compilecontract.cli import main as compilecontract
 from pytest_compilecontract.errors import ContractError
+from pytest_compilecontract.facts.receipt import PAGE
 from pytest_compilecontract.files.receipt import read_receipt
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -166,7 +167,7 @@ class Project:
         held = [entry.test for entry in read_receipt(self.report / "receipt.json").entries if entry.verdict == "held"]
         if len(held) != TESTS:
             yield f"the next run held {len(held)} of {TESTS}"
-        left = sorted(path.name for path in self._files() if path.suffix != ".json")
+        left = sorted(path.name for path in self._files() if path.suffix != ".json" and path.name != PAGE)
         if left:
             yield f"the next run left {left}"
 
@@ -179,6 +180,9 @@ class Project:
                     json.loads(path.read_bytes())["defaults"]
                 elif path.suffix == ".json":
                     read_baseline(path)
+                elif path.name == PAGE:
+                    if not path.read_text(encoding="utf-8").rstrip().endswith("</html>"):
+                        yield f"half written: {path}"
                 elif path.suffix not in (".jsonl", ".tmp"):
                     yield f"nobody knows what {path} is"
             except (ContractError, ValueError, KeyError) as error:
