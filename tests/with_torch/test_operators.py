@@ -8,6 +8,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -578,25 +579,91 @@ def test_a_limit_on_what_cannot_be_told_is_violated() -> None:
     assert "the body of the test makes its own calls" in str(entry.violations[0].measured)
 
 
-def test_graphs_in_a_thread_that_the_profiler_does_not_see() -> None:
-    inner = nn.Linear(4, 4)
+POOL = ThreadPoolExecutor(1, initializer=torch.ones, initargs=(1,))
+COMPILED = torch.compile(nn.Linear(4, 4), backend="aot_eager")
 
-    def threads(x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()
-        return elsewhere(x)
+
+def started(work: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    found: list[torch.Tensor] = []
+    worker = threading.Thread(target=lambda: found.append(work(x)))
+    worker.start()
+    worker.join()
+    return found[0]
+
+
+def handed(work: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return POOL.submit(work, x).result()
+
+
+class Elsewhere(nn.Module):
+    """A part of its work is done in another thread, which Dynamo does not follow; another may be done here."""
+
+    def __init__(self, through: Callable[..., torch.Tensor], work: Callable[..., torch.Tensor], *, here: bool) -> None:
+        super().__init__()
+        self.layer, self.through, self.work, self.here = nn.Linear(4, 4), through, work, here
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.aside(self.layer(x)).cos()
 
     @torch.compiler.disable
-    def elsewhere(x: torch.Tensor) -> torch.Tensor:
-        found: list[torch.Tensor] = []
-        worker = threading.Thread(target=lambda: found.append(compiled(x)))
-        worker.start()
-        worker.join()
-        return found[0]
+    def aside(self, x: torch.Tensor) -> torch.Tensor:
+        return self.through(self.work, x.abs() if self.here else x)
 
-    compiled = torch.compile(inner, backend="aot_eager")
-    seen = measured(run(threads))
 
-    assert unknown(seen) == "torch's profiler saw 0 of 1 compiled graphs: some ran in another thread"
+@pytest.mark.parametrize("through", [started, handed])
+@pytest.mark.parametrize("here", [True, False], ids=["and here", "there alone"])
+def test_operators_in_another_thread_are_not_measured_and_not_0(
+    through: Callable[..., torch.Tensor], here: bool
+) -> None:
+    entry = run(Elsewhere(through, lambda x: (x * 2).sin(), here=here), max_eager_ops=9)
+
+    why = "operators ran in another thread, and not in a compiled graph: mul, sin"
+    assert unknown(measured(entry)) == why
+    assert entry.verdict == "violated"
+
+
+@pytest.mark.parametrize("through", [started, handed])
+def test_graphs_in_another_thread_are_no_eager_operators(through: Callable[..., torch.Tensor]) -> None:
+    seen = of(run(Elsewhere(through, COMPILED, here=False)))
+
+    assert (seen.compiled, seen.eager) == (3, 0)
+
+
+def test_the_profiler_tells_lines_of_this_thread_alone() -> None:
+    seen = measured(run(Elsewhere(started, COMPILED, here=True)))
+
+    assert unknown(seen) == "torch's profiler saw 2 of 3 compiled graphs: some ran in another thread"
+
+
+def test_a_thread_that_outlives_the_call_is_not_measured() -> None:
+    over = threading.Event()
+
+    def leaves(x: torch.Tensor) -> torch.Tensor:
+        threading.Thread(target=lambda: (over.wait(60), x * 2), name="late").start()
+        return x
+
+    try:
+        seen = measured(run(Elsewhere(lambda work, x: work(x), leaves, here=False)))
+    finally:
+        over.set()
+
+    assert unknown(seen) == "the call left a thread running: late"
+
+
+def test_the_backward_of_a_step_is_not_the_targets() -> None:
+    with lane_of("aot") as compile_lane:
+        seen = compile_lane.train(
+            nn.Linear(4, 4), [torch.randn(2, 4)] * 3, loss=torch.Tensor.sum, optimizer=torch.optim.SGD
+        )
+
+    assert seen.operators_run is not None
+    assert (seen.operators_run.compiled, seen.operators_run.eager) == (1, 0)
+
+
+def test_a_torch_whose_profiler_sees_one_thread_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._profiler, "_ExperimentalConfig")
+
+    assert unknown(measured(run(torch.sin))) == "torch's profiler cannot record all threads"
 
 
 @pytest.mark.parametrize(

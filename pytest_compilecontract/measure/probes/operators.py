@@ -18,6 +18,7 @@ import importlib
 import itertools
 import os
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,9 @@ QUIET = {"KINETO_LOG_LEVEL": "6"}
 CALLED_BY_DYNAMO = (("/torch/__init__.py", "_as_tensor_fullprec"),)
 # Whose code runs a compiled backward.
 AOTAUTOGRAD = "/torch/_functorch/_aot_autograd/"
+# What the autograd engine runs, in threads of its own where a device is not the CPU: one of these for each node.
+AUTOGRAD = "autograd::engine::evaluate_function: "
+ACCUMULATES = f"{AUTOGRAD}torch::autograd::AccumulateGrad"
 # How often a call is made at most, to be one that compiles nothing.
 CALLS = 3
 # Frames that only lead to a module's forward.
@@ -102,8 +106,9 @@ def operators_of(
 ) -> StepOperators:
     """Make a steady call of a target that is `marked`, and tell its operators; twice, where some of them ran eager.
 
-    The first recording has no calls of Python's in it, which may be millions. Only where there is something to tell a
-    second one has them. `modules` are the paths of the target's modules by their ids.
+    The first recording has no calls of Python's in it, which may be millions, and every thread. Only where there is
+    something to tell a second one has the calls, of this thread: those of several it puts into one another. `modules`
+    are the paths of the target's modules by their ids.
 
     Raises:
         Untold: this torch cannot tell, or the call was no steady one.
@@ -116,6 +121,8 @@ def operators_of(
     made: Callees = {}
     for with_stack in (False, True):
         ran, roots = recording.steady(step, with_stack=with_stack)
+        if not with_stack and (elsewhere := _in_other_threads(roots)):
+            raise Untold(f"operators ran in another thread, and not in a compiled graph: {', '.join(elsewhere)}")
         graphs, found, made = _with_frames(roots) if with_stack else (*_without_frames(roots), {})
         if graphs != len(ran):
             raise Untold(f"torch's profiler saw {graphs} of {len(ran)} compiled graphs: some ran in another thread")
@@ -189,13 +196,17 @@ def _entrances() -> frozenset[tuple[str, str]]:
 
 
 def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Any]:
-    """The events of a step as trees, one a thread; `with_stack` has Python's calls among them."""
+    """The events of a step as trees, of all threads; `with_stack` has Python's calls among them, of this thread."""
     from torch.profiler import ProfilerActivity, profile
 
     running = getattr(importlib.import_module("torch.autograd"), "_profiler_enabled", lambda: False)
     if running():
         # A second one ends the first.
         raise Untold("torch's profiler is running already")
+    try:
+        which = importlib.import_module("torch._C._profiler")._ExperimentalConfig(profile_all_threads=not with_stack)
+    except (AttributeError, TypeError) as error:
+        raise Untold("torch's profiler cannot record all threads") from error
     quiet = {name: value for name, value in QUIET.items() if name not in os.environ}
     with contextlib.ExitStack() as stack:
         taps = stack.enter_context(Taps())
@@ -209,15 +220,59 @@ def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Any]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # torch 2.11 warns of profiles of more than one cycle, which this is not
         try:
-            taken = stack.enter_context(profile(activities=[ProfilerActivity.CPU], with_stack=with_stack))
+            taken = stack.enter_context(
+                profile(activities=[ProfilerActivity.CPU], with_stack=with_stack, experimental_config=which)
+            )
         except RuntimeError as error:
             raise Untold(f"torch's profiler cannot be used: {str(error).splitlines()[0]}") from error
+        before = set(threading.enumerate())
         step()
+        if left := sorted(each.name for each in set(threading.enumerate()) - before):
+            raise Untold(f"the call left a thread running: {left[0]}")
     results = getattr(getattr(taken, "profiler", None), "kineto_results", None)
     tree: Callable[[], list[Any]] | None = getattr(results, "experimental_event_tree", None)
     if tree is None:
         raise Untold("torch's profiler has no experimental_event_tree")
     return tree()
+
+
+def _in_other_threads(roots: list[Any]) -> list[str]:
+    """The operators that ran in other threads than the target's since it was called, and in no compiled graph."""
+    targets = [event for event in _events(roots) if event.name == TARGET]
+    if not targets:
+        return []
+    thread, start = targets[0].start_tid, min(event.start_time_ns for event in targets)
+    end = max(event.end_time_ns for event in targets)
+    found: dict[str, None] = {}
+    for root in roots:
+        # What follows the target, as the backward of its result does, may have a thread of its own.
+        last = end if root.name.startswith(AUTOGRAD) else sys.maxsize
+        if root.start_tid != thread and start <= root.start_time_ns <= last:
+            found.update((_short(each.name), None) for each in _outside_graphs(root))
+    return list(found)
+
+
+def _events(roots: Sequence[Any]) -> Iterator[Any]:
+    pending = list(roots)
+    while pending:
+        event = pending.pop()
+        yield event
+        pending += event.children
+
+
+def _outside_graphs(root: Any) -> Iterator[Any]:
+    """The operators of a thread outside of compiled graphs."""
+    if root.name.startswith(AUTOGRAD) and any(each.name == MARK for each in _events([root])):
+        return  # compiled backward: the rest is what AOTAutograd does around its graph
+    pending = [root]
+    while pending:
+        event = pending.pop()
+        if event.name in (MARK, LOOKUP) or event.name.startswith(ACCUMULATES):
+            continue
+        if event.typed[0].name == "TorchOp" and _is_operator(event):
+            yield event
+        else:
+            pending += reversed(event.children)
 
 
 def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
