@@ -94,11 +94,7 @@ def recovered(path: Path) -> Recovered:
     torn = [*_read(course, path)]
     if not course.plugin or not course.created:
         raise ReceiptError(f"{where}: no journal (its first line names no plugin and time)")
-    for each in journals_of_workers(path.parent):
-        try:
-            torn += _read(course, each)
-        except ReceiptError as error:
-            torn.append(str(error))
+    torn += _read_workers(course, path.parent)
     running = course.lose(ENDED, broken=True)
     for begun in running.values():
         course.environments.setdefault(begun.environment, Environment())
@@ -112,6 +108,24 @@ def recovered(path: Path) -> Recovered:
     # What cannot have been measured is refused here, not by whoever reads the receipt.
     from_json(to_json(receipt), name=str(path))
     return Recovered(receipt=receipt, running=tuple(running), torn=tuple(torn))
+
+
+def measured_by_workers(folder: Path) -> Course:
+    """What the workers of a session have noted, whether or not a report has brought it; what cannot be read is not in
+    it."""
+    course = Course()
+    _read_workers(course, folder)
+    return course
+
+
+def _read_workers(course: Course, folder: Path) -> list[str]:
+    torn: list[str] = []
+    for each in journals_of_workers(folder):
+        try:
+            torn += _read(course, each)
+        except ReceiptError as error:
+            torn.append(str(error))
+    return torn
 
 
 def _read(course: Course, path: Path) -> list[str]:

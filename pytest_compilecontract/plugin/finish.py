@@ -40,6 +40,8 @@ class Finishing:
         self._receipt: Receipt | None = None
         self._page_problem = ""
 
+    # Last, when pytest-xdist has ended the workers.
+    @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._worker or self._settings.rest is not None or session.config.option.collectonly:
             return
@@ -47,6 +49,8 @@ class Finishing:
             self._session.cut_off = "it was interrupted"
         elif session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:
             self._session.cut_off = "pytest failed by itself"
+        if self._session.cut_off:
+            self._session.receive_late()
         self._problem = "\n".join(filter(None, (self._write(), self._nothing_measured())))
         self._write_page()
         if self._problem and session.exitstatus == pytest.ExitCode.OK:

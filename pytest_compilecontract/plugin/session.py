@@ -11,7 +11,8 @@ from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off, defaults_key, timestamp
-from pytest_compilecontract.files.journal import ENDED, NAME, Journal, name_of
+from pytest_compilecontract.files.course import Course
+from pytest_compilecontract.files.journal import ENDED, NAME, Journal, measured_by_workers, name_of
 from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
 from pytest_compilecontract.files.run_log import is_held
 from pytest_compilecontract.report.terminal import Row, row_of
@@ -41,6 +42,8 @@ class Session:
     # By test, why what was to be measured cannot be measured here; and what lanes had otherwise than their project.
     unusable: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    # What runs now, by its test, as it is if nothing more is heard of it.
+    running: dict[str, Entry] = field(default_factory=dict)
 
     def open_journal(self, worker: str = "") -> None:
         """Note from now on, where the session was asked for a receipt, what it would lose if it were killed.
@@ -59,17 +62,22 @@ class Session:
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
-        if self.journal is not None:
-            self.journal.begin(subject.test, failed(subject, ENDED, None))
+        self._begin(failed(subject, ENDED, None))
 
     def begun(self, sent: Mapping[str, Any]) -> None:
         """Note that a lane runs from now on in a worker, which has said so."""
+        entry = entry_from_data(sent["entry"])
+        self.environments.setdefault(entry.environment, environment_from_data(sent["environment"]))
+        self._begin(entry)
+
+    def _begin(self, entry: Entry) -> None:
+        self.running[entry.test] = entry
         if self.journal is not None:
-            entry = entry_from_data(sent["entry"])
             self.journal.begin(entry.test, entry)
 
     def end(self, test: str) -> None:
         """Note that a test is over, whether anything was measured or not."""
+        self.running.pop(test, None)
         if self.journal is not None:
             self.journal.end(test)
 
@@ -78,7 +86,7 @@ class Session:
         if self.journal is not None:
             self.journal.keep(sent)
         entry = entry_from_data(sent["entry"])
-        name = f"{entry.test} of {entry.worker}" if self.each else entry.test
+        name = self._name(entry)
         self.entries[name] = entry
         self.environments[entry.environment] = environment_from_data(sent["environment"])
         self.notes.update(dict.fromkeys(sent.get("notes", ())))
@@ -96,11 +104,27 @@ class Session:
         )
         self.entries[test] = failed(subject, reason, None)
 
-    def lose_begun(self, sent: Mapping[str, Any], reason: str) -> None:
-        """Keep that the lane which a worker had begun took the worker with it."""
-        entry = entry_from_data(sent["entry"])
-        self.environments.setdefault(entry.environment, environment_from_data(sent["environment"]))
-        self.entries[entry.test] = replace(entry, reason=reason)
+    def lose_running(self, test: str, reason: str) -> bool:
+        """Keep that the lane which a worker was running took the worker with it; whether one is known."""
+        entry = self.running.get(test)
+        if entry is not None:
+            self.entries[test] = replace(entry, reason=reason)
+        return entry is not None
+
+    def receive_late(self) -> None:
+        """Keep what no report has brought, where the session was cut off: what workers measured, and what was running."""
+        course = Course() if self.settings.report is None else measured_by_workers(self.settings.report)
+        course.running |= self.running
+        course.lose(ENDED, broken=True)
+        for entry in course.entries.values():
+            name = self._name(entry)
+            if name not in self.entries:
+                self.entries[name] = entry
+                known = course.environments.get(entry.environment, Environment())
+                self.environments.setdefault(entry.environment, known)
+
+    def _name(self, entry: Entry) -> str:
+        return f"{entry.test} of {entry.worker}" if self.each else entry.test
 
     def nothing_measured(self) -> str:
         """Which lanes were to be measured and cannot be, and why, where no lane was; empty where one was."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pytest_compilecontract.facts.ladder import NAME as FRONTIER
@@ -41,23 +39,20 @@ def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
 
 
 class Receiving:
-    """The part of the plugin that keeps what reports bring, and knows what a worker that died was running."""
+    """The part of the plugin that keeps what reports bring, and what a worker that died was running."""
 
     def __init__(self, session: Session, worker: str) -> None:
         self._session = session
         self._worker = worker
-        # What workers run now, by its test, as they have said.
-        self._begun: dict[str, dict[str, Any]] = {}
         self._lost: set[str] = set()
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        if self._begun.pop(nodeid, None) is not None:
+        if nodeid in self._session.running:
             self._session.end(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if begun := getattr(report, BEGUN, None):
             if not self._worker:
-                self._begun[report.nodeid] = begun
                 self._session.begun(begun)
             return
         if getattr(report, LOST, False):
@@ -82,8 +77,7 @@ class Receiving:
 
     def _lose(self, report: pytest.TestReport) -> None:
         reason = next(iter(str(report.longrepr).splitlines()), "")
-        if (begun := self._begun.get(report.nodeid)) is not None:
-            self._session.lose_begun(begun, reason)
+        if self._session.lose_running(report.nodeid, reason):
             return
         # It died before it could say what it was about to run.
         settings = self._session.settings

@@ -115,3 +115,56 @@ def test_a_lane_whose_worker_was_told_to_end_is_not_forgotten(
 
     said = "the process ended while this lane ran: test_it.py::test_outlives_its_controller[capture]\n"
     assert (code, said in capsys.readouterr().out) == (0, True)
+
+
+INTERRUPTED = """
+import time
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_measured(compile_lane, size):
+    compile_lane.run(torch.sin, (torch.ones(size),))
+
+
+def test_running(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+    for _ in range(600):
+        time.sleep(0.1)
+"""
+# The first report that arrives is the last: the user has pressed Ctrl+C, once all has been measured.
+PRESSES_CTRL_C = """
+import time
+from pathlib import Path
+
+
+def pytest_runtest_logreport(report):
+    if report.when != "call" or not hasattr(report, "node"):
+        return
+    while sum(path.read_text().count('"event": "entry"') for path in Path("r").glob("journal.gw*.jsonl")) < 3:
+        time.sleep(0.1)
+    while sum("test_running" in path.read_text() for path in Path("r").glob("journal.gw*.jsonl")) < 1:
+        time.sleep(0.1)
+    raise KeyboardInterrupt
+"""
+
+
+def test_what_workers_measured_is_kept_where_no_report_brings_it_any_more(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_it.py").write_text(INTERRUPTED, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(PRESSES_CTRL_C, encoding="utf-8")
+    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n2"]
+
+    ran = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+
+    assert ran.returncode == pytest.ExitCode.INTERRUPTED
+    receipt = read_receipt(tmp_path / "r" / "receipt.json")
+    assert {entry.test: (entry.verdict, entry.reason) for entry in receipt.entries} == {
+        **{f"test_it.py::test_measured[capture-{size}]": ("held", "") for size in (1, 2, 3)},
+        "test_it.py::test_running[capture]": ("broken", "the process ended while this lane ran"),
+    }
+    assert receipt.setup is not None
+    assert sorted(os.listdir(tmp_path / "r")) == ["index.html", "receipt.json"]
