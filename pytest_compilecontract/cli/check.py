@@ -110,6 +110,7 @@ def _check(chosen: argparse.Namespace) -> int:
     if found.lanes:
         print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
         print(found.decorator())
+        _print_no_steady(found)
         _print_allowed(found)
         print("\nto write it as a test:")
         train = ["--train"] if chosen.train else []
@@ -135,6 +136,7 @@ def _init(chosen: argparse.Namespace) -> int:
         print(f"\n{chosen.out}: not written, no lane would hold")
         return NO
     write_bytes(chosen.out, _test_text(chosen, receipt, found).encode())
+    _print_no_steady(found)
     code = _print_refused(found)
     # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
     print(f"\nwrote {chosen.out}, hold it with:")
@@ -242,6 +244,12 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
         print(printed(text))
+
+
+def _print_no_steady(found: Proposal) -> None:
+    if not found.steady:
+        made = "the one call" if found.calls == 1 else f"each of the {found.calls} calls"
+        print(f"\n{made} compiled: repeat one with the same shapes, to check that compiled code is reused")
 
 
 def _print_allowed(found: Proposal) -> None:

@@ -27,8 +27,8 @@ _NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
 class Proposal:
     """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
 
-    `details` are the lines of those that `refused` are for. `calls` is how many calls each lane checked. `allowed`
-    has each fact that a stricter contract would not allow, as a limit with the lines that belong to it, and the
+    `details` are the lines of those that `refused` are for. `calls` is how many calls each lane checked, `steady` how
+    many of them compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would not allow, as a limit with the lines that belong to it, and the
     lanes that show it.
     """
 
@@ -37,6 +37,7 @@ class Proposal:
     refused: dict[str, str]
     details: dict[str, tuple[str, ...]]
     calls: int
+    steady: int
     allowed: dict[tuple[str, tuple[str, ...]], tuple[str, ...]]
 
     def decorator(self) -> str:
@@ -77,8 +78,17 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
             sound[entry.lane] = seen
     limits = replace(_limits(list(sound.values())), lanes=tuple(sound))
     calls = max((len(seen.calls or ()) for seen in sound.values()), default=0)
+    steady = min((sum(call.phase == "steady" for call in seen.calls or ()) for seen in sound.values()), default=0)
     allowed = _allowed(sound, torch_version=torch_version)
-    return Proposal(limits=limits, lanes=tuple(sound), refused=refused, details=details, calls=calls, allowed=allowed)
+    return Proposal(
+        limits=limits,
+        lanes=tuple(sound),
+        refused=refused,
+        details=details,
+        calls=calls,
+        steady=steady,
+        allowed=allowed,
+    )
 
 
 def _allowed(

@@ -26,6 +26,8 @@ _TOLD_BY = {
 def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
     """Each graph break, recompile and eager frame with its line, reason, guard and hint, by contract.
 
+    And of a lane all of whose calls compiled, that this is so: what a limit on recompiles holds, more calls may not.
+
     Those that a limit was exceeded by are told where it is; `every` has them here as well.
     """
     contracts: dict[str, dict[_Told, list[str]]] = {}
@@ -64,6 +66,9 @@ def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
         ("eager frame", [eager_lines([each]) for each in seen.frames_run_eager or ()]),
         ("recompile limit", [limit_hit_lines([each]) for each in seen.limit_hits or ()]),
     )
+    calls = seen.calls or ()
+    if len(calls) > 1 and all(call.phase != "steady" for call in calls):
+        yield (f"calls: each of the {len(calls)} compiled, so no call was steady",)
     for kind, found in every:
         if not told.intersection(_TOLD_BY[kind]):
             yield from ((f"{kind}: {plain(head)}", *(f"  {_inner(line)}" for line in rest)) for head, *rest in found)

@@ -66,6 +66,11 @@ def test_the_largest_count_of_any_lane_is_the_limit() -> None:
     assert (found.lanes, found.refused, found.calls) == (("capture", "aot"), {}, 2)
 
 
+def test_a_lane_without_a_steady_call_is_told() -> None:
+    assert of(entry("capture", seen()), entry("aot", seen())).steady == 1
+    assert of(entry("capture", seen()), entry("aot", seen(calls=CALLS[:1]))).steady == 0
+
+
 def test_what_it_allows_is_told_with_the_lanes_that_show_it() -> None:
     lost = seen(eager_frames=(LOST,))
 

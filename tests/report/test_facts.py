@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from support.receipts import BREAK, CONTRACT, HOLDING, OTHER_BREAK, RECOMPILE, WORSENED, an_entry
 
+from pytest_compilecontract.facts.measurement import Call
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.report.facts import fact_lines
@@ -60,6 +61,16 @@ def test_an_eager_frame_and_a_recompile_limit_are_facts_too() -> None:
         "    recompile limit: model.py:40 in forward: recompile_limit",
         "      recompile_limit reached (8)",
     ]
+
+
+def test_a_lane_all_of_whose_calls_compiled_says_so() -> None:
+    calls = [Call(phase=phase, seconds=1.0, graphs_executed=1) for phase in ("cold", "warm-up", "warm-up", "steady")]
+
+    lines = told(an_entry(replace(HOLDING, calls=tuple(calls[:3]))))
+
+    assert lines[3:] == ["    calls: each of the 3 compiled, so no call was steady"]
+    assert told(an_entry(replace(HOLDING, calls=tuple(calls)))) == []
+    assert told(an_entry(replace(HOLDING, calls=tuple(calls[:1])))) == []
 
 
 def test_nothing_to_tell_is_nothing() -> None:

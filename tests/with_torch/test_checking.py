@@ -39,6 +39,10 @@ def misfit():
     return Block(), [(torch.randn(2, 9),)]
 
 
+def sizes():
+    return torch.sin, [(torch.randn(2),), (torch.randn(3),)]
+
+
 def failing():
     raise ValueError("no weights")
 
@@ -81,6 +85,17 @@ def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> 
         "\n"
         "to write it as a test:\n"
         "compilecontract init blocks:sample --out contracts/test_sample.py\n"
+    )
+    assert code == 0
+
+
+def test_check_says_where_no_call_was_steady(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "blocks:sizes", "--lanes=capture"])
+
+    out = capsys.readouterr().out
+    assert (
+        "\neach of the 2 calls compiled: repeat one with the same shapes, to check that compiled code is reused\n"
+        in out
     )
     assert code == 0
 
