@@ -28,8 +28,8 @@ class Proposal:
     """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
 
     `details` are the lines of those that `refused` are for. `calls` is how many calls each lane checked, `steady` how
-    many of them compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would not allow, as a limit with the lines that belong to it, and the
-    lanes that show it.
+    many of them compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would
+    not allow, as a limit with the lines that belong to it, and the lanes that show it.
     """
 
     limits: Limits

@@ -112,7 +112,7 @@ class Session:
         return entry is not None
 
     def receive_late(self) -> None:
-        """Keep what no report has brought of a session that was cut off: what workers measured, and what was running."""
+        """Keep what no report has brought of a run that was cut off: what workers measured, and what was running."""
         course = Course() if self.settings.report is None else measured_by_workers(self.settings.report)
         course.running |= self.running
         course.lose(ENDED, broken=True)

@@ -67,7 +67,7 @@ def test_the_gate_adds_to_the_summary_of_the_job(tmp_path: Path) -> None:
 def test_the_gate_without_the_package_is_one_line(tmp_path: Path) -> None:
     ran = run(tmp_path, "torch==2.12.1", PATH="/usr/bin:/bin")
 
-    said = "gate: no compilecontract here: pip install 'pytest-compilecontract[bump]'\n"
+    said = "gate: no compilecontract here: pip install '.[bump]' in a clone of pytest-compilecontract\n"
     assert (ran.returncode, ran.stderr) == (2, said)
 
 
