@@ -95,7 +95,7 @@ class Bisecting:
         reports = [*run.reports]
         if run.entry is not None and faults(run.entry) and not turn.process.lost and run.failed:
             said = _bisected(turn, run.entry)
-            turn.conclude(run)
+            turn.conclude(run.state)
             add_to_reason(reports, said)
         return reports
 
@@ -136,7 +136,7 @@ def _outcome(turn: Turn, lane: Lane) -> Outcome:
         if seen.faults:
             return seen
         # What was measured until then holds; what the rest of the test would show is not known.
-        if run.failed and not run.current.failed:
+        if run.failed and not run.state.failed:
             return by_itself
         # A stage that nothing reached says nothing for it.
         return seen if seen.backends else Outcome(why="nothing was compiled")

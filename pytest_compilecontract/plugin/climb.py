@@ -149,17 +149,17 @@ class Climbing:
         contract = turn.contract
         walked = completed(walk.steps, contract.ladder)
         # In the lane that the whole ladder comes to, whichever of its rungs ran last.
-        climber = replace(top.current.subject(turn.process), lane=contract.lane)
+        climber = replace(top.state.subject(turn.process), lane=contract.lane)
         report = next((each for each in reports if each.when == "call"), reports[-1])
         if not walk.runs:
             entry = replace(unmeasured(climber, walked.left_out()), frontier=walked)
-            turn.conclude(top, steps=walk.steps)
+            turn.conclude(replace(top.state, steps=walk.steps))
             self._results.attach(report, entry, unusable=walk.cannot_climb)
             return
         found = over_walk(climber, walk.runs, walked)
         drifted = self._results.drift(found)
-        over = replace(top.current, lane=contract.lane, rung=None, steps=walk.steps, judged=found, drifted=drifted)
-        turn.conclude(replace(top, current=over))
+        over = replace(top.state, lane=contract.lane, rung=None, steps=walk.steps, judged=found, drifted=drifted)
+        turn.conclude(over)
         said = [failure_of(over)] if found.failed else []
         if said and contract.item.config.getoption("--contract-bisect"):
             said.append("where it broke: not looked for in a ladder, whose failing rung names what was added")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from .climb import Climbing
 from .collect import Collecting
 from .finish import Finishing
 from .history import History
-from .lost_device import Child, Parent
+from .lost_device import Child
 from .phases import Phases
 from .process import Process, worker_of
 from .results import Results
@@ -78,7 +77,7 @@ def switch_on(config: pytest.Config) -> Parts:
     results = Results(settings, history, runs)
     phases = Phases(settings, runs, results)
     collecting = Collecting(settings, worker)
-    parts: list[tuple[str, Any]] = [("parent", Parent(process))]
+    parts: list[tuple[str, object]] = []
     if settings.rest is not None:
         parts.append(("child", Child(settings.rest)))
     parts += [

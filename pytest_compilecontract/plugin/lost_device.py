@@ -22,8 +22,6 @@ import pytest
 from pytest_compilecontract.files.course import EVENTS_OPTION
 from pytest_compilecontract.files.run_log import Log, lines_of
 
-from .process import Process
-
 EXIT = 70  # EX_SOFTWARE
 REPORTS = "reports.jsonl"
 ITEMS = "items.json"
@@ -42,31 +40,25 @@ def leave_worker() -> None:
 
 
 class Parent:
-    """Run what is left in a child, once the device is lost."""
+    """Runs what is left in a child, once the device is lost, and gives the child's reports, test by test."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self) -> None:
         self._reports: dict[str, list[dict[str, Any]]] | None = None
         self._said = ""
 
-    # First, so that nothing of the test runs here.
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if not self._process.lost:
-            return None
+    def reports(self, item: pytest.Item) -> list[pytest.TestReport]:
+        """What the child reported of a test, and a failure where it ended before the test did."""
         if self._reports is None:
             self._run(item)
         assert self._reports is not None
         kept = self._reports.get(item.nodeid, [])
-        whole = any(each["when"] in ("teardown", LOST_TEST) for each in kept)
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         read = functools.partial(item.config.hook.pytest_report_from_serializable, config=item.config)
-        for report in (*(read(data=each) for each in kept), *(() if whole else (self._crashed(item),))):
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        if not whole and self._reports:
-            self._reports = None  # it took its process with it: another one for those after it
-        return True
+        found: list[pytest.TestReport] = [read(data=each) for each in kept]
+        if not any(each["when"] in ("teardown", LOST_TEST) for each in kept):
+            found.append(self._crashed(item))
+            if self._reports:
+                self._reports = None  # the test took its process with it: another one for those after it
+        return found
 
     def _run(self, first: pytest.Item) -> None:
         items = first.session.items

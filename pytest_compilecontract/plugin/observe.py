@@ -14,13 +14,13 @@ import pytest
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.limits import OBSERVED
 
+from .current import State
 from .history import History
 from .item import BODY, CONTRACT, Contract
 from .judged import Judged, Subject, failed, judged, unmeasured
 from .phases import unittest_outcome
 from .process import Process, no_torch
 from .results import Results, failure_without_exception, own_failure, said_by
-from .run import Current
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Observer:
 
     def _subject(self, item: pytest.Item) -> Subject:
         contract = Contract(item=item, limits=OBSERVED, lane=BODY, bare=True)
-        return Current(contract=contract, lane=BODY).subject(self._process)
+        return State(contract=contract, lane=BODY).subject(self._process)
 
     def _is_held(self, item: pytest.Item) -> bool:
         """Whether the test has a baseline to be held to."""

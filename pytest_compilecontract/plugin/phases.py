@@ -16,10 +16,11 @@ import pytest
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.ladder import TRAIN
 
+from .current import Current, State
 from .item import FIXTURE
 from .judged import Judged, judged, over_repeats
 from .results import Results, failure_of
-from .run import Current, Runs
+from .run import Runs
 from .settings import Settings
 from .timeout import ends_within, uncaptured_stderr
 
@@ -45,13 +46,13 @@ class Phases:
         current = self._runs.of(item)
         if current is None:
             return (yield)
-        if current.unusable is not None:
-            current.turned_away = current.unusable
-            pytest.skip(f"lane {current.lane.name} cannot run here: {current.unusable}")
-        if current.refused:
-            pytest.fail(current.refused, pytrace=False)
-        if not current.contract.bare:
-            current.compile_lane = self._compile_lane(current)
+        if current.state.unusable is not None:
+            current.turn_away()
+            pytest.skip(f"lane {current.state.lane.name} cannot run here: {current.state.unusable}")
+        if current.state.refused:
+            pytest.fail(current.state.refused, pytrace=False)
+        if not current.state.contract.bare:
+            current.give(self._compile_lane(current.state))
         from pytest_compilecontract.measure.probes.trace import quiet
 
         with quiet(), _said_in_one_line():
@@ -68,22 +69,21 @@ class Phases:
         current = self._runs.of(item)
         if current is None:
             return (yield)
-        # A plugin that reruns what failed does so in the same surroundings.
-        current.running, current.failed_within, current.cut_short = True, False, ""
+        current.begin_body()
         # A process that loses its device could not say any more where it ran.
         self._runs.process.where()
         try:
             with self._observed(current), ends_within(self._settings.timeout, self._hangs, self._stderr):
                 result = yield
         except BaseException as error:
-            current.running = False
+            current.end_body()
             failure = self._after_raising(current, error)
             if failure is error:
                 raise
             if failure is None:
                 return None
             raise failure from None
-        current.running = False
+        current.end_body()
         if (outcome := unittest_outcome(item)) is not None:
             self._after_unittest(current, outcome)
             return result
@@ -94,20 +94,20 @@ class Phases:
     def lane_of(self, item: pytest.Item) -> CompileLane:
         """The lane that the fixture gives to a test."""
         current = self._runs.of(item)
-        if current is None or current.compile_lane is None:
+        if current is None or current.state.compile_lane is None:
             pytest.fail(f"{FIXTURE} runs a test once a lane: ask for it as an argument of the test", pytrace=False)
-        return current.compile_lane
+        return current.state.compile_lane
 
-    def _compile_lane(self, current: Current) -> CompileLane:
+    def _compile_lane(self, state: State) -> CompileLane:
         from pytest_compilecontract.measure.compile_lane import CompileLane
 
-        climbs = current.rung is not None and TRAIN in current.contract.ladder
+        climbs = state.rung is not None and TRAIN in state.contract.ladder
         made = CompileLane(
-            current.lane,
-            current.contract.limits,
+            state.lane,
+            state.contract.limits,
             self._settings.root,
             timed=self._settings.timed,
-            trains=current.rung.trains if current.rung is not None and climbs else None,
+            trains=state.rung.trains if state.rung is not None and climbs else None,
         )
         made.open = False  # until the body of the test
         return made
@@ -119,15 +119,16 @@ class Phases:
         from pytest_compilecontract.measure.probes.trace import quiet
 
         with quiet():
-            if current.compile_lane is not None:
-                current.compile_lane.open = True
+            if (lane := current.state.compile_lane) is not None:
+                lane.open = True
                 try:
-                    with current.compile_lane.body():
+                    with lane.body():
                         yield
                 finally:
-                    current.compile_lane.open = False
+                    lane.open = False
                 return
-            with observing(Paths(self._settings.root)) as current.seen:
+            with observing(Paths(self._settings.root)) as seen:
+                current.observe(seen)
                 yield
 
     def _hangs(self, frame: FrameType | None) -> NoReturn:
@@ -149,17 +150,19 @@ class Phases:
         from pytest_compilecontract.measure.probes.device import lost
 
         if isinstance(error, BrokenLane):
-            current.lost = isinstance(error, DeviceLost)
+            if isinstance(error, DeviceLost):
+                current.lose_device()
             return self._judge_whole(current, cause=error.__cause__)
         if isinstance(error, UsageError):
             return pytest.fail.Exception(str(error), pytrace=False)
         if isinstance(error, (pytest.skip.Exception, unittest.SkipTest)):
             if not self._failed_before_skipping(current, error):
                 return error
-            return None if current.rung is not None else self._failure(current)
+            return None if current.state.rung is not None else self._failure(current)
         if not isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             # SystemExit too: pytest makes a failure of it, and goes on.
-            current.lost = bool(lost(error))
+            if lost(error):
+                current.lose_device()
             self._judge_what_there_is(current, error)
         return error
 
@@ -168,63 +171,67 @@ class Phases:
         if not isinstance(outcome, pytest.skip.Exception):
             self._judge_what_there_is(current, outcome)
         elif self._failed_before_skipping(current, outcome):
-            _forget_skips(current.contract.item)
+            _forget_skips(current.state.contract.item)
             raise self._failure(current)
 
     def _judge_whole(self, current: Current, *, cause: BaseException | None = None) -> BaseException | None:
         """Judge a body that went through, or ended in a lane that raised; what pytest is to hear, if it failed."""
-        run = self._judged(current)
-        if current.rung is not None:
-            current.judged = run
+        run = self._judged(current.state)
+        if current.state.rung is not None:
+            current.judge(run)
             return None
         if run is not None:
             # A plugin that reruns what failed asks for no band: its last run stands alone.
-            current.own, current.judged, current.whole = run, over_repeats([*current.earlier, run]), True
-        current.drifted = self._results.drift(current.judged)
-        if not current.failed:
+            current.judge_whole(run)
+        current.drift(self._results.drift(current.state.judged))
+        if not current.state.failed:
             return None
         # `--pdb` stops where the traceback ends: for a lane that raised, at the line that did.
         return self._failure(current).with_traceback(cause.__traceback__ if cause is not None else None)
 
     def _failure(self, current: Current) -> BaseException:
-        said = [failure_of(current)] if current.judged is not None and current.judged.failed else []
-        return pytest.fail.Exception("\n".join([*said, *filter(None, [current.drifted])]), pytrace=False)
+        state = current.state
+        said = [failure_of(state)] if state.judged is not None and state.judged.failed else []
+        return pytest.fail.Exception("\n".join([*said, *filter(None, [state.drifted])]), pytrace=False)
 
-    def _judged(self, current: Current) -> Judged | None:
+    def _judged(self, state: State) -> Judged | None:
         """What this run measured, judged by itself; None where there is nothing to hold."""
         import torch
 
-        if current.contract.inherited and current.number == 1 and _nothing_compiled(current):
+        if state.contract.inherited and state.number == 1 and _nothing_compiled(state):
             return None
-        measured = _measured(current)
-        if current.cut_short:
-            measured = tuple(replace(each, cut_short=current.cut_short) for each in measured)
+        measured = _measured(state)
+        if state.cut_short:
+            measured = tuple(replace(each, cut_short=state.cut_short) for each in measured)
         return judged(
-            current.subject(self._runs.process),
+            state.subject(self._runs.process),
             measurements=measured,
-            seconds=time.perf_counter() - current.started,
+            seconds=time.perf_counter() - state.started,
             torch_version=torch.__version__,
         )
 
     def _failed_before_skipping(self, current: Current, skipped: BaseException) -> bool:
         """Judge a test that skips itself; what does not fail by what it had measured is not judged at all."""
-        if current.earlier:
-            current.judged = over_repeats(current.earlier, f"repeat {current.number} was skipped: {skipped}")
+        state = current.state
+        if state.earlier:
+            current.judge(over_repeats(state.earlier, f"repeat {state.number} was skipped: {skipped}"))
         else:
             self._judge_what_there_is(current, skipped)
-        if current.judged is not None and current.judged.failed:
+        found = current.state.judged
+        if found is not None and found.failed:
             return True
-        current.judged = None
+        current.judge(None)
         return False
 
     def _judge_what_there_is(self, current: Current, ended: BaseException) -> None:
         """Judge what a test that ended by itself had measured, beside its own reason; not if it compiled nothing."""
-        current.cut_short = _said_at_the_end(ended)
-        if _nothing_compiled(current):
+        current.cut(_said_at_the_end(ended))
+        if _nothing_compiled(current.state):
             return
-        current.judged = self._judged(current)
-        if current.judged is not None and current.judged.failed:
-            current.contract.item.add_report_section("call", "compile contract", failure_of(current))
+        found = self._judged(current.state)
+        current.judge(found)
+        if found is not None and found.failed:
+            current.state.contract.item.add_report_section("call", "compile contract", failure_of(current.state))
 
 
 def unittest_outcome(item: pytest.Item) -> BaseException | None:
@@ -245,15 +252,15 @@ def _said_at_the_end(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def _measured(current: Current) -> tuple[Measurement, ...]:
-    if current.compile_lane is not None:
-        return tuple(current.compile_lane.measurements)
-    return (current.seen.measurement,) if current.seen is not None else ()
+def _measured(state: State) -> tuple[Measurement, ...]:
+    if state.compile_lane is not None:
+        return tuple(state.compile_lane.measurements)
+    return (state.seen.measurement,) if state.seen is not None else ()
 
 
-def _nothing_compiled(current: Current) -> bool:
+def _nothing_compiled(state: State) -> bool:
     return not any(
-        each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in _measured(current)
+        each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in _measured(state)
     )
 
 

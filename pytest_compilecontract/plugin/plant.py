@@ -130,11 +130,11 @@ class Sowing:
 
     def _shown(self, turn: Turn, again: Run) -> Shown:
         """What one more run showed."""
-        raised = again.current.raised
-        own = raised is not None and (not again.current.failed or not isinstance(raised, pytest.fail.Exception))
+        raised = again.state.raised
+        own = raised is not None and (not again.state.failed or not isinstance(raised, pytest.fail.Exception))
         return Shown(
             entry=again.entry,
-            drifted=self._drifted(turn, again.entry) if again.current.drifted else (),
+            drifted=self._drifted(turn, again.entry) if again.state.drifted else (),
             own=type(raised).__name__ if own else "",
             asserted=own and isinstance(raised, AssertionError),
         )
@@ -236,10 +236,10 @@ def _not_on_device(fault: Fault, again: Run) -> str:
 
     if not torch.cuda.is_available():
         return "no CUDA device"
-    made = again.current.compile_lane
+    made = again.state.compile_lane
     if made is None or made.device.type != "cuda":
         return "the lane does not run on a CUDA device"
-    if isinstance(fault, GraphSkipped) and not again.current.lane.asks_for_cuda_graphs:
+    if isinstance(fault, GraphSkipped) and not again.state.lane.asks_for_cuda_graphs:
         return "the lane asks for no CUDA graphs"
     return ""
 

@@ -38,4 +38,4 @@ class Repeating:
 def goes_on(run: Run) -> bool:
     """Whether another repeat could tell more."""
     torn_down = not any(report.failed for report in run.reports if report.when == "teardown")
-    return torn_down and run.current.whole and run.entry is not None and run.entry.verdict != "broken"
+    return torn_down and run.state.whole and run.entry is not None and run.entry.verdict != "broken"

@@ -18,10 +18,11 @@ from pytest_compilecontract.files.receipt import entry_to_data, environment_to_d
 from pytest_compilecontract.report.baselines import drift_text
 from pytest_compilecontract.report.terminal import failure_text
 
+from .current import State
 from .history import History
 from .judged import Judged, failed, unmeasured
 from .process import Process, torch_defaults
-from .run import Current, Runs
+from .run import Runs
 from .settings import DEFAULT_LANES, Settings, set_options
 from .workers import ENTRY, LOST
 
@@ -44,20 +45,21 @@ class Results:
         current = self._runs.of(item)
         if current is None or (call.when != "call" and report.outcome == "passed"):
             return report
-        if call.excinfo is not None and report.failed and current.raised is None:
-            current.raised = call.excinfo.value
-        if current.running:
+        if call.excinfo is not None and report.failed:
+            current.fail(call.excinfo.value)
+        if current.state.running:
             # A subtest of a test that is still running.
-            current.failed_within |= report.failed
+            if report.failed:
+                current.fail_within()
             return report
-        if (entry := self._entry(current, call, report)) is not None:
-            self.attach(report, entry, current)
-        if current.lost:
+        if (entry := self._entry(current.state, call, report)) is not None:
+            self.attach(report, entry, current.state)
+        if current.state.lost:
             vars(report)[LOST] = True
         return report
 
     def attach(
-        self, report: pytest.TestReport, entry: Entry, current: Current | None = None, *, unusable: bool = False
+        self, report: pytest.TestReport, entry: Entry, state: State | None = None, *, unusable: bool = False
     ) -> None:
         """Send an entry with a report: pytest and pytest-xdist carry its own attributes from worker to controller.
 
@@ -65,9 +67,9 @@ class Results:
         """
         _, environment = self._process.where()
         kept: dict[str, Any] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
-        if current is not None and current.notes and entry.verdict != "unmeasured":
-            kept["notes"] = list(current.notes)
-        if entry.verdict == "unmeasured" and (unusable or (current is not None and current.unusable is not None)):
+        if state is not None and state.notes and entry.verdict != "unmeasured":
+            kept["notes"] = list(state.notes)
+        if entry.verdict == "unmeasured" and (unusable or (state is not None and state.unusable is not None)):
             kept["unusable"] = entry.reason
         # A table of some size, so once for each process.
         vars(report)[ENTRY] = kept if self._told_defaults else {**kept, "defaults": torch_defaults()}
@@ -89,49 +91,49 @@ class Results:
             return ""
         return drift_text(held.lane, held.found, held.record, refusal(found.entry))
 
-    def _entry(self, current: Current, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
-        contract = current.contract
-        if contract.inherited and current.judged is None:
+    def _entry(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
+        contract = state.contract
+        if contract.inherited and state.judged is None:
             return None
         if call.when == "teardown" and call.excinfo is not None and isinstance(call.excinfo.value, SKIPS):
             return None  # what the test has shown stays
         if contract.ladder:
-            return self._entry_of_rung(current, call)
+            return self._entry_of_rung(state, call)
         if not contract.bare and contract.lane not in self._settings.lanes:
             # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
             return None
-        entry = current.judged.entry if current.judged is not None else None
-        if current.failed:
+        entry = state.judged.entry if state.judged is not None else None
+        if state.failed:
             return entry
-        subject = current.subject(self._process)
+        subject = state.subject(self._process)
         if call.excinfo is None:
             # What pytest or a plugin makes of a test that went through: XPASS(strict), a subtest that failed.
-            went_through = not (report.failed or current.failed_within)
+            went_through = not (report.failed or state.failed_within)
             return (
                 entry
                 if went_through
-                else failed(subject, failure_without_exception(report, current.failed_within), entry)
+                else failed(subject, failure_without_exception(report, state.failed_within), entry)
             )
         if isinstance(call.excinfo.value, SKIPS):
             expected = isinstance(call.excinfo.value, pytest.xfail.Exception) and not str(call.excinfo.value)
             said = "expected to fail" if expected else said_by(call.excinfo)
-            return unmeasured(subject, current.turned_away or said)
-        reason = own_failure(call) + (f" (in repeat {current.number})" if self._settings.repeat > 1 else "")
+            return unmeasured(subject, state.turned_away or said)
+        reason = own_failure(call) + (f" (in repeat {state.number})" if self._settings.repeat > 1 else "")
         return failed(subject, reason, entry)
 
-    def _entry_of_rung(self, current: Current, call: pytest.CallInfo[None]) -> Entry | None:
+    def _entry_of_rung(self, state: State, call: pytest.CallInfo[None]) -> Entry | None:
         """The entry of a ladder that its own test ended; a rung that went through is no entry of its own."""
         if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
             return None
-        steps, measured, reason = current.steps, None, own_failure(call)
-        if current.rung is not None:
-            steps = (*steps, Step(name=current.rung.name, verdict="failed", reason=reason))
-        elif current.judged is not None:
+        steps, measured, reason = state.steps, None, own_failure(call)
+        if state.rung is not None:
+            steps = (*steps, Step(name=state.rung.name, verdict="failed", reason=reason))
+        elif state.judged is not None:
             # The walk is over, and what it shared with other tests failed after it.
-            measured = current.judged.entry
+            measured = state.judged.entry
         # In the lane that the whole ladder comes to, whichever of its rungs ran last.
-        climber = replace(current.subject(self._process), lane=current.contract.lane)
-        return replace(failed(climber, reason, measured), frontier=completed(steps, current.contract.ladder))
+        climber = replace(state.subject(self._process), lane=state.contract.lane)
+        return replace(failed(climber, reason, measured), frontier=completed(steps, state.contract.ladder))
 
 
 def add_to_reason(reports: list[pytest.TestReport], said: list[str]) -> None:
@@ -144,22 +146,22 @@ def add_to_reason(reports: list[pytest.TestReport], said: list[str]) -> None:
         vars(report)[ENTRY] = {**kept, "entry": {**entry, "reason": reason}}
 
 
-def failure_of(current: Current) -> str:
+def failure_of(state: State) -> str:
     """Why a contract does not keep its limits, and the command that runs this lane of it again."""
-    assert current.judged is not None
-    entry, contract = current.judged.entry, current.contract
+    assert state.judged is not None
+    entry, contract = state.judged.entry, state.contract
     own = contract.bare or bool(contract.ladder)
-    lane = "" if own or current.lane.name in DEFAULT_LANES else f" --contract-lanes={current.lane.name}"
-    repeats = max(entry.repeats, current.number)
+    lane = "" if own or state.lane.name in DEFAULT_LANES else f" --contract-lanes={state.lane.name}"
+    repeats = max(entry.repeats, state.number)
     repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
     given = set_options(contract.item.config.getoption("--contract-set") or ())
     return failure_text(
         entry.contract,
         entry.lane,
         entry.violations,
-        current.judged.doubts,
+        state.judged.doubts,
         f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}",
-        unsteady=current.judged.unsteady,
+        unsteady=state.judged.unsteady,
     )
 
 

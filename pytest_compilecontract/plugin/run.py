@@ -8,10 +8,9 @@ times; where none takes it, pytest runs it once, surrounded here.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pytest
 
@@ -23,76 +22,13 @@ from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.receipt import Entry
 
+from .current import Current, State
 from .item import Contract, contract_of
-from .judged import Judged, Subject
-from .lost_device import leave_worker
+from .judged import Judged
+from .lost_device import Parent, leave_worker
 from .process import Process, card_of, no_torch, unavailable
 from .session import Session
 from .workers import tell_begun
-
-if TYPE_CHECKING:
-    from pytest_compilecontract.measure.compile_lane import CompileLane, Observation
-
-
-@dataclass(kw_only=True, slots=True)
-class Current:
-    """A run that is going on, or the last one of a test: what its phases have come to so far.
-
-    `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
-    what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
-    went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
-    failed, and `cut_short` what ended it in its midst.
-    """
-
-    contract: Contract
-    lane: Lane
-    rung: Rung | None = None
-    steps: tuple[Step, ...] = ()
-    earlier: tuple[Judged, ...] = ()
-    started: float = 0.0
-    # Why the lane cannot run here, and again once the test was skipped for it; why it is not to be run, which fails it.
-    unusable: str | None = None
-    turned_away: str = ""
-    refused: str = ""
-    # What of the project's own is otherwise in the lane than around the test.
-    notes: tuple[str, ...] = ()
-    card: str = ""
-    compile_lane: CompileLane | None = None
-    seen: Observation | None = None
-    running: bool = False
-    failed_within: bool = False
-    cut_short: str = ""
-    lost: bool = False
-    own: Judged | None = None
-    judged: Judged | None = None
-    drifted: str = ""
-    whole: bool = False
-    raised: BaseException | None = None
-    # A ladder that is over: a rung of it cannot run here.
-    cannot_climb: bool = False
-
-    @property
-    def number(self) -> int:
-        """Which repeat this is, from 1."""
-        return len(self.earlier) + 1
-
-    @property
-    def failed(self) -> bool:
-        """Whether the contract does not hold, by its limits or by its baseline."""
-        return bool(self.drifted) or (self.judged is not None and self.judged.failed)
-
-    def subject(self, process: Process) -> Subject:
-        """Who is judged."""
-        return Subject(
-            contract=self.contract.name,
-            lane=self.lane,
-            test=self.contract.item.nodeid,
-            limits=self.contract.limits,
-            environment=process.where()[0],
-            worker=process.worker,
-            card=self.card,
-            notes=self.notes,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,16 +40,16 @@ class Run:
     """
 
     reports: tuple[pytest.TestReport, ...]
-    current: Current
+    state: State
     skipped: str | None = None
 
     @property
     def judged(self) -> Judged | None:
-        return self.current.judged
+        return self.state.judged
 
     @property
     def entry(self) -> Entry | None:
-        return self.current.judged.entry if self.current.judged is not None else None
+        return self.judged.entry if self.judged is not None else None
 
     @property
     def failed(self) -> bool:
@@ -122,11 +58,11 @@ class Run:
 
     @property
     def unusable(self) -> bool:
-        return self.current.unusable is not None
+        return self.state.unusable is not None
 
     @property
     def trained(self) -> bool:
-        return self.current.compile_lane is not None and self.current.compile_lane.trained
+        return self.state.compile_lane is not None and self.state.compile_lane.trained
 
 
 class Strategy(Protocol):
@@ -152,11 +88,11 @@ class Runs:
     def of(self, item: pytest.Item) -> Current | None:
         """The run of a test that goes on, or its last one; None for what is no contract."""
         current = self._current
-        return current if current is not None and current.contract.item is item else None
+        return current if current is not None and current.state.contract.item is item else None
 
-    def conclude(self, current: Current) -> None:
+    def conclude(self, state: State) -> None:
         """Have what is reported of the test from now on be of this run."""
-        self._current = current
+        self._current = Current(state)
 
     @contextlib.contextmanager
     def surrounded(self, current: Current) -> Iterator[None]:
@@ -172,59 +108,60 @@ class Runs:
                 # Its end is not this run's: what it had begun is lost, and the journal is to say so.
                 raise
             except BaseException:
-                self._session.end(current.contract.item.nodeid)
+                self._session.end(current.state.contract.item.nodeid)
                 raise
-            self._session.end(current.contract.item.nodeid)
+            self._session.end(current.state.contract.item.nodeid)
         finally:
             self._surrounds = False
             self._leave(current, stack)
 
     def _prepare(self, current: Current, stack: contextlib.ExitStack) -> None:
         self._look(current)
-        if current.unusable is None:
+        if current.state.unusable is None:
             # Before the lane's settings are set, which are none of the environment's.
             self.process.where()
             try:
-                current.notes += stack.enter_context(_surroundings(current, self._settings.overrides))
+                current.note(*stack.enter_context(_surroundings(current.state, self._settings.overrides)))
             except UsageError as error:
-                current.unusable = str(error)
+                current.cannot_run(str(error))
             except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
-                current.unusable = f"{type(error).__name__}: {error}"
-        current.started = current.started or time.perf_counter()
-        if current.unusable is None and self._settings.rest is None:
+                current.cannot_run(f"{type(error).__name__}: {error}")
+        current.start()
+        if current.state.unusable is None and self._settings.rest is None:
             # What a child's death loses, knows who started it.
-            subject = current.subject(self.process)
+            subject = current.state.subject(self.process)
             self._session.begin(subject)
             if self.process.worker:
-                tell_begun(current.contract.item, subject, self.process)
+                tell_begun(current.state.contract.item, subject, self.process)
 
     def _look(self, current: Current) -> None:
         """See whether the lane can run here, and on which device."""
-        current.unusable = no_torch()
-        if current.unusable is not None:
+        current.cannot_run(no_torch())
+        if current.state.unusable is not None:
             return
         self.process.take_card()
         self._look_at_compile(current)
-        if current.contract.bare or current.refused:
+        state = current.state
+        if state.contract.bare or state.refused:
             return
-        missing = current.rung.missing if current.rung is not None else ""
-        current.unusable = missing or unavailable(current.lane)
-        current.card = "" if current.unusable else card_of(current.lane)
+        missing = state.rung.missing if state.rung is not None else ""
+        current.cannot_run(missing or unavailable(state.lane))
+        current.place_on("" if current.state.unusable else card_of(state.lane))
 
     def _look_at_compile(self, current: Current) -> None:
         """What stands in the place of torch.compile compiles no lane; for other tests it is their project's."""
         from pytest_compilecontract.measure.probes.availability import replaced_compile
         from pytest_compilecontract.measure.probes.source import Paths
 
-        if current.lane.reference or not (found := replaced_compile(Paths(self._settings.root))):
+        if current.state.lane.reference or not (found := replaced_compile(Paths(self._settings.root))):
             return
-        if current.contract.bare:
-            current.notes = (f"torch.compile has been replaced by {found}",)
+        if current.state.contract.bare:
+            current.note(f"torch.compile has been replaced by {found}")
         else:
-            current.refused = f"torch.compile has been replaced by {found}: a lane is compiled by torch's own"
+            current.refuse(f"torch.compile has been replaced by {found}: a lane is compiled by torch's own")
 
     def _leave(self, current: Current, stack: contextlib.ExitStack) -> None:
-        if not current.lost:
+        if not current.state.lost:
             stack.close()
             return
         if self.process.worker:
@@ -270,20 +207,20 @@ class Turn:
         """
         item = self.contract.item
         self.forget()
-        current = Current(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps))
+        state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps))
         if after is not None:
-            assert after.current.own is not None
-            current.earlier = (*after.current.earlier, after.current.own)
-            current.started = after.current.started
+            assert after.state.own is not None
+            state = replace(state, earlier=(*after.state.earlier, after.state.own), started=after.state.started)
+        current = Current(state)
         self._torn_down = last
         with self._runs.surrounded(current):
             reports = runtestprotocol(item, log=False, nextitem=self._nextitem if last else item.parent)  # type: ignore[arg-type]
-        skipped = [current.turned_away or _why_skipped(each) for each in reports if each.skipped]
-        return Run(reports=tuple(reports), current=current, skipped=skipped[0] if skipped else None)
+        skipped = [current.state.turned_away or _why_skipped(each) for each in reports if each.skipped]
+        return Run(reports=tuple(reports), state=current.state, skipped=skipped[0] if skipped else None)
 
-    def conclude(self, run: Run, **changes: Any) -> None:
+    def conclude(self, state: State) -> None:
         """Have what is reported of the test from now on be of this run."""
-        self._runs.conclude(replace(run.current, **changes))
+        self._runs.conclude(state)
 
     def forget(self) -> None:
         """Forget what a run has left in the item: its output, its properties, and the instance of its class."""
@@ -321,33 +258,38 @@ class Once:
         contract = contract_of(item)
         if contract is None or self._runs.process.lost or _strategy(self._strategies, contract) is not None:
             return (yield)
-        with self._runs.surrounded(Current(contract=contract, lane=contract.lane)):
+        with self._runs.surrounded(Current(State(contract=contract, lane=contract.lane))):
             return (yield)
 
 
 class Often:
-    """Runs contracts more than once: the first strategy that takes one runs it."""
+    """Runs contracts more than once: the first strategy that takes one runs it. Without its device it runs nothing."""
 
-    def __init__(
-        self,
-        runs: Runs,
-        strategies: Sequence[Strategy],
-    ) -> None:
+    def __init__(self, runs: Runs, strategies: Sequence[Strategy]) -> None:
         self._runs = runs
         self._strategies = strategies
+        self._parent = Parent()
 
+    # First, so that nothing of a test runs here once the device is lost.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if self._runs.process.lost:
+            return _reported(item, lambda: self._parent.reports(item))
         contract = contract_of(item)
         strategy = _strategy(self._strategies, contract) if contract is not None else None
-        if contract is None or strategy is None or self._runs.process.lost:
+        if contract is None or strategy is None:
             return None
         turn = Turn(self._runs, contract, nextitem)
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in [*strategy.reports(turn), *turn.tear_down_the_rest()]:
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        return _reported(item, lambda: [*strategy.reports(turn), *turn.tear_down_the_rest()])
+
+
+def _reported(item: pytest.Item, run: Callable[[], Sequence[pytest.TestReport]]) -> Literal[True]:
+    """Run a test and report what it comes to, as pytest does; nothing else is to run it."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in run():
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 def _strategy(strategies: Sequence[Strategy], contract: Contract) -> Strategy | None:
@@ -361,13 +303,13 @@ def _why_skipped(report: pytest.TestReport) -> str:
 
 
 @contextlib.contextmanager
-def _surroundings(current: Current, overrides: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+def _surroundings(state: State, overrides: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     from pytest_compilecontract.measure.isolation import isolated
     from pytest_compilecontract.measure.probes.canary import canary
     from pytest_compilecontract.measure.probes.trace import quiet
 
-    with isolated(None if current.contract.bare else current.lane, overrides) as replaced:
-        if not current.lane.reference:
+    with isolated(None if state.contract.bare else state.lane, overrides) as replaced:
+        if not state.lane.reference:
             # Before the test can be in its way: what it finds later, it remembers from here.
             with quiet():
                 canary()

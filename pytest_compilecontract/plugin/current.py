@@ -1,0 +1,163 @@
+"""The run of a contract that is going on: what is known of it, and the one who changes that.
+
+`State` is what is known, frozen: what a run that is over came to is kept as it was. `Current` has the state of the run
+that goes on; the other parts tell it what has happened, and read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_compilecontract.facts.ladder import Rung, Step
+from pytest_compilecontract.facts.lanes import Lane
+
+from .item import Contract
+from .judged import Judged, Subject, over_repeats
+from .process import Process
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.measure.compile_lane import CompileLane, Observation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """A run that is going on, or the last one of a test: what its phases have come to so far.
+
+    `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
+    what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
+    went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
+    failed, and `cut_short` what ended it early.
+    """
+
+    contract: Contract
+    lane: Lane
+    rung: Rung | None = None
+    steps: tuple[Step, ...] = ()
+    earlier: tuple[Judged, ...] = ()
+    started: float = 0.0
+    # Why the lane cannot run here, and again once the test was skipped for it; why it is not to be run, which fails it.
+    unusable: str | None = None
+    turned_away: str = ""
+    refused: str = ""
+    # What of the project's own is otherwise in the lane than around the test.
+    notes: tuple[str, ...] = ()
+    card: str = ""
+    compile_lane: CompileLane | None = None
+    seen: Observation | None = None
+    running: bool = False
+    failed_within: bool = False
+    cut_short: str = ""
+    lost: bool = False
+    own: Judged | None = None
+    judged: Judged | None = None
+    drifted: str = ""
+    whole: bool = False
+    raised: BaseException | None = None
+
+    @property
+    def number(self) -> int:
+        """Which repeat this is, from 1."""
+        return len(self.earlier) + 1
+
+    @property
+    def failed(self) -> bool:
+        """Whether the contract does not hold, by its limits or by its baseline."""
+        return bool(self.drifted) or (self.judged is not None and self.judged.failed)
+
+    def subject(self, process: Process) -> Subject:
+        """Who is judged."""
+        return Subject(
+            contract=self.contract.name,
+            lane=self.lane,
+            test=self.contract.item.nodeid,
+            limits=self.contract.limits,
+            environment=process.where()[0],
+            worker=process.worker,
+            card=self.card,
+            notes=self.notes,
+        )
+
+
+class Current:
+    """The run that goes on. Nothing else changes its state."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    # before the test
+
+    def start(self) -> None:
+        """The clock runs from here, or from the first repeat on."""
+        self.state = replace(self.state, started=self.state.started or time.perf_counter())
+
+    def cannot_run(self, why: str | None) -> None:
+        """The lane cannot run here; None says that it can."""
+        self.state = replace(self.state, unusable=why)
+
+    def refuse(self, why: str) -> None:
+        """The lane is not to be run, and the test fails."""
+        self.state = replace(self.state, refused=why)
+
+    def note(self, *notes: str) -> None:
+        """Something of the project's own is otherwise in the lane than around the test."""
+        self.state = replace(self.state, notes=(*self.state.notes, *notes))
+
+    def place_on(self, card: str) -> None:
+        """The lane has a CUDA device; an empty name is none."""
+        self.state = replace(self.state, card=card)
+
+    # its phases
+
+    def turn_away(self) -> None:
+        """The test is skipped, since its lane cannot run."""
+        self.state = replace(self.state, turned_away=self.state.unusable or "")
+
+    def give(self, compile_lane: CompileLane) -> None:
+        """The test has this of the fixture."""
+        self.state = replace(self.state, compile_lane=compile_lane)
+
+    def begin_body(self) -> None:
+        """The body begins, perhaps once more: a plugin that reruns what failed does so in the same surroundings."""
+        self.state = replace(self.state, running=True, failed_within=False, cut_short="")
+
+    def observe(self, seen: Observation) -> None:
+        """The body compiles by itself, and is observed."""
+        self.state = replace(self.state, seen=seen)
+
+    def fail_within(self) -> None:
+        """A part of the body that has a report of its own has failed."""
+        self.state = replace(self.state, failed_within=True)
+
+    def end_body(self) -> None:
+        """The body has ended, however."""
+        self.state = replace(self.state, running=False)
+
+    def cut(self, by: str) -> None:
+        """The body ended early."""
+        self.state = replace(self.state, cut_short=by)
+
+    def lose_device(self) -> None:
+        """The run took the CUDA device of its process with it."""
+        self.state = replace(self.state, lost=True)
+
+    def fail(self, raised: BaseException) -> None:
+        """pytest reports a failure; the first one is kept."""
+        if self.state.raised is None:
+            self.state = replace(self.state, raised=raised)
+
+    # what it comes to
+
+    def judge(self, judged: Judged | None) -> None:
+        """What stands for the run; None where it is not judged."""
+        self.state = replace(self.state, judged=judged)
+
+    def judge_whole(self, own: Judged) -> None:
+        """A body that went through: the verdict is over this run and the repeats before it."""
+        over_all = over_repeats([*self.state.earlier, own])
+        self.state = replace(self.state, own=own, judged=over_all, whole=True)
+
+    def drift(self, said: str) -> None:
+        """What is said of its baseline; empty where it is as that says."""
+        self.state = replace(self.state, drifted=said)
