@@ -23,19 +23,16 @@ from typing import Any, TypeVar
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import Environment, defaults_key
 
-from .probes.settings import Setting, may_differ, settings_of, value_of
+from .probes.settings import MODULES, RECORDED, Setting, has_settings, may_differ, settings_of, value_of
 
 T = TypeVar("T")
 
-CONFIG_MODULES = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config", "torch.compiler.config")
 LIBRARIES = ("numpy", "timm", "torchvision", "transformers")
 TRITON = ("triton", "pytorch-triton", "triton-windows")
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA")
 # torch sets these two itself when it first compiles, and a lane does to have caches of its own: they say where the
 # caches are, which changes no count.
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-# Where torch's defaults are read. Symbolic shapes have settings of their own.
-DEFAULTS_MODULES = (*CONFIG_MODULES, "torch.fx.experimental._config")
 LONGEST = 200
 GIT_SECONDS = 10
 
@@ -93,9 +90,9 @@ def torch_defaults() -> dict[str, str]:
 
 
 def _defaults() -> Iterator[tuple[str, str]]:
-    for module_name in DEFAULTS_MODULES:
+    for module_name in MODULES:
         module: Any = _found(partial(import_module, module_name))
-        for each in settings_of(module) if hasattr(module, "_config") else ():
+        for each in settings_of(module) if has_settings(module) else ():
             if not each.name.rpartition(".")[2].startswith("_"):
                 text = _found(partial(_literal, each.default))
                 if text is not None:
@@ -167,7 +164,7 @@ def _whole(folder: str) -> re.Pattern[str]:
 
 def _settings(shown: _Folders) -> Iterator[tuple[str, str]]:
     """Each setting of torch whose value is not torch's default, by its full name."""
-    for module_name in CONFIG_MODULES:
+    for module_name in RECORDED:
         module = import_module(module_name)
         # All that an alias may stand for is in these modules.
         for each in settings_of(module):

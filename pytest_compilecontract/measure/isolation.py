@@ -17,27 +17,20 @@ from .probes import randomness
 from .probes.caches import own_caches
 from .probes.counters import counters as dynamo_counters
 from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
-from .probes.settings import default_of
+from .probes.settings import COMPILER, DYNAMO, INDUCTOR, MODULES, default_of
 from .probes.stance import ambient, forget_examples, stance_kept
 
 SEED = 0
-CONFIGS = (
-    "torch._dynamo.config",
-    "torch._inductor.config",
-    "torch._functorch.config",
-    "torch.compiler.config",
-    "torch.fx.experimental._config",
-)
 # Settings that would make a count depend on what ran before, in another test or another process.
 EXACT: dict[str, dict[str, object]] = {
     # A warm precompile cache loads code without any attempt to compile it.
-    "torch._dynamo.config": {
+    DYNAMO: {
         "caching_precompile": False,
         "automatic_dynamic_local_pgo": False,
         "automatic_dynamic_remote_pgo": False,
     },
     # With a job id, profile-guided shapes of an earlier process make the first compile dynamic.
-    "torch.compiler.config": {"job_id": None},
+    COMPILER: {"job_id": None},
 }
 
 
@@ -213,7 +206,7 @@ def _process_state() -> Iterator[None]:
 @contextlib.contextmanager
 def _settings(lane: Lane | None, defaults: Mapping[str, object]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for name in CONFIGS:
+        for name in MODULES:
             if (module := _loaded(name)) is not None:
                 stack.enter_context(_kept(module))
         stack.enter_context(given(defaults))
@@ -233,7 +226,7 @@ def given(defaults: Mapping[str, object]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         for full_name, value in defaults.items():
-            name = next(name for name in CONFIGS if full_name.startswith(f"{name}."))
+            name = next(name for name in MODULES if full_name.startswith(f"{name}."))
             _give(stack, name, full_name.removeprefix(f"{name}."), value)
         yield
 
@@ -263,7 +256,7 @@ def exact() -> Iterator[None]:
 
 def overrides(lane: Lane) -> dict[str, Mapping[str, object]]:
     """The settings that a lane overrides, by the module that holds them."""
-    tables = {"torch._dynamo.config": lane.dynamo, "torch._inductor.config": lane.inductor}
+    tables = {DYNAMO: lane.dynamo, INDUCTOR: lane.inductor}
     return {name: values for name, values in tables.items() if values}
 
 

@@ -154,9 +154,10 @@ class Watch(contextlib.ExitStack):
             self.why_not = f"{type(error).__name__}: {error}".splitlines()[0]
 
     def _tap(self) -> str:
-        from .isolation import CONFIGS, exact
+        from .isolation import exact
+        from .probes.settings import MODULES
 
-        entrances = Entrances(told=self._entered, asked=self._was_asked, configs=CONFIGS)
+        entrances = Entrances(told=self._entered, asked=self._was_asked, configs=MODULES)
         self.callback(entrances.close)
         if "convert_frame" in entrances.missing:
             return entrances.missing["convert_frame"]

@@ -12,6 +12,7 @@ import torch
 from pytest_compilecontract.calls import call
 
 from . import numerics
+from .probes.modules import Tensors, buffers_of
 from .state import State
 
 # `tensor.data = other` changes the dtype of such a tensor alone, and not its values (seen on torch 2.13).
@@ -38,7 +39,7 @@ def placed(
     learned = [*itertools.chain.from_iterable((*each.parameters(), *each.buffers()) for each in state.modules)]
     with contextlib.ExitStack() as undo:
         for module in itertools.chain.from_iterable(each.modules() for each in state.modules):
-            undo.enter_context(_replaced(vars(module)["_buffers"], device_to, own_dtype))
+            undo.enter_context(_replaced(buffers_of(module), device_to, own_dtype))
         for tensor in learned or own:
             if tensor.layout in COMPRESSED:
                 continue
@@ -50,9 +51,7 @@ def placed(
 
 
 @contextlib.contextmanager
-def _replaced(
-    buffers: dict[str, torch.Tensor | None], device: torch.device | None, dtype: torch.dtype | None
-) -> Iterator[None]:
+def _replaced(buffers: Tensors, device: torch.device | None, dtype: torch.dtype | None) -> Iterator[None]:
     """Another tensor in the place of each buffer that cannot be given other data, as nn.Module.to does with buffers."""
     own = {name: each for name, each in buffers.items() if each is not None and each.layout in COMPRESSED}
     for name, each in own.items():

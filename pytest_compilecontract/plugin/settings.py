@@ -14,7 +14,7 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import typed
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen
 from pytest_compilecontract.files.project import read_project
-from pytest_compilecontract.measure.environment import DEFAULTS_MODULES
+from pytest_compilecontract.measure.probes.settings import MODULES
 
 DEFAULT_LANES = ("capture", "aot", "inductor")
 
@@ -139,10 +139,10 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for text in texts:
         name, sign, value = text.partition("=")
-        if not sign or not name.startswith(tuple(f"{module}." for module in DEFAULTS_MODULES)):
+        if not sign or not name.startswith(tuple(f"{module}." for module in MODULES)):
             raise UsageError(
                 f"--contract-set={text}: expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of "
-                f"{', '.join(DEFAULTS_MODULES)}"
+                f"{', '.join(MODULES)}"
             )
         try:
             found[name] = ast.literal_eval(value)

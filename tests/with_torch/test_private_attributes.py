@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from pytest_compilecontract.measure.probes import settings, tensors
+from pytest_compilecontract.measure.probes import modules, settings, tensors
 from pytest_compilecontract.measure.probes.fallback_random import drawn_as_eager
 
 pytestmark = pytest.mark.insides
@@ -76,6 +76,27 @@ def test_a_subclass_is_not_asked() -> None:
 
     with tensors.without_torch_function():
         assert torch.zeros(2).as_subclass(Loud).add(1).sum().item() == 2.0
+
+
+def test_the_tensors_and_keys_of_a_module_are_the_ones_it_has() -> None:
+    norm = torch.nn.BatchNorm1d(2)
+    norm.register_buffer("scratch", torch.zeros(1), persistent=False)
+    norm.register_forward_hook(print)
+
+    assert modules.parameters_of(norm)["weight"] is norm.weight
+    assert modules.buffers_of(norm)["scratch"] is norm.scratch
+    assert modules.state_dict_keys(norm) == set(norm.state_dict())
+    assert modules.non_persistent_buffers(norm) == {"scratch"}
+    assert [list(hooks.values()) for hooks in modules.hooks_of(norm)] == [[print]]
+
+
+def test_a_buffer_can_be_kept_in_the_state_dict_again() -> None:
+    norm = torch.nn.BatchNorm1d(2)
+    norm.register_buffer("scratch", torch.zeros(1), persistent=False)
+
+    modules.set_non_persistent_buffers(norm, set())
+
+    assert "scratch" in norm.state_dict()
 
 
 def test_inductor_draws_as_eager_where_it_is_asked_to() -> None:

@@ -11,15 +11,12 @@ from typing import Any
 
 from ..isolation import EXACT
 from .dynamo import Ledger
+from .settings import CAPTURING, DYNAMO
 from .source import Paths
 from .stance import switched_off_for_good
 from .trace import Trace
 
 EXPECTED = {"graphs": 4, "graph breaks": 2, "break sites": 1, "recompiles": 2, "graphs executed": 6}
-
-
-# What changes what Dynamo makes of a function; Inductor has no part in it.
-SETTINGS = ("torch._dynamo.config", "torch._functorch.config", "torch.fx.experimental._config", "torch.compiler.config")
 
 
 class Silent(Exception):  # noqa: N818 - no fault of a program: the canary does not sing
@@ -92,13 +89,13 @@ def sings() -> None:
 def _torchs_settings() -> Iterator[None]:
     """Every setting as torch has it, whatever a project, a lane or a test has made of it."""
     with contextlib.ExitStack() as stack:
-        for name in SETTINGS:
+        for name in CAPTURING:
             module = _module_of_settings(name)
             if module is None:
                 continue
             now, exact = module.get_config_copy(), EXACT.get(name, {})
             own = {key: each.default for key, each in module._config.items() if each.alias is None}
-            wanted = {"disable": False} | exact if name == "torch._dynamo.config" else exact
+            wanted = {"disable": False} | exact if name == DYNAMO else exact
             wanted = {**own, **{key: value for key, value in wanted.items() if key in own}}
             changed = {key: value for key, value in wanted.items() if key in now and now[key] != value}
             if changed:

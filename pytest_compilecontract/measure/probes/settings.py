@@ -1,10 +1,25 @@
-"""torch's settings: what a config module has, by which default, and whether a value may be another."""
+"""torch's settings: in which modules they are, and of each its default and whether a value may be another.
+
+Every list of these modules is here, and why it has them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+DYNAMO = "torch._dynamo.config"
+INDUCTOR = "torch._inductor.config"
+COMPILER = "torch.compiler.config"
+_FUNCTORCH = "torch._functorch.config"
+_SYMBOLIC_SHAPES = "torch.fx.experimental._config"
+# Kept as they were around a test, and set by name; where torch's defaults are read.
+MODULES = (DYNAMO, INDUCTOR, _FUNCTORCH, COMPILER, _SYMBOLIC_SHAPES)
+# What is not torch's default in them is a fact of the environment.
+RECORDED = (DYNAMO, INDUCTOR, _FUNCTORCH, COMPILER)
+# What changes what Dynamo makes of a function; Inductor has no part in it.
+CAPTURING = (DYNAMO, _FUNCTORCH, _SYMBOLIC_SHAPES, COMPILER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,6 +28,11 @@ class Setting:
 
     name: str
     default: Any
+
+
+def has_settings(module: object) -> bool:
+    """Whether this is a config module whose settings can be read."""
+    return hasattr(module, "_config")
 
 
 def settings_of(module: Any) -> Iterator[Setting]:

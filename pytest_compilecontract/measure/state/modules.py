@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import torch
 
+from ..probes.modules import (
+    OWN,
+    buffers_of,
+    hooks_of,
+    non_persistent_buffers,
+    parameters_of,
+    set_non_persistent_buffers,
+    state_dict_keys,
+)
 from ..probes.targets import is_scripted
 from .code import reach_classes, save_inherited
 from .mappings import save_mapping
 from .reached import Reached
 from .tensors_saved import save_tensor
-
-# Attributes of every nn.Module that hold no state of the user's.
-MODULE_OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
-HOOKS = tuple(name for name in sorted(MODULE_OWN) if "_hooks" in name and "state_dict" not in name)
 
 
 def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) -> None:
@@ -23,13 +28,12 @@ def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) 
         if is_scripted(module):
             save_scripted(walk, module, path, depth=depth)
             continue
-        for entries in (vars(module)["_parameters"], vars(module)["_buffers"]):
-            save_mapping(walk, entries, path, depth=depth, learned=True)
+        for tensors in (parameters_of(module), buffers_of(module)):
+            save_mapping(walk, tensors, path, depth=depth, learned=True)
         save_keys(walk, module, path)
-        save_mapping(walk, vars(module), path, depth=depth, without=MODULE_OWN - {"training"})
-        for hooks in HOOKS:
-            if isinstance(entries := vars(module).get(hooks), dict) and entries:
-                save_mapping(walk, entries, f"{path} hooks".strip(), depth=depth)
+        save_mapping(walk, vars(module), path, depth=depth, without=OWN - {"training"})
+        for entries in hooks_of(module):
+            save_mapping(walk, entries, f"{path} hooks".strip(), depth=depth)
         save_inherited(walk, module, path)
         reach_classes(walk, module, depth=depth)
 
@@ -46,16 +50,15 @@ def save_keys(walk: Reached, module: torch.nn.Module, name: str) -> None:
     """Which keys a module has in a state dict: one that a run adds is seen, whatever its value."""
 
     def keys() -> set[str]:
-        own = vars(module)
-        return {*own["_parameters"], *own["_buffers"]}.difference(own["_non_persistent_buffers_set"])
+        return state_dict_keys(module)
 
     def apart() -> set[str]:
-        return set(vars(module)["_non_persistent_buffers_set"])
+        return non_persistent_buffers(module)
 
     saved, non_persistent = walk.pieces.wanted(keys(), keys), walk.pieces.wanted(apart(), apart)
 
     def put_back() -> None:
-        vars(module)["_non_persistent_buffers_set"] = set(non_persistent.wanted)
+        set_non_persistent_buffers(module, non_persistent.wanted)
 
     def added() -> dict[str, str]:
         return dict.fromkeys(sorted(keys() - saved.wanted), "added")

@@ -1,0 +1,49 @@
+"""What a module keeps in attributes of nn.Module that are not public: its tensors, their keys, and its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+# Attributes of every nn.Module that hold no state of the user's.
+OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
+_HOOKS = tuple(name for name in sorted(OWN) if "_hooks" in name and "state_dict" not in name)
+_NON_PERSISTENT = "_non_persistent_buffers_set"
+
+Tensors = dict[str, torch.Tensor | None]
+
+
+def parameters_of(module: torch.nn.Module) -> Tensors:
+    """The module's own parameters, by name: the very dict that it has."""
+    found: Tensors = vars(module)["_parameters"]
+    return found
+
+
+def buffers_of(module: torch.nn.Module) -> Tensors:
+    """The module's own buffers, by name: the very dict that it has."""
+    found: Tensors = vars(module)["_buffers"]
+    return found
+
+
+def hooks_of(module: torch.nn.Module) -> Iterator[dict[Any, Any]]:
+    """The tables of its hooks, of each kind that there is any of."""
+    for name in _HOOKS:
+        if isinstance(hooks := vars(module).get(name), dict) and hooks:
+            yield hooks
+
+
+def non_persistent_buffers(module: torch.nn.Module) -> set[str]:
+    """The names of the buffers that are in no state dict."""
+    return set(vars(module)[_NON_PERSISTENT])
+
+
+def set_non_persistent_buffers(module: torch.nn.Module, names: set[str]) -> None:
+    """Keep these buffers, and no others, out of state dicts."""
+    vars(module)[_NON_PERSISTENT] = set(names)
+
+
+def state_dict_keys(module: torch.nn.Module) -> set[str]:
+    """The names of its own parameters and buffers that are in its state dict."""
+    return {*parameters_of(module), *buffers_of(module)} - non_persistent_buffers(module)
