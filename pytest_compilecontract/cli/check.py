@@ -317,7 +317,13 @@ def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
     # pytest's faulthandler would stop the clock of `ends_with` at the first test that fails.
     command += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "pytest_compilecontract.plugin"]
     command += ["-c", str(settings), f"--rootdir={Path.cwd()}", "--noconftest", "--compile-contracts"]
-    return [*command, f"--contract-lanes={chosen.lanes}", f"--contract-report={folder}", str(test)]
+    return [
+        *command,
+        f"--contract-lanes={chosen.lanes}",
+        f"--contract-report={folder}",
+        "--contract-receipt-only",
+        str(test),
+    ]
 
 
 def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:

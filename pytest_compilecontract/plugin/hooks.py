@@ -132,6 +132,7 @@ def _settings(config: pytest.Config) -> Settings:
         rest=config.getoption("--contract-rest"),
         allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
         variables=os.environ,
+        pages=not config.getoption("--contract-receipt-only"),
     )
 
 

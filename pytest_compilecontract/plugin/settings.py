@@ -32,7 +32,7 @@ class Settings:
     lane on a CUDA device is timed, not only those with a limit on their speed. `rest` is the file that says what a
     replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
     measured is no failure. `rank` is that of this process among several that run the same session: all but the
-    first write to folders of their own, and record nothing.
+    first write to folders of their own, and record nothing. `pages`: what is reported is written to be read, too.
     """
 
     root: Path
@@ -53,6 +53,7 @@ class Settings:
     rest: Path | None = None
     allow_unmeasured: bool = False
     rank: int = 0
+    pages: bool = True
 
 
 def settings_from(  # noqa: PLR0913 - one parameter an option
@@ -73,6 +74,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     rest: str | None = None,
     allow_unmeasured: bool = False,
     variables: Mapping[str, str] | None = None,
+    pages: bool = True,
 ) -> Settings:
     """The settings behind the options.
 
@@ -120,6 +122,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         rest=Path(rest) if rest else None,
         allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
         rank=rank,
+        pages=pages,
     )
 
 
