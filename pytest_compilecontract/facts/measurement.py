@@ -7,6 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
+RECOMPILE_KINDS: dict[RecompileKind, str] = {
+    "dynamic": "a size or number that had been specialized became dynamic",
+    "guard": "another guard failed",
+    "instance": "another object of the class",
+    "wrapper": "a library module that shares its frame with others",
+    "backend": "another backend",
+    "invalidated": "what the code was compiled for is gone",
+    "reset": "torch._dynamo.reset() was called in the test",
+}
 EagerCause = Literal[
     "graph break",
     "error",

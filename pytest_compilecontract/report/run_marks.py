@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from pytest_compilecontract.facts.measurement import (
+    RECOMPILE_KINDS,
     CompileFailure,
     CudaGraphs,
     EagerFrame,
@@ -22,7 +23,6 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Raised,
     Recompile,
-    RecompileKind,
 )
 from pytest_compilecontract.judge.tell import STACK
 from pytest_compilecontract.wording import first_line, first_said
@@ -53,16 +53,6 @@ NOUNS: dict[Kind, tuple[str, str]] = {
     "operators": ("eager call", "eager calls"),
     "sync": ("host sync", "host syncs"),
     "cudagraph": ("CUDA graph skip", "CUDA graph skips"),
-}
-# What each kind of recompile is about.
-_ABOUT: dict[RecompileKind, str] = {
-    "dynamic": "a size or number became free that had been held",
-    "guard": "another guard failed",
-    "instance": "another object of the class",
-    "wrapper": "a library module that shares its frame with others",
-    "backend": "another backend",
-    "invalidated": "what the code was compiled for is gone",
-    "reset": "torch._dynamo.reset() was called in the test",
 }
 # torch/_dynamo/guards.py and torch/csrc/dynamo/guards.cpp: "... size mismatch at index 0. expected 8, actual 9".
 _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
@@ -162,7 +152,7 @@ def _recompile(found: Recompile) -> Mark:
         callers=(found.frame,),
         said=_said(
             ("from, to", f"{change[0]} → {change[1]}" if change else ""),
-            ("kind", f"{found.kind}: {_ABOUT[found.kind]}" if found.kind in _ABOUT else found.kind),
+            ("kind", f"{found.kind}: {RECOMPILE_KINDS[found.kind]}" if found.kind in RECOMPILE_KINDS else found.kind),
             ("frame", f"{found.frame}{after}" if found.location is not None or after else ""),
             ("module", found.module or ""),
             ("means", found.meaning),
