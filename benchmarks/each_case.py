@@ -21,6 +21,10 @@ import pytest
 import torch
 import torch._dynamo
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
+from support.forking import fork, say_in
+
 STEP = 0.02
 
 
@@ -43,15 +47,7 @@ def main() -> int:
 
 def run(job: dict[str, Any]) -> int:
     """The exit code of the job's process; minus a signal's number if it died of one, SIGKILL being the time limit."""
-    pid = os.fork()
-    if not pid:
-        code = 70
-        try:
-            code = inside(job)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    pid = fork(lambda: inside(job))
     deadline = time.monotonic() + job["seconds"]
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -66,9 +62,7 @@ def run(job: dict[str, Any]) -> int:
 def inside(job: dict[str, Any]) -> int:
     os.setpgid(0, 0)
     folder = Path(job["folder"])
-    said = os.open(folder / f"{job['kind']}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(said, stream)
+    say_in(folder / f"{job['kind']}.txt")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     if job["kind"] == "pytest":
         os.chdir(folder / "project")

@@ -47,6 +47,10 @@ from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.facts.receipt import PAGE
 from pytest_compilecontract.files.receipt import read_receipt
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
+from support.forking import fork, say_in
+
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TESTS = 8
 CONTRACTS = """
@@ -112,20 +116,15 @@ class Project:
                     stderr=log,
                     start_new_session=True,
                 ).pid
-        child = os.fork()
-        if child:
-            return child
-        code = 70
-        try:
+
+        def run() -> int:
             os.setsid()
             os.chdir(self.folder)
             os.environ.update(environ)
-            log_file = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(log_file, 1)
-            os.dup2(log_file, 2)
-            code = int(pytest.main([*OPTIONS]))
-        finally:
-            os._exit(code)
+            say_in(self.folder / "log")
+            return int(pytest.main([*OPTIONS]))
+
+        return fork(run)
 
     def whole(self, *, workers: bool = False) -> float:
         """A run that is let go to its end; its seconds."""

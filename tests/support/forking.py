@@ -165,7 +165,7 @@ def answer(connection: socket.socket, **said: Any) -> None:
         connection.sendall(json.dumps(said).encode() + b"\n")
 
 
-def fork(body: Callable[[], int], opened: Sequence[int]) -> int:
+def fork(body: Callable[[], int], opened: Sequence[int] = ()) -> int:
     """The number of a child that does this and ends; what is open here is closed there."""
     child = os.fork()
     if not child:
@@ -180,6 +180,14 @@ def fork(body: Callable[[], int], opened: Sequence[int]) -> int:
 
 
 # In a child
+
+
+def say_in(file: Path) -> None:
+    """Have this file hold what the child says, instead of its parent's output."""
+    said = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    os.close(said)
 
 
 def become(cwd: str, env: Mapping[str, str], kept: Sequence[str], streams: Sequence[int]) -> None:
