@@ -29,7 +29,7 @@ from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summar
 from pytest_compilecontract.wording import counted
 
 from .exits import NO, YES, exit_codes
-from .sample import parted
+from .sample import FAULT, parted
 
 SECONDS = 600.0
 LONGEST_REASON = 300
@@ -46,7 +46,7 @@ ends_with({parent}, seconds=float({seconds!r}), folder=Path(__file__).parent)
 
 @compile_contract()
 def test_sample(compile_lane):
-    hold({name!r}, compile_lane, train={train})
+    hold({name!r}, compile_lane, train={train}, folder=Path(__file__).parent)
 """
 # The factory by a name of this text's own: the user's could be any that the text uses, or one that pytest collects.
 _WRITTEN = '''\
@@ -104,8 +104,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    receipt = _measured(chosen)
-    found = _proposal(receipt, chosen.sample)
+    receipt, fault = _measured(chosen)
+    found = _proposal(receipt, chosen.sample, fault)
     _print_measured(receipt, chosen.sample)
     if found.lanes:
         print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
@@ -128,8 +128,8 @@ def _init(chosen: argparse.Namespace) -> int:
     _check_out(chosen.out, parted(chosen.sample)[0])
     if chosen.out.exists() and not chosen.force:
         raise UsageError(f"{chosen.out} exists (--force replaces it)")
-    receipt = _measured(chosen)
-    found = _proposal(receipt, chosen.sample)
+    receipt, fault = _measured(chosen)
+    found = _proposal(receipt, chosen.sample, fault)
     _print_measured(receipt, chosen.sample)
     if not found.lanes:
         _print_refused(found)
@@ -196,23 +196,21 @@ def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) ->
         torch=_torch(receipt),
         module=module,
         factory=factory,
-        decorator=_folded(found.decorator()),
+        decorator=_folded(found),
         test=chosen.out.stem.removeprefix("test_"),
         promise=f"At most {', '.join(counts)} over {steps}.",
         verb=_TRAIN if chosen.train else _RUN,
     )
 
 
-def _folded(decorator: str) -> str:
-    if len(decorator) <= 100:
-        return decorator
-    inside = decorator.removeprefix("@compile_contract(").removesuffix(")")
-    given = re.split(r", (?=\w+=)", inside)
-    return "\n".join(["@compile_contract(", *(f"    {each}," for each in given), ")"])
+def _folded(found: Proposal) -> str:
+    if len(found.decorator()) <= 100:
+        return found.decorator()
+    return "\n".join(["@compile_contract(", *(f"    {each}," for each in found.arguments()), ")"])
 
 
-def _proposal(receipt: Receipt, sample: str) -> Proposal:
-    """What would hold.
+def _proposal(receipt: Receipt, sample: str, fault: str) -> Proposal:
+    """What would hold; `fault` is what is wrong with the sample itself.
 
     Raises:
         UsageError: the sample itself is at fault, so that no lane says anything of compiling.
@@ -223,10 +221,8 @@ def _proposal(receipt: Receipt, sample: str) -> Proposal:
         raise UsageError(f"{sample}: no lane can run here: {'; '.join(reasons) or 'no lane was chosen'}")
     if all(entry.measurement is None for entry in ran):
         reason = next((entry.reason for entry in ran if entry.reason), "it measured nothing")
-        # Where the sample is at fault, its name begins what was said of it; pytest has put words of its own before.
-        _, named, said = reason.partition(sample)
-        raise UsageError(f"{named}{said}" if named else f"{sample}: {reason}")
-    return proposed(ran, torch_version=_torch(receipt).removeprefix("torch "))
+        raise UsageError(fault or f"{sample}: {reason}")
+    return proposed(ran, torch_version=_torch_version(receipt) or "unknown")
 
 
 def _in_order(receipt: Receipt) -> list[Entry]:
@@ -236,7 +232,12 @@ def _in_order(receipt: Receipt) -> list[Entry]:
 
 
 def _torch(receipt: Receipt) -> str:
-    return next((f"torch {each.torch}" for each in receipt.environments.values() if each.torch), "no torch")
+    version = _torch_version(receipt)
+    return f"torch {version}" if version else "no torch"
+
+
+def _torch_version(receipt: Receipt) -> str:
+    return next((each.torch for each in receipt.environments.values() if each.torch), "")
 
 
 def _print_measured(receipt: Receipt, sample: str) -> None:
@@ -279,8 +280,8 @@ def _print_refused(found: Proposal) -> int:
     return NO
 
 
-def _measured(chosen: argparse.Namespace) -> Receipt:
-    """The receipt of the sample, run as a test in a child.
+def _measured(chosen: argparse.Namespace) -> tuple[Receipt, str]:
+    """The receipt of the sample, run as a test in a child, and what is wrong with the sample itself, if anything.
 
     Raises:
         UsageError: the name or the lanes cannot mean anything, the child died, or it took too long.
@@ -293,11 +294,13 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
         said = folder / "said"
         code = _run(_command(folder, chosen), said, chosen)
         try:
-            return read_receipt(folder / "receipt.json")
+            receipt = read_receipt(folder / "receipt.json")
         except ReceiptError as error:
             lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
             told = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR", "ImportError"))]
             raise UsageError(told[0] if told else f"{chosen.sample}: the run died with exit code {code}") from error
+        fault = folder / FAULT
+        return receipt, fault.read_text(encoding="utf-8") if fault.exists() else ""
 
 
 def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:

@@ -14,6 +14,8 @@ from pytest_compilecontract.errors import UsageError
 if TYPE_CHECKING:
     from pytest_compilecontract.measure.compile_lane import CompileLane
 
+# Where a sample's own fault is left for who asked for the run.
+FAULT = "fault"
 EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or call(...)"
 
 
@@ -56,12 +58,20 @@ def sampled(name: str) -> tuple[Any, tuple[Any, ...]]:
     return _checked(name, made)
 
 
-def hold(name: str, lane: CompileLane, *, train: bool) -> None:
-    """Run the sample in a lane, as the body of a test does.
+def hold(name: str, lane: CompileLane, *, train: bool, folder: Path) -> None:
+    """Run the sample in a lane, as the body of a test does; what is wrong with it is left in the folder too.
 
     Raises:
         UsageError: the sample cannot be made, or eager itself raises.
     """
+    try:
+        _run(name, lane, train=train)
+    except UsageError as error:
+        (folder / FAULT).write_text(str(error), encoding="utf-8")
+        raise
+
+
+def _run(name: str, lane: CompileLane, *, train: bool) -> None:
     from pytest_compilecontract.measure.endings import BrokenLane
 
     target, calls = sampled(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, Measurement
+from pytest_compilecontract.facts.verdict import by_default
 
 
 def means_nothing(seen: Measurement, metric: str) -> bool:
@@ -17,11 +18,11 @@ def bound_of(limits: Limits, name: str) -> tuple[float | None, str]:
     if given is not None:
         return given, f"{name}={given}"
     if name == "max_eager_frames" and not limits.fullgraph:
-        return 0, "max_eager_frames=0 (default)"
+        return 0, by_default("max_eager_frames=0")
     if name == "min_ops_captured" and limits.max_graphs != 0:
-        return 1, "min_ops_captured=1 (default)"
+        return 1, by_default("min_ops_captured=1")
     if name == "max_memory_growth":
-        return 0, "max_memory_growth=0 (default)"
+        return 0, by_default("max_memory_growth=0")
     return None, name
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation
+from pytest_compilecontract.facts.metrics import count_of
+from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation, by_default
 from pytest_compilecontract.wording import counted
 
 from .bounds import bound_of, eager_calls_allowed, means_nothing, numerics_given, why_unmeasured
@@ -38,7 +39,7 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
 def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
     if seen.raised is not None:
         measured = f"raised {seen.raised.type}" if not seen.raised.out_of_memory else "out of memory"
-        yield Violation(limit=f"{NO_EXCEPTION} (default)", measured=measured, details=raised_lines(seen.raised))
+        yield Violation(limit=by_default(NO_EXCEPTION), measured=measured, details=raised_lines(seen.raised))
     yield from _judge_fullgraph(limits, seen, unmeasurable)
     breaks = break_lines(seen.graph_breaks or ())
     recompiles = recompile_lines(seen.compiled_again or ())
@@ -64,7 +65,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     if late := _eager_calls(limits, seen):
         steady = sum(call.phase == "steady" for call in seen.calls or ())
         yield Violation(
-            limit=f"{STEADY} (default)",
+            limit=by_default(STEADY),
             measured=f"{len(late)} of {counted(steady, 'steady call')} ran none",
             details=late,
         )
@@ -125,7 +126,9 @@ def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> It
 def _judge_limit_hits(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
     if limits.allow_recompile_limit:
         return
-    label = "allow_recompile_limit=False" + (" (default)" if limits.allow_recompile_limit is None else "")
+    label = "allow_recompile_limit=False"
+    if limits.allow_recompile_limit is None:
+        label = by_default(label)
     if seen.limit_hits is None:
         if limits.allow_recompile_limit is False:
             yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, 'limit_hits')}")
@@ -186,8 +189,5 @@ def _numerics_label(limits: Limits) -> str:
         f"numerics={limits.numerics!r}",
         *(f"{name}={value!r}" for name, value in tolerances.items() if value is not None),
     ]
-    return ", ".join(parts) + ("" if numerics_given(limits) else " (default)")
-
-
-def _length(facts: Sequence[object] | None) -> int | None:
-    return None if facts is None else len(facts)
+    label = ", ".join(parts)
+    return label if numerics_given(limits) else by_default(label)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from pytest_compilecontract.facts.limits import Limits
+from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.facts.receipt import Entry
 
 from .limits import judge
 from .verdicts import doubts
 
-# Each limit that a proposal may name, and the count that it bounds. Not `max_graphs`: another number of graphs with no
-# other break and no other recompile is nothing to block an upgrade for.
-_COUNTS: dict[str, Callable[[Measurement], int | None]] = {
-    "max_graph_breaks": lambda seen: None if seen.graph_breaks is None else len(seen.graph_breaks),
-    "max_recompiles": lambda seen: None if seen.recompiles is None else len(seen.recompiles),
-    "max_eager_frames": lambda seen: None if seen.frames_run_eager is None else len(seen.frames_run_eager),
-}
+# The limits that a proposal may name. Not `max_graphs`: another number of graphs with no other break and no other
+# recompile is nothing to block an upgrade for.
+_NAMED = ("max_graph_breaks", "max_recompiles", "max_eager_frames")
 # What a proposal loosens is told against this.
 _NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
 
@@ -42,14 +39,17 @@ class Proposal:
 
     def decorator(self) -> str:
         """The line to paste above a test."""
+        return f"@compile_contract({', '.join(self.arguments())})"
+
+    def arguments(self) -> list[str]:
+        """What the decorator is given, as Python writes it."""
         shown = self.limits if self.refused else replace(self.limits, lanes=None)
         unsaid = Limits()
-        given = [
+        return [
             f"{each.name}={_written(getattr(shown, each.name))}"
             for each in fields(shown)
             if getattr(shown, each.name) != getattr(unsaid, each.name)
         ]
-        return f"@compile_contract({', '.join(given)})"
 
 
 def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
@@ -107,8 +107,8 @@ def _allowed(
 def _limits(seen: Sequence[Measurement]) -> Limits:
     """The tightest counts that all of these keep; an allowance is named only where one of them needs it."""
     given: dict[str, int] = {}
-    for name, count in _COUNTS.items():
-        counts = [count(each) for each in seen]
+    for name in _NAMED:
+        counts = [count_of(LIMITS[name].metric, each) for each in seen]
         known = [each for each in counts if each is not None]
         if known and len(known) == len(counts):
             given[name] = max(known)

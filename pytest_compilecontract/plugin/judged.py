@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import BANDED, combined
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.facts.verdict import Verdict, Violation
+from pytest_compilecontract.facts.verdict import Verdict, Violation, by_default
 from pytest_compilecontract.judge.device import undecided
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.verdicts import doubts, verdict
@@ -127,8 +127,9 @@ def over_walk(subject: Subject, runs: Sequence[Judged], walked: Frontier) -> Jud
     if walked.height > limits.frontier.index(least):
         return Judged(entry=entry)
     stopped = walked.failed
+    label = f"min_frontier={least!r}"
     violation = Violation(
-        limit=f"min_frontier={least!r}{'' if limits.min_frontier else ' (default)'}",
+        limit=label if limits.min_frontier else by_default(label),
         measured=walked.told(),
         details=stopped.details if stopped is not None else (),
     )

@@ -36,12 +36,16 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What came of one side: its receipt, the file of it, and what was found in its interpreter."""
+    """What came of one side: its receipt, the file of it, and what was found in its interpreter.
+
+    `usage_error` is why pytest did not take its arguments; empty where it did.
+    """
 
     side: Side
     receipt: Receipt
     file: Path
     found: Probe | None = None
+    usage_error: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -117,7 +121,13 @@ class Bench:
         )
         receipt = suite.run()
         self._tell(suite, receipt)
-        return Measured(side=ready.side, receipt=receipt, file=ready.folder / RECEIPT, found=ready.found)
+        return Measured(
+            side=ready.side,
+            receipt=receipt,
+            file=ready.folder / RECEIPT,
+            found=ready.found,
+            usage_error=suite.usage_error,
+        )
 
     def leave(self, ready: Ready) -> Measured:
         """What comes of a side without running anything: how far it came.

@@ -32,7 +32,6 @@ from .environments import Uv, differing, uv_program
 from .progress import Progress
 from .requirements import Wanted, wanted
 from .sides import Side, sides_from
-from .suite import refused
 
 KEPT = ".compilecontract"
 # pytest's options that say where a run goes, which is decided here, or that write what a comparison must not.
@@ -73,8 +72,8 @@ def _measured(bench: Bench, sides: tuple[Side, Side]) -> list[Measured]:
         # One side alone answers nothing, and takes its time.
         return [bench.leave(each) for each in pair]
     old = bench.run(pair[0])
-    if (error := refused(old.receipt)) is not None:
-        raise error
+    if old.usage_error:
+        raise UsageError(old.usage_error)
     return [old, bench.run(pair[1])]
 
 
@@ -182,7 +181,8 @@ def _concluded(
         found = replace(found, outcome="not known", note=note)
     notes = list(_notes(old, new))
     answered = answer_lines(comparison, found, policy)
-    for line in (*notes, *terminal_lines(table, everything=chosen.verbose), "", *answered):
+    files = f"receipts: {_shown(old.file)} {_shown(new.file)}"
+    for line in (*notes, files, "", *terminal_lines(table, everything=chosen.verbose), "", *answered):
         print(printed(line))
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, answered)
@@ -199,8 +199,6 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
             yield f"beside what was asked for, these differ: {', '.join(changes[:MOST_DIFFERING])}{more}"
         if old.found.python != new.found.python:
             yield f"the two run on different Pythons: {old.found.python} and {new.found.python}"
-    yield f"receipts: {_shown(old.file)} {_shown(new.file)}"
-    yield ""
 
 
 def _shown(file: Path) -> str:
@@ -215,7 +213,7 @@ def _add_summary(file: Path, table: Matrix, notes: Sequence[str], answered: Sequ
         f"### {in_markdown(answered[-1])}\n",
         markdown(table),
         f"<details><summary>Every lane that is not as it was</summary>\n\n<pre>{shown}</pre>\n\n</details>\n",
-        *(f"{markdown_paragraph(note)}\n" for note in notes if note and not note.startswith("receipts")),
+        *(f"{markdown_paragraph(note)}\n" for note in notes),
     ]
     try:
         with file.open("a", encoding="utf-8") as out:

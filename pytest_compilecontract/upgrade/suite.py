@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_compilecontract import __version__
-from pytest_compilecontract.errors import ReceiptError, UsageError
+from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import Environment, Receipt, Setup, timestamp
 from pytest_compilecontract.files.course import EVENTS_OPTION, Course
@@ -45,6 +45,8 @@ class Suite:
     seconds: float | None
     progress: Progress
     course: Course = field(default_factory=Course)
+    # Why pytest did not take the arguments; empty where it did.
+    usage_error: str = ""
     _read: int = 0
     _started: float = field(default_factory=time.monotonic)
 
@@ -62,7 +64,6 @@ class Suite:
         """Run them, and keep the receipt in `folder`, with why they did not come to their end if they did not.
 
         Raises:
-            UsageError: pytest does not take the arguments.
             ReceiptError: the receipt cannot be written.
         """
         for name in (RECEIPT, EVENTS, LOG):
@@ -147,7 +148,8 @@ class Suite:
 
     def _why_stopped(self, code: int, deaths: int) -> str:
         if code == USAGE_ERROR:
-            return f"pytest ended with a usage error: {self._said()}"
+            self.usage_error = f"pytest ended with a usage error: {self._said()}"
+            return self.usage_error
         if code == INTERNAL_ERROR:
             return f"pytest had an internal error: {self._said()}"
         if code == INTERRUPTED:
@@ -187,14 +189,6 @@ class Suite:
             # Without entries, nothing else says which torch this was.
             setup=Setup(asked=self.name, not_finished=stopped) if stopped or not entries else None,
         )
-
-
-def refused(receipt: Receipt) -> UsageError | None:
-    """What to say if pytest did not take its arguments."""
-    stopped = receipt.setup.not_finished if receipt.setup is not None else ""
-    if not stopped.startswith("pytest ended with a usage error"):
-        return None
-    return UsageError(stopped)
 
 
 def not_started(setup: Setup) -> Receipt:
