@@ -149,7 +149,7 @@ class Pair:
 
     def _has_bands(self, metric: Metric, was: Band | None, now: Band | None, width: float | None) -> bool:
         """Whether the metric may be compared: a number of one run has no band, and none is guessed."""
-        if metric.counted and width is not None:
+        if metric.band is not None and width is not None:
             return True
         single = [side for side, band in (("before", was), ("now", now)) if band is not None and band.repeats < 2]
         if single and metric.name in self._policy.gate:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
+from pytest_compilecontract.facts.metrics import BANDED, BANDS, GATEABLE, METRICS
 from pytest_compilecontract.wording import meant
 
 MOST_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ class Policy:
     """
 
     gate: frozenset[str] = frozenset(name for name, metric in METRICS.items() if metric.gates)
-    band: Mapping[str, float] = field(default_factory=lambda: {"ops_captured": 0.05, "kernels_a_step": 0.1}, hash=False)
+    band: Mapping[str, float] = field(default_factory=lambda: dict(BANDS), hash=False)
     allow: frozenset[str] = frozenset()
 
 

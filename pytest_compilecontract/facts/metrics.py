@@ -26,10 +26,11 @@ class Metric:
 
     A metric with a `label` is compared between two runs. `better` is None where neither direction is. `banded` ones
     move by themselves: what lies within the spread over repeats (`--contract-repeat`) is no change, and without a
-    spread on both sides they are not compared. One that is `counted` may then be judged by the policy's width alone.
-    `gates` is the default policy's word. A `young` one is not in receipts of older versions of this package, which say
-    nothing of it: then it is not compared. `cause` is how near it is to the cause of a drift; the lowest number is told
-    first, and one without a number last: what raises or is wrong, then what of compiling is behind the rest.
+    spread on both sides they are not compared. One with a `band` of its own is a count, which may then be judged by
+    that width alone (0.05 is 5 %), or by the policy's. `gates` is the default policy's word. A `young` one is not in
+    receipts of older versions of this package, which say nothing of it: then it is not compared. `cause` is how near it
+    is to the cause of a drift; the lowest number is told first, and one without a number last: what raises or is wrong,
+    then what of compiling is behind the rest.
 
     `count` is its number in a summary, in the order of the records, with one `noun` and many. `shown` says whether a
     line of the terminal has it always, if it is not 0, or only with -v; `on_device`: only where it was measured.
@@ -42,7 +43,7 @@ class Metric:
     label: str = ""
     better: Better | None = None
     banded: bool = False
-    counted: bool = False
+    band: float | None = None
     gates: bool = False
     young: bool = False
     cause: int = 0
@@ -126,7 +127,7 @@ _ALL = (
         label="ops captured",
         better="higher",
         banded=True,
-        counted=True,
+        band=0.05,
         gates=True,
         cause=9,
         noun=("op", "ops"),
@@ -151,7 +152,7 @@ _ALL = (
         label="kernels of a steady step",
         better="lower",
         banded=True,
-        counted=True,
+        band=0.1,
         gates=True,
         noun=("kernel", "kernels"),
         count=_number("kernels_a_step"),
@@ -263,12 +264,20 @@ METRICS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each
 COUNTS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each.count is not None}
 # Without a direction there is no worse, so nothing to gate by.
 GATEABLE = tuple(name for name, metric in METRICS.items() if metric.better)
+BANDS = {name: metric.band for name, metric in METRICS.items() if metric.band is not None}
 BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
 # Those whose number is compared as it is: neither direction is worse.
 PLAIN = tuple(name for name, metric in METRICS.items() if metric.better is None)
 # The fields of a measurement that a baseline leaves out: what a run took is not what a later one is held to.
 NOT_KEPT = frozenset(each.at for each in _ALL if not each.kept)
 _JOINS: dict[str, Join] = {each.at: each.join for each in _ALL if each.join is not joins.added}
+
+
+def count_of(name: str, seen: Measurement) -> int | None:
+    """The number of what a measurement has of a metric; None where it was not measured."""
+    count = COUNTS[name].count
+    assert count is not None
+    return count(seen)
 
 
 def combined(parts: tuple[Measurement, ...]) -> Measurement:

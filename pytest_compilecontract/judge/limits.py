@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
@@ -45,15 +45,16 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     recompiles = recompile_lines(seen.compiled_again or ())
     eager = eager_lines(seen.eager_frames or ())
     lost = eager_lines(seen.frames_run_eager or ())
-    for limit, count, details in (
-        ("max_graph_breaks", _length(seen.graph_breaks), breaks),
-        ("max_recompiles", _length(seen.compiled_again), recompiles),
-        ("max_graphs", seen.graphs, breaks + recompiles),
-        ("max_eager_frames", _length(seen.frames_run_eager), lost),
-        ("max_eager_ops", seen.eager_ops, operator_lines(seen.operators_run)),
-        ("min_ops_captured", seen.ops_captured, eager + breaks or nothing_lines(seen)),
+    for limit, details in (
+        ("max_graph_breaks", breaks),
+        ("max_recompiles", recompiles),
+        ("max_graphs", breaks + recompiles),
+        ("max_eager_frames", lost),
+        ("max_eager_ops", operator_lines(seen.operators_run)),
+        ("min_ops_captured", eager + breaks or nothing_lines(seen)),
     ):
         bound, label = bound_of(limits, limit)
+        count = seen.eager_ops if limit == "max_eager_ops" else count_of(LIMITS[limit].metric, seen)
         if bound is None:
             continue
         if count is None:
@@ -105,11 +106,7 @@ def _judge_outputs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iter
 def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
     if not limits.fullgraph:
         return
-    counts = {
-        "graph_breaks": _length(seen.graph_breaks),
-        "eager_frames": _length(seen.frames_run_eager),
-        "graphs": seen.graphs,
-    }
+    counts = {metric: count_of(metric, seen) for metric in ("graph_breaks", "eager_frames", "graphs")}
     if counts["graph_breaks"] or counts["eager_frames"] or counts["graphs"] == 0:
         measured = ", ".join(
             counted(count, noun)
