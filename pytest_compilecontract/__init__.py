@@ -13,7 +13,7 @@ __all__ = ["__version__", "call", "compile_contract"]
 __version__ = "0.1.0"
 
 
-def compile_contract(*function: Any, **limits: Any) -> pytest.MarkDecorator | Any:
+def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorator | Any:
     """State what compiling may do in a test; the same as `@pytest.mark.compile_contract(...)`.
 
     Limits (each is optional; those of module, class and function combine, the nearer wins):

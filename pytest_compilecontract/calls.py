@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pytest_compilecontract.errors import UsageError
 
@@ -13,7 +12,7 @@ class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=N
 
     __slots__ = ("args", "kwargs")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self.args = args
         self.kwargs = kwargs
 
@@ -21,7 +20,7 @@ class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=N
         return f"call({len(self.args)} arguments{''.join(f', {name}=' for name in self.kwargs)})"
 
 
-def as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
+def as_calls(values: Sequence[object], *, where: str) -> tuple[call, ...]:
     """The calls behind tuples of arguments and `call(...)`; who knows torch makes one of a single tensor.
 
     Raises:
@@ -32,7 +31,7 @@ def as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
     return tuple(_as_call(value, where, index) for index, value in enumerate(values))
 
 
-def _as_call(value: Any, where: str, index: int) -> call:
+def _as_call(value: object, where: str, index: int) -> call:
     if isinstance(value, call):
         return value
     if type(value) is tuple:

@@ -74,7 +74,7 @@ def from_json(data: bytes, *, name: str) -> Baseline:
     return from_document(document_from_json(data, name=name), name=name)
 
 
-def from_document(document: dict[str, Any], *, name: str) -> Baseline:
+def from_document(document: dict[str, object], *, name: str) -> Baseline:
     """The baseline that `document` describes.
 
     Raises:
@@ -110,7 +110,7 @@ def to_json(baseline: Baseline) -> bytes:
     return "\n".join(lines(data, "")).encode() + b"\n"
 
 
-def schema() -> dict[str, Any]:
+def schema() -> dict[str, object]:
     """The JSON Schema (2020-12) of a baseline file."""
     return schema_of(
         Baseline,
@@ -124,7 +124,7 @@ def schema_json() -> bytes:
     return json.dumps(schema(), indent=2, sort_keys=True).encode() + b"\n"
 
 
-def _said(value: Any) -> Any:
+def _said(value: object) -> object:
     """Plain data without the fields that are as they are by default, which is how they are read back."""
     if isinstance(value, tuple):
         return [_said(each) for each in value]
@@ -136,7 +136,7 @@ def _said(value: Any) -> Any:
 
 
 def _defaults(type_: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for each in fields(type_):
         if each.default is not MISSING:
             found[each.name] = each.default
@@ -145,7 +145,7 @@ def _defaults(type_: Any) -> dict[str, Any]:
     return found
 
 
-def lines(value: Any, indent: str) -> Iterator[str]:
+def lines(value: object, indent: str) -> Iterator[str]:
     """JSON text in which what is in a list, so a fact, is a line of its own."""
     inner = indent + "  "
     if isinstance(value, dict) and value:
@@ -166,5 +166,5 @@ def lines(value: Any, indent: str) -> Iterator[str]:
         yield _compact(value)
 
 
-def _compact(value: Any) -> str:
+def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)

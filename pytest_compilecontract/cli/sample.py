@@ -34,7 +34,7 @@ def parted(name: str) -> tuple[str, str]:
     return module, factory
 
 
-def sampled(name: str) -> tuple[Any, tuple[Any, ...]]:
+def sampled(name: str) -> tuple[Any, tuple[object, ...]]:
     """What the factory makes: a function or module, not compiled yet, and its calls.
 
     Raises:
@@ -88,7 +88,7 @@ def _run(name: str, lane: CompileLane, *, train: bool) -> None:
         raise UsageError(f"{name}: eager itself raises {_said(error)}") from error
 
 
-def _checked(name: str, made: Any) -> tuple[Any, tuple[Any, ...]]:
+def _checked(name: str, made: object) -> tuple[object, tuple[object, ...]]:
     if not isinstance(made, tuple) or len(made) != 2:
         raise UsageError(f"{name} returned {_shape(made)}: {EXPECTED}")
     target, calls = made

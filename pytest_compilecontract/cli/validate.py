@@ -80,7 +80,7 @@ def _validate_file(path: Path) -> int:
     return YES
 
 
-def _kind_of(found: dict[str, Any]) -> str:
+def _kind_of(found: dict[str, object]) -> str:
     """Which of the documents it is meant to be, by the key that no other has."""
     if "entries" not in found and "contracts" in found:
         return "baseline"
@@ -89,16 +89,16 @@ def _kind_of(found: dict[str, Any]) -> str:
     return "matrix" if "entries" not in found and "rows" in found else "receipt"
 
 
-def _receipt_size(found: dict[str, Any], name: str) -> str:
+def _receipt_size(found: dict[str, object], name: str) -> str:
     return counted(len(receipt_from_document(found, name=name).entries), "entry", "entries")
 
 
-def _baseline_size(found: dict[str, Any], name: str) -> str:
+def _baseline_size(found: dict[str, object], name: str) -> str:
     contracts = baseline_from_document(found, name=name).contracts
     return counted(sum(map(len, contracts.values())), "lane", "lanes")
 
 
-def _matrix_size(found: dict[str, Any], name: str) -> str:
+def _matrix_size(found: dict[str, object], name: str) -> str:
     made = document.document_from_data(found, name=name)
     return f"{counted(len(made.rows), 'lane', 'lanes')}, {counted(len(made.columns), 'environment', 'environments')}"
 
@@ -107,7 +107,7 @@ def _matrix_size(found: dict[str, Any], name: str) -> str:
 _READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _matrix_size}
 
 
-def _schema_errors(found: dict[str, Any], kind: str) -> Iterator[str]:
+def _schema_errors(found: dict[str, object], kind: str) -> Iterator[str]:
     """What in the document does not match the schema that this package ships, a line each."""
     # Both take longer to import than the rest of the command, and only this asks for them.
     import msgspec

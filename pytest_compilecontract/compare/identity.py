@@ -182,7 +182,7 @@ def _names_a_class(part: object) -> bool:
     return isinstance(part, (tuple, list)) and any(map(_names_a_class, part))
 
 
-def _without_classes(part: Any) -> Any:
+def _without_classes(part: object) -> Any:
     if isinstance(part, Function):
         return part._replace(scope="")
     return tuple(map(_without_classes, part)) if isinstance(part, tuple) else part

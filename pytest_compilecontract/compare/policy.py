@@ -17,7 +17,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.metrics import BANDED, BANDS, GATEABLE, METRICS
@@ -65,7 +64,7 @@ def read_policy(path: Path) -> Policy:
     return policy_from_table(document, where=str(path))
 
 
-def policy_from_table(table: Mapping[str, Any], *, where: str) -> Policy:
+def policy_from_table(table: Mapping[str, object], *, where: str) -> Policy:
     """The policy that a table describes; `where` is the file that it is in.
 
     Raises:
@@ -89,7 +88,7 @@ def policy_from_table(table: Mapping[str, Any], *, where: str) -> Policy:
 
 
 def _names(
-    table: Mapping[str, Any], key: str, known: tuple[str, ...], unsaid: frozenset[str], *, where: str, what: str
+    table: Mapping[str, object], key: str, known: tuple[str, ...], unsaid: frozenset[str], *, where: str, what: str
 ) -> frozenset[str]:
     names = table.get(key)
     if names is None:

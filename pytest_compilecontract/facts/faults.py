@@ -7,7 +7,7 @@ done where the program runs (`planting`). No torch here: tensors bring their own
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pytest_compilecontract.errors import UsageError
 
@@ -21,6 +21,57 @@ RAISES = NO_EXCEPTION
 VALUES = frozenset(("value", "nan"))
 # And where it writes to what it should not: only one of the runs has changed it then.
 WRITTEN = VALUES | {"input changed", "structure"}
+
+
+class _Device(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
+class Tensor(Protocol):
+    """What a fault asks of a tensor. Where torch takes an argument of several types, `Any` stands for them."""
+
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def device(self) -> _Device: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def requires_grad(self) -> bool: ...
+
+    def dim(self) -> int: ...
+    def element_size(self) -> int: ...
+    def is_complex(self) -> bool: ...
+    def is_floating_point(self) -> bool: ...
+    def item(self) -> float: ...
+    def numel(self) -> int: ...
+
+    def __getitem__(self, index: Any) -> Self: ...
+    def __setitem__(self, index: Any, value: Any) -> None: ...
+    def __add__(self, other: Any) -> Self: ...
+    def __mul__(self, other: Any) -> Self: ...
+    def clone(self) -> Self: ...
+    def copy_(self, source: Any) -> Self: ...
+    def detach(self) -> Self: ...
+    def double(self) -> Self: ...
+    def fill_(self, value: Any) -> Self: ...
+    def float(self) -> Self: ...
+    def half(self) -> Self: ...
+    def mean(self) -> Self: ...
+    def narrow(self, dim: int, start: int, length: int) -> Self: ...
+    def repeat(self, *sizes: int) -> Self: ...
+    def reshape(self, size: int) -> Self: ...
+    def roll(self, shifts: Any, dims: Any) -> Self: ...
+    def select(self, dim: int, index: int) -> Self: ...
+    def sqrt(self) -> Self: ...
+    def square(self) -> Self: ...
+    def to(self, target: Any) -> Self: ...
+    def unsqueeze(self, dim: int) -> Self: ...
+    def zero_(self) -> Self: ...
+
+
+T = TypeVar("T", bound=Tensor)
 
 
 class Fault:
@@ -54,11 +105,11 @@ class OutputFault(Fault):
     # Whether the gradient stays what it was: the new tensor is no function of the old one then.
     keeps_gradient: ClassVar[bool] = True
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         """Whether this can be done to such a tensor."""
         return bool(tensor.numel()) and _is_number(tensor)
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         """The tensor with the fault in it; another one, for this one may be somebody's."""
         raise NotImplementedError
 
@@ -67,7 +118,7 @@ class NanElement(OutputFault):
     name = "nan-element"
     what = "NaN in one element of an output"
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return _with_first(tensor, float("nan"))
 
 
@@ -75,7 +126,7 @@ class NanAll(OutputFault):
     name = "nan-all"
     what = "NaN in all of an output"
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.clone().fill_(float("nan"))
 
 
@@ -89,7 +140,7 @@ class Inf(OutputFault):
     name = "inf"
     what = "inf in one element of an output"
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return _with_first(tensor, float("inf"))
 
 
@@ -97,7 +148,7 @@ class Factor(OutputFault):
     name = "factor"
     what = "an output times 1.01"
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return (tensor * 1.01).to(tensor.dtype)
 
 
@@ -105,12 +156,12 @@ class ElementOff(OutputFault):
     name = "element-off"
     what = "one element of an output off by the size of the others"
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel()) and not _is_bool(tensor)
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         first = tensor.reshape(-1)[0]
-        by = 1 if not _is_number(tensor) else float(tensor.detach().double().square().mean().sqrt()) or 1.0
+        by = 1 if not _is_number(tensor) else tensor.detach().double().square().mean().sqrt().item() or 1.0
         return _with_first(tensor, first + by)
 
 
@@ -118,10 +169,10 @@ class Zeros(OutputFault):
     name = "zeros"
     what = "zeros in the place of an output"
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel())
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.clone().zero_()
 
 
@@ -129,10 +180,10 @@ class RowsRolled(OutputFault):
     name = "rows-rolled"
     what = "the rows of an output, each in the place of the next"
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel()) and _longest(tensor) is not None
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.clone().copy_(tensor.roll(1, _longest(tensor)))
 
 
@@ -140,10 +191,10 @@ class HalfInside(OutputFault):
     name = "float16-inside"
     what = "an output rounded to float16 on its way"
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel()) and bool(tensor.is_floating_point())
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.clone().copy_(tensor.half())
 
 
@@ -152,7 +203,7 @@ class ThirdCall(Factor):
     what = "an output times 2, in the third call alone"
     calls = "third"
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor * 2
 
 
@@ -167,10 +218,10 @@ class OtherDtype(FactFault):
     what = "an output of another dtype"
     kinds = frozenset(("dtype", "type"))
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel()) and bool(tensor.is_floating_point())
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.double() if tensor.element_size() == 4 else tensor.float()
 
 
@@ -179,11 +230,11 @@ class OtherStride(FactFault):
     what = "an output with another stride"
     kinds = frozenset(("stride",))
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         # The strides of a dimension of size 1 say nothing.
         return bool(tensor.numel() > 1)
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.unsqueeze(-1).repeat(*[1] * tensor.dim(), 2).select(-1, 0)
 
 
@@ -192,11 +243,12 @@ class OtherShape(FactFault):
     what = "an output without its last row"
     kinds = VALUES | {"shape", "structure"}
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return _longest(tensor) is not None
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         at = _longest(tensor)
+        assert at is not None, "it does not fit"
         return tensor.narrow(at, 0, tensor.shape[at] - 1).clone()
 
 
@@ -205,10 +257,10 @@ class OtherRank(FactFault):
     what = "an output with a dimension more"
     kinds = VALUES | {"shape", "structure"}
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel())
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.unsqueeze(0).clone()
 
 
@@ -217,7 +269,7 @@ class OtherDevice(FactFault):
     what = "an output on another device"
     kinds = frozenset(("device",))
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         # A processor has no other than the one that holds no numbers.
         return tensor.to("meta" if tensor.device.type == "cpu" else "cpu")
 
@@ -227,10 +279,10 @@ class Detached(FactFault):
     what = "an output that is cut off from its gradient"
     kinds = VALUES | {"requires_grad", "grad_fn", "structure"}
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.requires_grad)
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         return tensor.detach()
 
 
@@ -238,10 +290,10 @@ class Stale(OutputFault):
     name = "stale-constant"
     what = "an output of the first call, in every later one again"
 
-    def fits(self, tensor: Any) -> bool:
+    def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel())
 
-    def change(self, tensor: Any) -> Any:
+    def change(self, tensor: T) -> T:
         # What the first call gave, nobody but who plants it knows.
         return tensor.clone()
 
@@ -308,7 +360,7 @@ class GradientFault(Fault):
     kinds = VALUES | {"structure"}
     limits = (RAISES,)
 
-    def gradient(self, grad: Any) -> Any:
+    def gradient(self, grad: T) -> T | None:
         """The gradient with the fault in it."""
         raise NotImplementedError
 
@@ -317,7 +369,7 @@ class GradDoubled(GradientFault):
     name = "grad-doubled"
     what = "a gradient doubled"
 
-    def gradient(self, grad: Any) -> Any:
+    def gradient(self, grad: T) -> T | None:
         return grad * 2
 
 
@@ -325,7 +377,7 @@ class GradOff(GradientFault):
     name = "grad-off"
     what = "a gradient times 1.01"
 
-    def gradient(self, grad: Any) -> Any:
+    def gradient(self, grad: T) -> T | None:
         return (grad * 1.01).to(grad.dtype)
 
 
@@ -333,7 +385,7 @@ class GradNan(GradientFault):
     name = "grad-nan"
     what = "NaN in one element of a gradient"
 
-    def gradient(self, grad: Any) -> Any:
+    def gradient(self, grad: T) -> T | None:
         return _with_first(grad, float("nan"))
 
 
@@ -342,7 +394,7 @@ class GradMissing(GradientFault):
     what = "no gradient"
     kinds = VALUES | {"structure", "type"}
 
-    def gradient(self, grad: Any) -> Any:
+    def gradient(self, grad: T) -> T | None:
         return None
 
 
@@ -485,20 +537,20 @@ def listed(faults: Iterable[Fault]) -> str:
     return ", ".join(each.name for each in faults)
 
 
-def _is_number(tensor: Any) -> bool:
+def _is_number(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def _is_bool(tensor: Any) -> bool:
+def _is_bool(tensor: Tensor) -> bool:
     return str(tensor.dtype) == "torch.bool"
 
 
-def _longest(tensor: Any) -> int | None:
+def _longest(tensor: Tensor) -> int | None:
     """The first dimension of more than one row; None where there is none."""
     return next((at for at, size in enumerate(tensor.shape) if size > 1), None)
 
 
-def _with_first(tensor: Any, value: Any) -> Any:
+def _with_first(tensor: T, value: T | float) -> T:
     """A copy with another first element; where elements share their memory, in a tensor of its own."""
     copy = tensor.detach().clone()
     copy[(0,) * copy.dim()] = value

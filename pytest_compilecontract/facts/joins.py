@@ -42,7 +42,7 @@ def breaks(values: Sequence[tuple[GraphBreak, ...] | None]) -> tuple[GraphBreak,
     return merge_breaks([each for value in known for each in value]) if len(known) == len(values) else None
 
 
-def calls(values: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+def calls(values: Sequence[tuple[Any, ...] | None]) -> tuple[object, ...] | None:
     """The calls of all parts: one that makes its own calls does not hide those of another."""
     return tuple(item for value in values if value is not None for item in value) or None
 
@@ -88,10 +88,10 @@ def numerics(values: Sequence[Numerics | None]) -> Numerics | None:
     )
 
 
-def worst(badness: Callable[[Any], float]) -> Callable[[Sequence[Any]], Any]:
+def worst(badness: Callable[[Any], float]) -> Callable[[Sequence[Any]], object]:
     """The worst part; one that could not be measured is not known to be better than the others."""
 
-    def join(values: Sequence[Any]) -> Any:
+    def join(values: Sequence[object]) -> object:
         return None if None in values else max(values, key=badness)
 
     return join
@@ -144,7 +144,7 @@ def _pairs(tables: Sequence[dict[str, tuple[int, int]]]) -> dict[str, tuple[int,
     return {name: (sum(each[0] for each in pairs), sum(each[1] for each in pairs)) for name, pairs in found.items()}
 
 
-def _tables(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _tables(values: Sequence[dict[str, object]]) -> dict[str, object]:
     joined: dict[str, Any] = {}
     for value in values:
         for key, item in value.items():

@@ -19,7 +19,7 @@ DISTRIBUTED = "distributed"
 StepVerdict = Literal["held", "failed", "unmeasured", "not reached"]
 
 # What each dimension sets of a lane; one that is not here is a lane of the project's, by what that sets.
-_DIMENSIONS: dict[str, dict[str, Any]] = {
+_DIMENSIONS: dict[str, dict[str, object]] = {
     "capture": {"backend": "eager"},
     "aot": {"backend": "aot_eager"},
     "inductor": {"backend": "inductor"},
@@ -141,7 +141,7 @@ def lacking(names: Sequence[str], known: Mapping[str, Lane]) -> str:
     return "inductor" if needs and backend != "inductor" else ""
 
 
-def _added(below: Any, above: Any) -> Any:
+def _added(below: Any, above: Any) -> object:
     return {**below, **above} if isinstance(below, Mapping) else (*below, *above)
 
 

@@ -190,19 +190,19 @@ def _lane(name: str, keys: object, *, where: str) -> Lane:
     return Lane(name=name, given=frozenset(values), **values)
 
 
-def _frozen(key: str, value: Any) -> Any:
+def _frozen(key: str, value: Any) -> object:
     if key in ("dynamo", "inductor", "options"):
         return _dotted(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> object:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+def _dotted(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     # TOML reads an unquoted `triton.cudagraphs = true` as a table in a table; torch's name for it is dotted.
     flat: dict[str, object] = {}
     for key, value in table.items():

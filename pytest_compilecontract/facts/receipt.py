@@ -180,7 +180,7 @@ def _digest(value: object) -> str:
 
 
 # What a field of each type may be before it is known to be right.
-KINDS: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float, str)}
+KINDS: dict[object, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float, str)}
 
 
 def timestamp() -> str:

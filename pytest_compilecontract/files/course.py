@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Entry, Environment
@@ -128,7 +127,7 @@ def _entry(data: object) -> Entry:
 
 
 def _text(event: Event, name: str) -> str:
-    value: Any = event[name]
+    value: object = event[name]
     if not isinstance(value, str):
         raise ReceiptError(f"expected a str, got {type(value).__name__}", at=name)
     return value

@@ -45,15 +45,15 @@ class _Key:
     make: Callable[[Path, Any], object] = lambda _root, value: value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LONGEST_SECONDS
 
 
-def _is_repeats(value: Any) -> bool:
+def _is_repeats(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_REPEATS
 
 
-def _is_path(value: Any) -> bool:
+def _is_path(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and "\0" not in value
 
 
@@ -100,7 +100,7 @@ def read_project(root: Path) -> Project:
     return Project(lanes=lanes, **found)
 
 
-def _table(parent: Any, key: str, *, where: str) -> dict[str, Any]:
+def _table(parent: object, key: str, *, where: str) -> dict[str, object]:
     table = parent.get(key, {}) if isinstance(parent, dict) else parent
     if not isinstance(table, dict):
         raise UsageError(f"{where}.{key}: expected a table, got {table!r}")

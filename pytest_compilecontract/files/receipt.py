@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
@@ -35,7 +34,7 @@ def from_json(data: bytes, *, name: str) -> Receipt:
     return receipt_from_document(document_from_json(data, name=name), name=name)
 
 
-def receipt_from_document(document: dict[str, Any], *, name: str) -> Receipt:
+def receipt_from_document(document: dict[str, object], *, name: str) -> Receipt:
     """The receipt that `document` describes.
 
     Raises:
@@ -49,9 +48,9 @@ def receipt_from_document(document: dict[str, Any], *, name: str) -> Receipt:
     return receipt
 
 
-def entry_to_data(entry: Entry) -> dict[str, Any]:
+def entry_to_data(entry: Entry) -> dict[str, object]:
     """The entry as dict, list, str, int, float, bool and None alone, as pytest-xdist can send it."""
-    data: dict[str, Any] = plain(entry)
+    data: dict[str, object] = plain(entry)
     return data
 
 
@@ -65,9 +64,9 @@ def entry_from_data(data: object) -> Entry:
     return entry
 
 
-def environment_to_data(env: Environment) -> dict[str, Any]:
+def environment_to_data(env: Environment) -> dict[str, object]:
     """The environment as plain data, as pytest-xdist can send it."""
-    data: dict[str, Any] = plain(env)
+    data: dict[str, object] = plain(env)
     return data
 
 
@@ -103,7 +102,7 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
     write_bytes(path, data)
 
 
-def schema() -> dict[str, Any]:
+def schema() -> dict[str, object]:
     """The JSON Schema (2020-12) of a receipt of this format, made from the dataclasses.
 
     Unknown properties are refused: within one format there are none. A reader looks at `format` before the schema, so

@@ -40,7 +40,7 @@ class Log:
         """Note that a test runs from now on, and the entry that it has if nothing more is heard of it."""
         self.write("start", test=value_to_data(test), entry=None if entry is None else entry_to_data(entry))
 
-    def keep(self, sent: Mapping[str, Any]) -> None:
+    def keep(self, sent: Mapping[str, object]) -> None:
         """Note what a report brought: an entry and its environment, as data."""
         self.write("entry", entry=sent["entry"], environment=sent["environment"])
 
@@ -48,7 +48,7 @@ class Log:
         """Note that nothing more will be heard of a test."""
         self.write("finish", test=value_to_data(test))
 
-    def write(self, event: str, **facts: Any) -> None:
+    def write(self, event: str, **facts: object) -> None:
         if self._file is None:
             return
         try:

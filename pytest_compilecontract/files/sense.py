@@ -56,7 +56,7 @@ _FREE = ("counters", "caches", "spread")
 
 
 @cache
-def bounds_of(owner: str, name: str, type_: Any) -> Bounds | None:
+def bounds_of(owner: str, name: str, type_: object) -> Bounds | None:
     """What makes sense in this field of a dataclass, or in what it holds; None where everything does."""
     if name.partition(".")[0] in _FREE:
         return None

@@ -106,7 +106,7 @@ class CompileLane:
         """Undo what compiling in place changed in modules."""
         self._undo.close()
 
-    def run(self, target: Any, *calls: Any, compile_with: Callable[[Any], Any] | None = None) -> Measurement:
+    def run(self, target: object, *calls: object, compile_with: Callable[[Any], object] | None = None) -> Measurement:
         """Call `target` eager and compiled, compare, measure; leaves the target as it was.
 
         Args:
@@ -137,11 +137,11 @@ class CompileLane:
     def train(
         self,
         module: torch.nn.Module,
-        batches: Sequence[Any],
+        batches: Sequence[object],
         *,
         loss: Callable[..., torch.Tensor] | None = None,
-        optimizer: Callable[..., Any] | None = None,
-        compile_with: Callable[[Any], Any] | None = None,
+        optimizer: Callable[..., object] | None = None,
+        compile_with: Callable[[Any], object] | None = None,
     ) -> Measurement:
         """Train `module` for one step a batch, eager and compiled, compare, measure; leaves the module as it was.
 
@@ -171,11 +171,11 @@ class CompileLane:
     def _train(
         self,
         module: torch.nn.Module,
-        batches: Sequence[Any],
+        batches: Sequence[object],
         *,
         loss: Callable[..., torch.Tensor] | None = None,
-        optimizer: Callable[..., Any] | None = None,
-        compile_with: Callable[[Any], Any] | None = None,
+        optimizer: Callable[..., object] | None = None,
+        compile_with: Callable[[Any], object] | None = None,
     ) -> Measurement:
         __tracebackhide__ = True
         if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
@@ -201,7 +201,7 @@ class CompileLane:
         self.trained = True
         return seen
 
-    def compare(self, body: Callable[[Callable[..., Any]], Any]) -> Measurement:
+    def compare(self, body: Callable[[Callable[..., Any]], object]) -> Measurement:
         """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
 
         For what lies between calls: a learning rate that moves, a parameter that is frozen, a backward of one's own.
@@ -251,7 +251,7 @@ class CompileLane:
             raise UsageError("compile_lane measures in the body of the test, not in a fixture: nothing else is judged")
 
     def _hold(
-        self, target: Any, program: Program, calls: Sequence[call], compile_with: Callable[[Any], Any] | None
+        self, target: object, program: Program, calls: Sequence[call], compile_with: Callable[[Any], object] | None
     ) -> Measurement:
         __tracebackhide__ = True
         self._refuse_when_over()
@@ -289,11 +289,11 @@ class CompileLane:
         return held.measurement
 
 
-def _as_calls(values: Sequence[Any], *, where: str) -> tuple[call, ...]:
+def _as_calls(values: Sequence[object], *, where: str) -> tuple[call, ...]:
     return as_calls([call(each) if isinstance(each, torch.Tensor) else each for each in values], where=where)
 
 
-def _made(compile_with: Callable[[Any], Any], put_back: Callable[[], None] | None, target: Any) -> Any:
+def _made(compile_with: Callable[[Any], object], put_back: Callable[[], None] | None, target: object) -> Any:
     """What `compile_with` makes of the target, which an earlier pass may have left compiled."""
     if put_back is not None:
         put_back()
@@ -303,5 +303,5 @@ def _made(compile_with: Callable[[Any], Any], put_back: Callable[[], None] | Non
     return made
 
 
-def _uncompiled(target: Any, **_overrides: Any) -> Any:
+def _uncompiled(target: object, **_overrides: object) -> Any:
     return target

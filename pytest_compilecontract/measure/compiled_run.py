@@ -55,7 +55,7 @@ class CompiledRun:
         limits: Limits,
         device: torch.device,
         paths: Paths,
-        compile_target: Callable[[Any], Any],
+        compile_target: Callable[[object], object],
         timed: bool,
     ) -> None:
         self._passes = passes
@@ -95,7 +95,7 @@ class CompiledRun:
         """The counted calls, and what is looked at after them."""
         by_call: list[GraphStep] = []
 
-        def counted(step: Callable[[], Any]) -> Any:
+        def counted(step: Callable[[], object]) -> object:
             try:
                 return measuring.call(step, device=self._device)
             finally:
@@ -106,7 +106,7 @@ class CompiledRun:
         pools = memory.pool_ids() if self._device.type == "cuda" else frozenset()
         compiled = self._compile(job)
         change = _state_change(keys, kind, compiled)
-        make: Callable[..., Any] | None = counted
+        make: Callable[..., object] | None = counted
         if isinstance(job.program, Body):
             compiled, make = self._noting(compiled, measuring), None
         trail = self._passes.fresh(compiled, job, How(make=make, names=eager.changed))
@@ -177,10 +177,10 @@ class CompiledRun:
             measured = replace(without(measured, "backward_graphs", reason), backward_graphs=None)
         return measured
 
-    def _noting(self, compile: Callable[..., Any], measuring: Measuring) -> Callable[..., Any]:
+    def _noting(self, compile: Callable[..., object], measuring: Measuring) -> Callable[..., object]:
         """What a body compiles with: the calls are those that it makes of what it compiled."""
 
-        def noting(target: Any, **overrides: Any) -> Any:
+        def noting(target: object, **overrides: object) -> object:
             return measuring.noting(compile(target, **overrides), device=self._device)
 
         return noting
@@ -200,7 +200,7 @@ class CompiledRun:
         settings = {**(self._lane.options or {}), **self._lane.inductor}
         return self._lane.mode in ("reduce-overhead", "max-autotune") or bool(settings.get("triton.cudagraphs"))
 
-    def _steady(self, steps: SteadySteps, target: Any, compiled: Any, by_call: tuple[GraphStep, ...]) -> Facts:
+    def _steady(self, steps: SteadySteps, target: object, compiled: object, by_call: tuple[GraphStep, ...]) -> Facts:
         try:
             return steps.measure(target, compiled, by_call)
         except Exception as error:
@@ -224,11 +224,11 @@ def without(measurement: Measurement, metric: str, reason: str) -> Measurement:
     return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
 
 
-def _keys(target: Any) -> tuple[str, ...] | None:
+def _keys(target: object) -> tuple[str, ...] | None:
     return tuple(target.state_dict()) if isinstance(target, torch.nn.Module) else None
 
 
-def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: Any) -> StateChange | None:
+def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: object) -> StateChange | None:
     if keys is None:
         return None
     if not isinstance(compiled, torch.nn.Module):

@@ -174,7 +174,7 @@ def _settings(shown: _Folders) -> Iterator[tuple[str, str]]:
                     yield f"{module_name}.{each.name}", shown(text)
 
 
-def _changed(module: Any, setting: Setting) -> str | None:
+def _changed(module: object, setting: Setting) -> str | None:
     value = value_of(module, setting.name)
     if _found(lambda: bool(value == setting.default)):
         return None

@@ -73,10 +73,10 @@ class SteadySteps:
         last: call,
         state: State,
         start: dict[str, Any],
-        autocast: Callable[[], contextlib.AbstractContextManager[Any]],
+        autocast: Callable[[], contextlib.AbstractContextManager[object]],
         measuring: Measuring,
         graphs: GraphTaps | None,
-        pools: frozenset[Any],
+        pools: frozenset[object],
         paths: Paths,
         timed: bool,
     ) -> None:
@@ -92,7 +92,7 @@ class SteadySteps:
         self._timed = timed
         self._attempts = len(measuring.ledger.attempts)
 
-    def measure(self, target: Any, compiled: Any, calls: tuple[GraphStep, ...]) -> Facts:
+    def measure(self, target: object, compiled: object, calls: tuple[GraphStep, ...]) -> Facts:
         """All metrics. `calls` is what CUDA graphs did in the calls that are counted."""
         facts = Facts()
         if self._graphs is None:
@@ -119,7 +119,7 @@ class SteadySteps:
             facts.found["cuda_graphs"] = self._cuda_graphs(calls)
         return facts
 
-    def _measure(self, target: Any, compiled: Any, calls: tuple[GraphStep, ...], facts: Facts) -> None:
+    def _measure(self, target: object, compiled: object, calls: tuple[GraphStep, ...], facts: Facts) -> None:
         # What the passes before left in cycles is not to go in the middle of a step that is looked at. Once: it takes
         # half a second in a process that has torch and more in it.
         gc.collect()
@@ -184,7 +184,7 @@ class SteadySteps:
         )
 
     @contextlib.contextmanager
-    def _stepping(self, run: Any, *, eager: bool) -> Iterator[_Stepper]:
+    def _stepping(self, run: object, *, eager: bool) -> Iterator[_Stepper]:
         """A step to make again and again, warmed up; state and seeds as at the start of every pass."""
         self._state.restore(accepted=not eager)
         randomness.put_back(self._start)
@@ -221,7 +221,7 @@ class SteadySteps:
         """The most that a step holds: what its state holds, and what it needs beside it."""
         return memory.bytes_of(self._state.tensors.values()) + memory.peak_of(step) - step.floor
 
-    def _speed(self, target: Any, compiled: Any) -> Speed:
+    def _speed(self, target: object, compiled: object) -> Speed:
         with self._stepping(target, eager=True) as eager, self._stepping(compiled, eager=False) as ours:
             of_eager, of_compiled = speed.timed(eager.timed(), ours.timed())
         self._refuse_when_compiling()
@@ -244,7 +244,7 @@ class _Stepper:
         run: Any,
         last: call,
         state: State,
-        autocast: Callable[[], contextlib.AbstractContextManager[Any]],
+        autocast: Callable[[], contextlib.AbstractContextManager[object]],
         *,
         eager: bool,
     ) -> None:
@@ -257,11 +257,11 @@ class _Stepper:
         self._step = program.start(run, around)
         self._trail = Trail()
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         with self.around():
             return self.run()
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """The step itself, with nothing of ours around it."""
         return self._step(self._arguments, self._trail, "")
 
@@ -281,7 +281,7 @@ class _Stepper:
         del self._step, self._arguments, self._leaves
 
 
-def _growth_without_garbage(step: Callable[[], Any]) -> int:
+def _growth_without_garbage(step: Callable[[], object]) -> int:
     """Bytes that each step leaves behind when garbage is taken away, over as many steps twice; 0 if not both times."""
     looks: list[int] = []
     for steps in (0, GROWTH_STEPS // 2, GROWTH_STEPS // 2):
@@ -293,7 +293,7 @@ def _growth_without_garbage(step: Callable[[], Any]) -> int:
     return memory.growth(looks) // (GROWTH_STEPS // 2)
 
 
-def _shared_outputs(step: Callable[[], Any]) -> tuple[str, ...]:
+def _shared_outputs(step: Callable[[], object]) -> tuple[str, ...]:
     """Outputs, kept over the next step, that are not what they were: overwritten, or taken from whoever holds them."""
     kept = list(numerics.tensors_in(step()))
     before = [_copy(each) for each in kept]

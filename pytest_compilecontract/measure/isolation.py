@@ -124,7 +124,7 @@ def _set_warn_only(warn_only: bool) -> None:
 
 
 # How each is read, in torch's words, and set.
-_GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+_GLOBAL: dict[str, tuple[Callable[[], object], Callable[[Any], object]]] = {
     # First, for it moves the grad mode.
     "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, set_inference_mode),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -176,7 +176,7 @@ class GlobalSettings:
             _, write = _GLOBAL[name]
             write(self._saved[name])
 
-    def _changed(self) -> Iterator[tuple[str, Any]]:
+    def _changed(self) -> Iterator[tuple[str, object]]:
         for name, (read, _) in _GLOBAL.items():
             if (now := read()) != self._saved[name]:
                 yield name, now

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_compilecontract.facts.measurement import Measurement
 
@@ -182,7 +182,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         self._then = then
         self._finding = False
 
-    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != self._name or self._finding:
             return None
         self._finding = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse
 
 @contextlib.contextmanager
 def placed(
-    target: Any, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None
+    target: object, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None
 ) -> Iterator[tuple[call, ...]]:
     """The calls, copied, on the device and in the dtype, and so the target for as long as the `with` lasts.
 

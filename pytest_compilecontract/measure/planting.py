@@ -319,7 +319,8 @@ class Planting(_Seam):
         assert isinstance(fault, OutputFault)
         if at is None:
             return results
-        tensor, change = results[at], fault.change
+        tensor = results[at]
+        change: Change = fault.change
         if isinstance(fault, Stale):
             if self._first is None:
                 self._first = tensor.detach().clone()

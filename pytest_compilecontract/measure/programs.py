@@ -55,7 +55,7 @@ class Surroundings:
     A run that is not `recorded` keeps nothing in its trail, and does no more than the user's own program would.
     """
 
-    autocast: Callable[[], AbstractContextManager[Any]]
+    autocast: Callable[[], AbstractContextManager[object]]
     before_backward: Callable[[torch.Tensor], None]
     leaves: Mapping[str, torch.Tensor]
     recorded: bool = True
@@ -71,11 +71,11 @@ class Program(Protocol):
     def unit(self) -> str: ...
 
     @property
-    def reaches(self) -> tuple[Any, ...]:
+    def reaches(self) -> tuple[object, ...]:
         """What has state beside the target."""
         ...
 
-    def start(self, run: Callable[..., Any], around: Surroundings) -> Step: ...
+    def start(self, run: Callable[..., object], around: Surroundings) -> Step: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,9 +84,9 @@ class Forward:
 
     gradients: bool
     unit: str = "call"
-    reaches: tuple[Any, ...] = ()
+    reaches: tuple[object, ...] = ()
 
-    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+    def start(self, run: Callable[..., object], around: Surroundings) -> Step:
         ones: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
         own: set[int] | None = None  # the leaves that had a gradient before any call
 
@@ -97,7 +97,7 @@ class Forward:
                 ones[key] = torch.ones_like(root)
             return ones[key]
 
-        def step(arguments: call, trail: Trail, at: str) -> Any:
+        def step(arguments: call, trail: Trail, at: str) -> object:
             __tracebackhide__ = True
             nonlocal own
             leaves = dict(around.leaves)
@@ -132,15 +132,15 @@ class Forward:
 class Body:
     """Code that builds, compiles and calls by itself; `run` is what it compiles with. What it returns is its output."""
 
-    body: Callable[[Callable[..., Any]], Any]
+    body: Callable[[Callable[..., object]], object]
     unit: str = "body"
 
     @property
-    def reaches(self) -> tuple[Any, ...]:
+    def reaches(self) -> tuple[object, ...]:
         return (self.body,)
 
-    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
-        def step(_arguments: call, _trail: Trail, _at: str) -> Any:
+    def start(self, run: Callable[..., object], around: Surroundings) -> Step:
+        def step(_arguments: call, _trail: Trail, _at: str) -> object:
             __tracebackhide__ = True
             with around.autocast():
                 return self.body(run)
@@ -154,12 +154,12 @@ class Training:
 
     module: torch.nn.Module
     loss: Callable[..., torch.Tensor] | None
-    optimizer: Callable[..., Any]
+    optimizer: Callable[..., object]
     gradients: bool
     unit: str = "step"
 
     @property
-    def reaches(self) -> tuple[Any, ...]:
+    def reaches(self) -> tuple[object, ...]:
         return (self.loss,) if isinstance(self.loss, torch.nn.Module) else ()
 
     def _made_optimizer(self) -> Any:
@@ -174,12 +174,12 @@ class Training:
             raise UsageError("compile_lane.train: optimizer= made an LBFGS, which runs more than one forward a step")
         return optimizer
 
-    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+    def start(self, run: Callable[..., object], around: Surroundings) -> Step:
         optimizer = self._made_optimizer()
         extra = extra_arguments(self.loss)
         initial = numerics.snapshot(_named(self.module.named_parameters()), at="start") if around.recorded else None
 
-        def step(batch: call, trail: Trail, at: str) -> Any:
+        def step(batch: call, trail: Trail, at: str) -> object:
             __tracebackhide__ = True
             inputs, targets = _split(batch.args, extra)
             with around.autocast():
@@ -221,7 +221,7 @@ def _refuse_what_is_no_loss(loss: object) -> None:
         raise UsageError("compile_lane.train: the loss does not depend on a parameter that requires a gradient")
 
 
-def extra_arguments(loss: Callable[..., Any] | None) -> int:
+def extra_arguments(loss: Callable[..., object] | None) -> int:
     """How many arguments a loss requires beside the output: the last ones of each batch."""
     if loss is None:
         return 0
@@ -238,7 +238,7 @@ def extra_arguments(loss: Callable[..., Any] | None) -> int:
     return max(len(required) - 1, 0)
 
 
-def _split(args: tuple[Any, ...], extra: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _split(args: tuple[object, ...], extra: int) -> tuple[tuple[object, ...], tuple[object, ...]]:
     if len(args) <= extra and extra:
         raise UsageError(
             f"compile_lane.train: the loss takes {extra} more than the output, but a batch has {len(args)} arguments "
@@ -247,7 +247,7 @@ def _split(args: tuple[Any, ...], extra: int) -> tuple[tuple[Any, ...], tuple[An
     return args[: len(args) - extra], args[len(args) - extra :]
 
 
-def _own_loss(output: Any) -> torch.Tensor:
+def _own_loss(output: object) -> torch.Tensor:
     loss = getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
@@ -259,7 +259,7 @@ def _own_loss(output: Any) -> torch.Tensor:
     return torch.stack(squares).sum()
 
 
-def _weighted_sum(output: Any) -> torch.Tensor:
+def _weighted_sum(output: object) -> torch.Tensor:
     """A scalar through which every element gets a gradient of its own: a plain sum is constant after a softmax."""
     weighted = [
         (each.double() * _weights(each)).sum().to(each.device) for each in _floating(output) if each.requires_grad
@@ -274,5 +274,5 @@ def _weights(tensor: torch.Tensor) -> torch.Tensor:
     return torch.linspace(0.5, 1.5, tensor.numel(), dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
 
 
-def _floating(value: Any) -> list[torch.Tensor]:
+def _floating(value: object) -> list[torch.Tensor]:
     return [each for each in numerics.tensors_in(value) if each.is_floating_point()]

@@ -104,14 +104,14 @@ class Measuring:
         """Whether Dynamo meant to compile anything."""
         return bool(self.ledger.attempts or self.ledger.loose_graphs)
 
-    def noting(self, compiled: Any, *, device: torch.device) -> Any:
+    def noting(self, compiled: object, *, device: torch.device) -> object:
         """What was compiled, each call of it kept as a call of its own."""
         self._callees += 1
         callee = self._callees
 
-        def noted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(original: Callable[..., object]) -> Callable[..., object]:
             @functools.wraps(original)
-            def call(*args: Any, **kwargs: Any) -> Any:
+            def call(*args: object, **kwargs: object) -> object:
                 # Inside of other compiled code it is part of that code's call.
                 if torch.compiler.is_compiling():
                     return original(*args, **kwargs)
@@ -126,7 +126,7 @@ class Measuring:
         vars(compiled)[place] = noted(getattr(compiled, place))
         return compiled
 
-    def call(self, make: Callable[[], Any], *, device: torch.device, callee: int = 0) -> Any:
+    def call(self, make: Callable[[], object], *, device: torch.device, callee: int = 0) -> object:
         """Make one call and keep its figures, also when it raises."""
         attempts = len(self.ledger.attempts)
         executed = self.ledger.runs.executed

@@ -62,9 +62,9 @@ class Runner:
         limits: Limits,
         device: torch.device,
         paths: Paths,
-        compile_target: Callable[[Any], Any],
+        compile_target: Callable[[object], object],
         timed: bool = False,
-        beside: tuple[Any, ...] = (),
+        beside: tuple[object, ...] = (),
     ) -> None:
         self._lane = lane
         self._limits = limits
@@ -86,7 +86,7 @@ class Runner:
         )
         self._tf32 = False
 
-    def hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
+    def hold(self, target: object, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and put the target back as it was."""
         modes, left = Modes(), self._passes.left
         try:
@@ -100,7 +100,7 @@ class Runner:
             held.error.add_note("\n".join(said))
         return replace(held, measurement=replace(held.measurement, doubts=(*held.measurement.doubts, *said)))
 
-    def _hold(self, target: Any, program: Program, calls: Sequence[call]) -> Held:
+    def _hold(self, target: object, program: Program, calls: Sequence[call]) -> Held:
         code, left_out = _code_in(calls)
         state = State(target, *code, *program.reaches, beside=self._beside)
         if left_out:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import unittest
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -81,7 +80,7 @@ class Collecting:
         self.deselected = True
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node: object) -> None:
         if message := getattr(node, "workeroutput", {}).get(PROBLEMS):
             raise pytest.UsageError(message)
 

@@ -126,9 +126,9 @@ def ordered(items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest.
     return [by_name[name] for name in wanted if name in by_name]
 
 
-def read_reports(file: Path) -> dict[str, list[dict[str, Any]]]:
+def read_reports(file: Path) -> dict[str, list[dict[str, object]]]:
     """The reports that a child wrote, by test; a line that it did not finish is left out."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, object]]] = {}
     if not file.is_file():
         return found
     for _, event in lines_of(file.read_bytes()).events:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -16,7 +15,7 @@ class Watch:
     def __init__(self) -> None:
         self._watched: dict[str, StorageWeakRef] = {}
 
-    def add(self, value: Any, at: str) -> None:
+    def add(self, value: object, at: str) -> None:
         """Watch the tensors in a value."""
         for index, tensor in enumerate(numerics.tensors_in(value)):
             if numerics.has_storage(tensor):

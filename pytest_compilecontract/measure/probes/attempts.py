@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from types import CodeType, FrameType
-from typing import Any
 
 from pytest_compilecontract.wording import first_said
 
@@ -71,7 +70,7 @@ class Attempt:
     resets: int = 0  # so many came before
     new_instance: bool = False
     first: str = ""  # the name of its first argument, where that is a module
-    made_for: weakref.ref[Any] | None = None  # that module, or what a wrapper of Dynamo's calls
+    made_for: weakref.ref[object] | None = None  # that module, or what a wrapper of Dynamo's calls
     owner: str | None = None
     wrapped: str | None = None
     reasons: list[str] = field(default_factory=list)
@@ -124,7 +123,7 @@ def user_function(name: str) -> str:
     return name
 
 
-def break_from(error: Any, reason: str = "") -> Break:
+def break_from(error: object, reason: str = "") -> Break:
     stack = getattr(error, "real_stack", None) or ()
     message = str(getattr(error, "msg", "") or reason or error or type(error).__name__)
     return Break(

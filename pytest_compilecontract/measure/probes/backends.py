@@ -49,13 +49,13 @@ class Backends:
     def __exit__(self, *_exc: object) -> None:
         self._taps.close()
 
-    def _on_backend(self, original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_backend(self, original: Callable[..., object], graph: object, *args: object, **kwargs: object) -> object:
         if self._counts():
             self.names.add(name_of(handed_by(graph).backend))
         return original(graph, *args, **kwargs)
 
 
-def name_of(backend: Any) -> str:
+def name_of(backend: object) -> str:
     """A backend's name as torch.compile was given it, or that of the function that it is."""
     # Around it are torch's debug wrapper (torch/_dynamo/repro/after_dynamo.py), and for a DistributedDataParallel the
     # method that splits its graphs (torch/_dynamo/backends/distributed.py).
@@ -65,7 +65,7 @@ def name_of(backend: Any) -> str:
     return "inductor" if name == "aotinductor" else name
 
 
-def _inside(backend: Any) -> Any:
+def _inside(backend: object) -> object:
     # Not by getattr alone: a mock has whatever it is asked for.
     owner = getattr(backend, "__self__", None)
     split = vars(owner).get("backend_compile_fn") if hasattr(owner, "__dict__") else None
@@ -78,7 +78,7 @@ class Given:
 
     mode: str | None
     dynamic: bool | None
-    options: dict[str, Any]
+    options: dict[str, object]
     location: Location | None
     by_torch: bool = False
 
@@ -90,8 +90,8 @@ class Handed:
     `instead` are options of Inductor's that were set for this graph alone, for debugging.
     """
 
-    backend: Any
-    instead: Mapping[str, Any] = field(default_factory=dict)
+    backend: object
+    instead: Mapping[str, object] = field(default_factory=dict)
 
 
 class Compiles:
@@ -100,7 +100,7 @@ class Compiles:
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         # Kept with what torch.compile made, so that nothing else gets its id.
-        self._given: dict[int, tuple[Any, Given]] = {}
+        self._given: dict[int, tuple[object, Given]] = {}
 
     def set(self, taps: Taps) -> None:
         """Set the taps. Without one, a compile is known by what it left in its backend, and by no line."""
@@ -108,7 +108,7 @@ class Compiles:
             owner = getattr(torch, name, None)
             taps.set(f"{name} made", owner, "__init__", self._on_made, reads=("mode", "options", "dynamic"))
 
-    def _on_made(self, original: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_made(self, original: Callable[..., object], made: object, *args: object, **kwargs: object) -> object:
         result = original(made, *args, **kwargs)
         given = inspect.signature(original).bind(made, *args, **kwargs).arguments
         location, by_torch = self._caller()
@@ -174,16 +174,16 @@ def handed_by(graph: Any) -> Handed:
     return Handed(backend=innermost(backend), instead=dict(found.get("inductor_config") or {}))
 
 
-def innermost(backend: Any) -> Any:
+def innermost(backend: object) -> object:
     """The backend itself, or torch.compile's wrapper of it, without what Dynamo puts around."""
-    seen: list[Any] = []
+    seen: list[object] = []
     while (inner := _inside(backend)) is not None and not any(inner is each for each in seen):
         seen.append(backend)
         backend = inner
     return backend
 
 
-def shown_name(backend: Any) -> str:
+def shown_name(backend: object) -> str:
     """A backend's name if that is what it is registered by; else the function, and where it is."""
     name = name_of(backend)
     function = _function(backend)
@@ -195,7 +195,7 @@ def shown_name(backend: Any) -> str:
     return f"functools.partial of {where}.{which}" if target is not function else f"{where}.{which}"
 
 
-def _contrary(made: Any, given: Given, instead: Mapping[str, Any], lane: Lane, fullgraph: bool) -> Iterator[str]:
+def _contrary(made: object, given: Given, instead: Mapping[str, object], lane: Lane, fullgraph: bool) -> Iterator[str]:
     """In what a compile contradicts its lane; what the lane leaves unsaid, beside backend and mode, it leaves open."""
     if not _is_lanes(made, lane):
         yield f"backend {shown_name(made)!r}, the lane's is {lane.backend!r}"
@@ -214,7 +214,7 @@ def _contrary(made: Any, given: Given, instead: Mapping[str, Any], lane: Lane, f
         yield f"option {name} {value!r}, set for one graph by torch._dynamo.config.debug_inductor_config_override"
 
 
-def _is_lanes(made: Any, lane: Lane) -> bool:
+def _is_lanes(made: object, lane: Lane) -> bool:
     """Whether a backend is the lane's: the same function, whatever it calls itself."""
     if _kind(made) == INDUCTORS:
         return lane.backend == "inductor"
@@ -222,9 +222,9 @@ def _is_lanes(made: Any, lane: Lane) -> bool:
     return registered is not None and _function(made) is registered
 
 
-def _left_in(made: Any) -> Given:
+def _left_in(made: object) -> Given:
     """What torch.compile was given before anybody watched, as far as its wrapper tells."""
-    config: dict[str, Any] = dict(getattr(made, "config", None) or {}) if _kind(made) == INDUCTORS else {}
+    config: dict[str, object] = dict(getattr(made, "config", None) or {}) if _kind(made) == INDUCTORS else {}
     kwargs = getattr(made, "kwargs", None) if _kind(made) == OTHERS else None
     mode = None
     if isinstance(kwargs, dict):
@@ -237,7 +237,7 @@ def _left_in(made: Any) -> Given:
     return Given(mode=mode, dynamic=dynamic, options=config, location=None)
 
 
-def _kind(backend: Any) -> str:
+def _kind(backend: object) -> str:
     """Which of torch.compile's two wrappers this is; empty for a backend that Dynamo was given without one."""
     return next((each.__name__ for each in type(backend).__mro__ if each.__name__ in (INDUCTORS, OTHERS)), "")
 
@@ -246,7 +246,7 @@ def _function(backend: Any) -> Any:
     return backend.compiler_fn if _kind(backend) == OTHERS else backend
 
 
-def _registered(name: str) -> Any:
+def _registered(name: str) -> object:
     """The function that torch calls for a backend's name; None where there is none."""
     registry = importlib.import_module("torch._dynamo.backends.registry")
     try:
@@ -255,11 +255,11 @@ def _registered(name: str) -> Any:
         return None
 
 
-def _mode(mode: Any) -> str | None:
+def _mode(mode: object) -> str | None:
     return None if mode in (None, "default") else str(mode)
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     try:
         return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
     except Exception:  # noqa: BLE001 - a class of the user's

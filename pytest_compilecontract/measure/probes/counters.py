@@ -30,7 +30,7 @@ class Rises:
         """Whether nobody cleared them: that makes another of each group."""
         return counters().get("stats") is self._stats
 
-    def of(self, group: str, key: Any) -> int:
+    def of(self, group: str, key: object) -> int:
         before = self._before.get(group, {}).get(key, 0) if self.intact() else 0
         return int(counters()[group][key]) - int(before)
 

@@ -112,7 +112,7 @@ class GraphTaps:
         inductor = self._counters["inductor"]
         return {name: int(inductor[name]) for name in self._base}
 
-    def _run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run(self, original: Callable[..., Any], *args: object, **kwargs: object) -> object:
         # It calls itself once, to try again as a root.
         depth = getattr(self._depth, "inside", 0)
         self._depth.inside = depth + 1
@@ -124,15 +124,15 @@ class GraphTaps:
                 with self._lock:
                     self._counts.runs += 1
 
-    def _counting(self, name: str) -> Callable[..., Any]:
-        def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _counting(self, name: str) -> Callable[..., object]:
+        def around(original: Callable[..., object], *args: object, **kwargs: object) -> object:
             with self._lock:
                 setattr(self._counts, name, getattr(self._counts, name) + 1)
             return original(*args, **kwargs)
 
         return around
 
-    def _on_partition(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_partition(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         reason = original(*args, **kwargs)
         if isinstance(reason, str):
             node = args[1] if len(args) > 1 else kwargs.get("node")

@@ -97,7 +97,7 @@ class Ledger:
         self.watches_classes = False
         self._paths = paths
         self.runs = Runs()
-        self._seen: dict[CodeType, weakref.WeakSet[Any]] = {}
+        self._seen: dict[CodeType, weakref.WeakSet[object]] = {}
         self._local = threading.local()
         self._taps = Taps()
         self.resets = 0
@@ -107,7 +107,7 @@ class Ledger:
         self._compiles = Compiles(paths)
         self._before: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         # By the compiled callable and the frame's place: at which reset code was installed last.
-        self._installed: dict[tuple[Any, ...], int] = {}
+        self._installed: dict[tuple[object, ...], int] = {}
         self.told = Told(self.attempts, self.loose_graphs, stances=self.stances, compiles=self._compiles, paths=paths)
 
     def __enter__(self) -> Ledger:
@@ -155,7 +155,9 @@ class Ledger:
 
     # taps
 
-    def _on_frame(self, original: Callable[..., Any], converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_frame(
+        self, original: Callable[..., object], converter: object, frame: Any, *args: object, **kwargs: object
+    ) -> object:
         attempt = Attempt(code=frame.f_code, name=frame.f_code.co_name, resets=self.resets)
         # The converter is that of one torch.compile; kept, so that no other gets its id.
         key = (converter, attempt.code.co_filename, attempt.code.co_firstlineno, attempt.name)
@@ -201,7 +203,7 @@ class Ledger:
                 return earlier
         return None
 
-    def _on_compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_compile(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         stack = self._stack()
         attempt = stack[-1] if stack else None
         if attempt is None or attempt.entered:
@@ -223,7 +225,7 @@ class Ledger:
         attempt.installed = getattr(result, "guarded_code", result) is not None
         return result
 
-    def _describe(self, attempt: Attempt, original: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def _describe(self, attempt: Attempt, original: Callable[..., object], args: Any, kwargs: Any) -> None:
         bound = inspect.signature(original).bind(*args, **kwargs).arguments
         attempt.id = str(bound.get("compile_id"))
         attempt.fullgraph = bool(bound.get("one_graph"))
@@ -241,7 +243,7 @@ class Ledger:
             attempt.wrapped = _callable_name(wrapped)
         attempt.made_for = _weak(owner if wrapped is None else wrapped)
 
-    def _is_new_instance(self, code: CodeType, frame_locals: dict[str, Any]) -> bool:
+    def _is_new_instance(self, code: CodeType, frame_locals: dict[str, object]) -> bool:
         owner = _first_module(code, frame_locals)
         if owner is None:
             return False
@@ -252,14 +254,14 @@ class Ledger:
         seen.add(owner)
         return not first  # of the instances before, some may be gone
 
-    def _on_recompilation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_recompilation(self, original: Callable[..., Any], *args: object, **kwargs: object) -> object:
         reasons = original(*args, **kwargs)
         # torch 2.11 asks a second time, for its own statistics only; then it says skip_logging.
         if not kwargs.get("skip_logging") and (stack := self._stack()):
             stack[-1].reasons = [str(reason) for reason in reasons or ()]
         return reasons
 
-    def _on_graph_break(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_graph_break(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         error = arguments.get("exc")
         stack = self._stack()
@@ -268,7 +270,7 @@ class Ledger:
             stack[-1].broke = break_from(error, str(arguments.get("reason") or ""))
         return original(*args, **kwargs)
 
-    def _on_backend(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_backend(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         graph = _graph_of(arguments.get("gm"))
         taken = taken_by(_placeholders(arguments.get("gm")))
@@ -294,18 +296,18 @@ class Ledger:
             return compiled
         return self.runs.counted(_forced(compiled), graph)
 
-    def _on_piece(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_piece(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         graph = getattr(self._local, "graph", None)
         if graph is not None:
             graph.pieces += 1
         return original(*args, **kwargs)
 
-    def _on_noop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_noop(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         is_noop = original(*args, **kwargs)
         self.noops += bool(is_noop)
         return is_noop
 
-    def _on_reset(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_reset(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         self.resets += 1
         return original(*args, **kwargs)
 
@@ -344,7 +346,7 @@ class _Pushed:
         self._stack.pop()
 
 
-def _wrapped_callable(code: CodeType, closure: Any) -> Any:
+def _wrapped_callable(code: CodeType, closure: Any) -> object:
     """What Dynamo's own wrapper frame was made for, or None where the frame is the user's.
 
     Library modules and callables share one compiled function (torch/_dynamo/external_utils.py, `wrap_inline`).
@@ -360,13 +362,13 @@ def _wrapped_callable(code: CodeType, closure: Any) -> Any:
     return _UNKNOWN
 
 
-def _callable_name(target: Any) -> str:
+def _callable_name(target: object) -> str:
     if target is _UNKNOWN:
         return "a library callable"
     return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
-def _weak(target: Any) -> weakref.ref[Any] | None:
+def _weak(target: object) -> weakref.ref[object] | None:
     if target is None or target is _UNKNOWN:
         return None
     try:
@@ -379,7 +381,7 @@ def _place_of(code: CodeType) -> tuple[str, int, str]:
     return (code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def _first_module(code: CodeType, frame_locals: dict[str, Any]) -> Any:
+def _first_module(code: CodeType, frame_locals: dict[str, object]) -> object:
     """A frame's first argument, where that is a module: the one whose method it is, as a rule."""
     owner = frame_locals.get(code.co_varnames[0]) if code.co_argcount else None
     return owner if isinstance(owner, importlib.import_module("torch").nn.Module) else None
@@ -414,7 +416,7 @@ def _places_in(nodes: Any) -> tuple[Place, ...]:
     return tuple((path, stack, times) for (path, stack), times in found.items())
 
 
-def _value_of(argument: Any) -> Any:
+def _value_of(argument: object) -> object:
     return getattr(argument, "meta", {}).get("example_value")
 
 
@@ -427,12 +429,12 @@ def _module_path(node: Any) -> str:
     return path.strip(".")
 
 
-def _name_of(target: Any) -> str:
+def _name_of(target: object) -> str:
     """An operation's name as users write it: a method's, or a function's own without where it lives."""
     return target if isinstance(target, str) else str(getattr(target, "__name__", type(target).__name__))
 
 
-def _forced(compiled: Any) -> Any:
+def _forced(compiled: object) -> Any:
     """The graph module's real forward, where Dynamo would look it up itself (torch/fx/_lazy_graph_module.py)."""
     owner = getattr(compiled, "__self__", None)
     force = getattr(type(owner), "force_recompile", None)
@@ -442,13 +444,13 @@ def _forced(compiled: Any) -> Any:
     return owner.forward  # type: ignore[union-attr]
 
 
-def _has_tensors(frame: Any) -> bool:
+def _has_tensors(frame: object) -> bool:
     """Dynamo's own test of whether a frame is worth compiling (torch/_dynamo/convert_frame.py)."""
     test = getattr(module_named("torch._dynamo.convert_frame"), "has_tensor_in_frame", None)
     return bool(test(frame)) if test is not None else True
 
 
-def _errors_on_break(converter: Any) -> bool:
+def _errors_on_break(converter: object) -> bool:
     """Inside `torch._dynamo.error_on_graph_break(True)` a break is an error, as under fullgraph."""
     return bool(getattr(getattr(converter, "_box", None), "error_on_graph_break", False))
 
@@ -468,7 +470,7 @@ def _distributed() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-def module_named(name: str) -> Any:
+def module_named(name: str) -> object:
     try:
         return importlib.import_module(name)
     except ImportError:

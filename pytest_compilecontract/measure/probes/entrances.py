@@ -23,7 +23,7 @@ class Entrances(Taps):
         self._told = told
         self._asked = asked
         self._configs = frozenset(configs)
-        self._were: dict[str, tuple[Any, dict[str, object]]] | None = None
+        self._were: dict[str, tuple[object, dict[str, object]]] | None = None
         # A frame comes by the first; export, and a graph that is specialised later, only by the second.
         self._at("convert_frame", _attribute("torch._dynamo.convert_frame", "ConvertFrameAssert"), "__call__")
         self._at("call_user_compiler", _attribute("torch._dynamo.output_graph", "OutputGraph"), "call_user_compiler")
@@ -35,20 +35,22 @@ class Entrances(Taps):
         """From here on, keep what is changed."""
         self._were = {}
 
-    def settings(self) -> list[tuple[Any, dict[str, object]]]:
+    def settings(self) -> list[tuple[object, dict[str, object]]]:
         """Each module that had a setting written since `note_settings`, and all its settings before; notes no more."""
         were, self._were = self._were or {}, None
         return list(were.values())
 
-    def _at(self, tap: str, owner: Any, attribute: str) -> None:
+    def _at(self, tap: str, owner: object, attribute: str) -> None:
         self.set(tap, owner, attribute, functools.partial(self._entered, owner, attribute))
 
-    def _entered(self, owner: Any, attribute: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _entered(
+        self, owner: object, attribute: str, original: Callable[..., object], *args: object, **kwargs: object
+    ) -> object:
         if self._told():
             return getattr(owner, attribute)(*args, **kwargs)
         return original(*args, **kwargs)
 
-    def _on_optimize(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_optimize(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         self._asked()
         return original(*args, **kwargs)
 

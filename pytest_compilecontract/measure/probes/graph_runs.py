@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 from .attempts import Graph
 
@@ -24,10 +23,10 @@ class Runs:
         self._lock = threading.Lock()
         self._local = threading.local()
 
-    def counted(self, run: Callable[..., Any], graph: Graph) -> Callable[..., Any]:
+    def counted(self, run: Callable[..., object], graph: Graph) -> Callable[..., object]:
         """The same compiled graph, counted each time it runs."""
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def counted(*args: object, **kwargs: object) -> object:
             with self._lock:
                 self.executed += 1
             self._here()[0] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -11,7 +10,7 @@ import torch
 COMPILED = "_compiled_call_impl"
 
 
-def compile_in_place(module: torch.nn.Module, options: Mapping[str, Any]) -> Callable[[], None]:
+def compile_in_place(module: torch.nn.Module, options: Mapping[str, object]) -> Callable[[], None]:
     """`module.compile(**options)`, and what puts the module back as it was."""
     had = COMPILED in vars(module)
     before = vars(module).get(COMPILED)
@@ -42,7 +41,7 @@ def structure(module: torch.nn.Module) -> Callable[[], None]:
     return put_back
 
 
-def is_compiled(target: Any) -> bool:
+def is_compiled(target: object) -> bool:
     """Whether torch.compile has been at a function or module already."""
     if isinstance(target, torch.nn.Module):
         return getattr(target, COMPILED, None) is not None or hasattr(target, "_orig_mod")

@@ -24,7 +24,7 @@ class Pools:
     active: int = 0
 
 
-def read_pools(segments: Iterable[Mapping[str, Any]], device: int, known: frozenset[Any] = frozenset()) -> Pools:
+def read_pools(segments: Iterable[Mapping[str, Any]], device: int, known: frozenset[object] = frozenset()) -> Pools:
     """The pools of one device in a snapshot of torch's allocator, without those that are `known`."""
     reserved = active = 0
     for each in segments:
@@ -35,17 +35,17 @@ def read_pools(segments: Iterable[Mapping[str, Any]], device: int, known: frozen
     return Pools(reserved=reserved, active=active)
 
 
-def pool_ids() -> frozenset[Any]:
+def pool_ids() -> frozenset[object]:
     """The pools that there are now."""
     return frozenset(tuple(each["segment_pool_id"]) for each in _segments()) - {DEFAULT_POOL}
 
 
-def pools(known: frozenset[Any]) -> Pools:
+def pools(known: frozenset[object]) -> Pools:
     """What CUDA graphs of this device hold that are not in pools `known` before."""
     return read_pools(_segments(), torch.cuda.current_device(), known)
 
 
-def bytes_of(values: Iterable[Any]) -> int:
+def bytes_of(values: Iterable[object]) -> int:
     """The bytes of all storages on the device that the values hold, each once."""
     storages: dict[int, int] = {}
     for value in values:

@@ -32,9 +32,9 @@ _BESIDE_HOOKS = ("_global_forward_hooks_always_called", "_global_forward_hooks_w
 class _Kind:
     """One stack: what is on now, and how to take the last off. What it is called comes from `name`."""
 
-    read: Callable[[], list[Any]]
-    take_off: Callable[[Any], object]
-    name: Callable[[Any], str]
+    read: Callable[[], list[object]]
+    take_off: Callable[[object], object]
+    name: Callable[[object], str]
 
 
 class Modes:
@@ -42,7 +42,7 @@ class Modes:
 
     def __init__(self) -> None:
         self.missing: dict[str, str] = {}
-        self._before: dict[str, list[Any]] = {}
+        self._before: dict[str, list[object]] = {}
         for kind, each in _KINDS.items():
             try:
                 self._before[kind] = each.read()
@@ -67,30 +67,30 @@ class Modes:
                     break
         return found
 
-    def _left(self) -> Iterator[tuple[str, Any]]:
+    def _left(self) -> Iterator[tuple[str, object]]:
         for kind, before in self._before.items():
             now = _KINDS[kind].read()
             if not _is_below(now, before):
                 yield from ((kind, each) for each in reversed(now) if not any(each is other for other in before))
 
 
-def _is_below(now: list[Any], before: list[Any]) -> bool:
+def _is_below(now: list[object], before: list[object]) -> bool:
     """Whether nothing is on that was not: what somebody else has taken off cannot be put back here."""
     return all(any(each is other for other in before) for each in now)
 
 
-def _class(mode: Any) -> str:
+def _class(mode: object) -> str:
     return f"{type(mode).__module__}.{type(mode).__qualname__}".removeprefix("builtins.")
 
 
 # Dispatch modes, of torch's own (FakeTensorMode) too.
 
 
-def _dispatch_modes() -> list[Any]:
+def _dispatch_modes() -> list[object]:
     return list(importlib.import_module("torch.utils._python_dispatch")._get_current_dispatch_mode_stack())
 
 
-def _leave_dispatch_mode(mode: Any) -> None:
+def _leave_dispatch_mode(mode: object) -> None:
     # Not by its own `__exit__`, which may do what it likes, as print a table.
     importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode.__exit__(mode, None, None, None)
 
@@ -98,13 +98,13 @@ def _leave_dispatch_mode(mode: Any) -> None:
 # Function modes. That of the default device is a setting, and put back as one.
 
 
-def _function_modes() -> list[Any]:
+def _function_modes() -> list[object]:
     default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
     stack = importlib.import_module("torch.overrides")._get_current_function_mode_stack()
     return [each for each in stack if each is not default]
 
 
-def _leave_function_mode(mode: Any) -> None:
+def _leave_function_mode(mode: object) -> None:
     overrides = importlib.import_module("torch.overrides")
     stack = overrides._get_current_function_mode_stack()
     above = stack[[each is mode for each in stack].index(True) + 1 :]
@@ -135,18 +135,18 @@ class _Level:
         return cls._known.setdefault(number, cls())
 
 
-def _leave_level(_level: Any) -> None:
+def _leave_level(_level: object) -> None:
     torch._C._functorch.pop_dynamic_layer_stack()
 
 
 # Forward AD has one level, or none.
 
 
-def _dual_levels() -> list[Any]:
+def _dual_levels() -> list[object]:
     return [_DUAL] if importlib.import_module("torch.autograd.forward_ad")._current_level >= 0 else []
 
 
-def _leave_dual_level(_level: Any) -> None:
+def _leave_dual_level(_level: object) -> None:
     importlib.import_module("torch.autograd.forward_ad").exit_dual_level()
 
 
@@ -156,24 +156,24 @@ _DUAL = object()
 # Hooks for saved tensors: only the last pair can be seen.
 
 
-def _saved_tensors_hooks() -> list[Any]:
+def _saved_tensors_hooks() -> list[object]:
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return [] if top is None else [top[0]]
 
 
-def _leave_saved_tensors_hooks(_hook: Any) -> None:
+def _leave_saved_tensors_hooks(_hook: object) -> None:
     torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
 # Hooks for every module.
 
 
-def _module_hooks() -> list[Any]:
+def _module_hooks() -> list[object]:
     module = importlib.import_module("torch.nn.modules.module")
     return [hook for name in _GLOBAL_HOOKS for hook in getattr(module, name, {}).values()]
 
 
-def _remove_module_hook(hook: Any) -> None:
+def _remove_module_hook(hook: object) -> None:
     module = importlib.import_module("torch.nn.modules.module")
     for name in _GLOBAL_HOOKS:
         hooks = getattr(module, name, {})
@@ -182,7 +182,7 @@ def _remove_module_hook(hook: Any) -> None:
                 beside.pop(key, None)
 
 
-def _named(kind: str) -> Callable[[Any], str]:
+def _named(kind: str) -> Callable[[object], str]:
     return lambda _: kind
 
 
@@ -209,7 +209,7 @@ _KINDS = {
 
 
 # Inference mode is a guard, and cannot be asked to end: another one within it is another state.
-_GUARDS: list[Any] = []
+_GUARDS: list[object] = []
 
 
 def set_inference_mode(enabled: bool) -> None:

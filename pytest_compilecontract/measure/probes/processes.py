@@ -59,23 +59,23 @@ class Processes:
         """A fork is about to come; not noted where it is how something else starts a process."""
         self._note("os.fork", lambda: None)
 
-    def _on_start(self, original: Callable[..., Any], process: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_start(self, original: Callable[..., object], process: object, *args: object, **kwargs: object) -> object:
         method = getattr(process, "_start_method", None) or multiprocessing.get_start_method(allow_none=True) or "spawn"
         return self._note(f"multiprocessing ({method})", lambda: original(process, *args, **kwargs))
 
-    def _on_popen(self, original: Callable[..., Any], process: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_popen(self, original: Callable[..., object], process: object, *args: Any, **kwargs: Any) -> object:
         command = args[0] if args else kwargs.get("args", "")
         program = command if isinstance(command, (str, bytes, os.PathLike)) else next(iter(command or ()), "")
         name = Path(os.fsdecode(program).split(" ")[0]).name
         return self._note(f"subprocess ({name})", lambda: original(process, *args, **kwargs))
 
-    def _on_call(self, how: str) -> Callable[..., Any]:
-        def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_call(self, how: str) -> Callable[..., object]:
+        def around(original: Callable[..., object], *args: object, **kwargs: object) -> object:
             return self._note(how, lambda: original(*args, **kwargs))
 
         return around
 
-    def _note(self, how: str, start: Callable[[], Any]) -> Any:
+    def _note(self, how: str, start: Callable[[], object]) -> object:
         if getattr(self._local, "starting", False):
             return start()
         if not self._is_torchs():

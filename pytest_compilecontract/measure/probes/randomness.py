@@ -18,9 +18,9 @@ def seed(value: int) -> None:
     torch.manual_seed(value)
 
 
-def generators() -> dict[str, Any]:
+def generators() -> dict[str, object]:
     """The state of every generator, to compare and to put back."""
-    states: dict[str, Any] = {"python": random.getstate(), "cpu": torch.get_rng_state()}
+    states: dict[str, object] = {"python": random.getstate(), "cpu": torch.get_rng_state()}
     if numpy := sys.modules.get("numpy"):
         states["numpy"] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def put_back(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(states["cuda"])
 
 
-def left(before: dict[str, Any]) -> dict[str, str]:
+def left(before: dict[str, object]) -> dict[str, str]:
     """Where each generator is now, in words that are the same for the same place."""
     return {
         f"random numbers: {name} generator": "untouched" if _same(before[name], now) else f"left at {mark(now)}"
@@ -47,18 +47,18 @@ def left(before: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     return mark(one) == mark(other)
 
 
-def mark(state: Any) -> str:
+def mark(state: object) -> str:
     """A short name of a generator's state, or of several."""
     if isinstance(state, list):
         return "-".join(map(mark, state))
     return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:12]
 
 
-def _plain(state: Any) -> Any:
+def _plain(state: object) -> object:
     """The state with its arrays as bytes: a long one's repr leaves most of it out."""
     if isinstance(state, torch.Tensor):
         # Without NumPy, which torch does not bring, a tensor has no `numpy()`.

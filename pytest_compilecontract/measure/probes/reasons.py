@@ -298,11 +298,11 @@ class Taken:
     """One thing that a graph takes: where it comes from, as torch writes it, and torch's stand-in for it."""
 
     source: str
-    value: Any
+    value: object
     is_number: bool
 
 
-def taken_by(placeholders: Iterable[Any]) -> list[Taken]:
+def taken_by(placeholders: Iterable[object]) -> list[Taken]:
     """What a graph's placeholders stand for. To be asked before the graph is compiled: torch forgets it then."""
     return [_taken(each) for each in placeholders]
 
@@ -335,14 +335,14 @@ def inputs_of(taken: Iterable[Taken]) -> Inputs:
     return Inputs(tensors=tensors, free=frozenset(free))
 
 
-def _constants(read: Callable[[], Iterable[Any]]) -> tuple[int | float | None, ...]:
+def _constants(read: Callable[[], Iterable[object]]) -> tuple[int | float | None, ...]:
     try:
         return tuple(map(_constant, read()))
     except (RuntimeError, NotImplementedError):  # a layout that has none
         return ()
 
 
-def _constant(number: Any) -> int | float | None:
+def _constant(number: object) -> int | float | None:
     """The number, or None where it is free: a symbol that a branch has pinned down is not."""
     if isinstance(number, (int, float)):
         return number

@@ -38,8 +38,8 @@ class Seams:
     def __init__(
         self,
         *,
-        graphs: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
-        targets: Callable[[Any], Callable[..., Any] | None] | None,
+        graphs: Callable[[Callable[..., object]], Callable[..., object]] | None,
+        targets: Callable[[object], Callable[..., object] | None] | None,
         cuda_graphs: bool = True,
     ) -> None:
         self.missing = ""
@@ -60,14 +60,16 @@ class Seams:
     def __exit__(self, *_exc: object) -> None:
         self._taps.close()
 
-    def _on_backend(self, original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_backend(self, original: Callable[..., Any], graph: Any, *args: object, **kwargs: object) -> object:
         compiled = original(graph, *args, **kwargs)
         code = getattr(getattr(graph, "root_tx", None), "f_code", None)
         if self._graphs is None or _is_own(getattr(code, "co_filename", "")):
             return compiled
         return self._graphs(compiled)
 
-    def _on_compile(self, original: Callable[..., Any], model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _on_compile(
+        self, original: Callable[..., object], model: object = None, *args: object, **kwargs: object
+    ) -> object:
         # What this package compiles for itself, as the canary, is nobody's contract.
         own = str(getattr(model, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
         if model is None or kwargs.get("disable") or own:
@@ -87,11 +89,11 @@ class Seams:
         return compiled
 
 
-def breaking(run: Callable[..., Any]) -> Callable[..., Any]:
+def breaking(run: Callable[..., object]) -> Callable[..., object]:
     """`run`, and a graph break after it."""
     dynamo = importlib.import_module("torch._dynamo")
 
-    def broken(*args: Any, **kwargs: Any) -> Any:
+    def broken(*args: object, **kwargs: object) -> object:
         result = run(*args, **kwargs)
         dynamo.graph_break()
         return result
@@ -99,12 +101,12 @@ def breaking(run: Callable[..., Any]) -> Callable[..., Any]:
     return _of_its_own(broken, run)
 
 
-def given_back(run: Callable[..., Any]) -> Callable[..., Any]:
+def given_back(run: Callable[..., object]) -> Callable[..., object]:
     """`run` in a frame that computes something of its own, and that Dynamo cannot compile."""
     torch = importlib.import_module("torch")
     dynamo = importlib.import_module("torch._dynamo")
 
-    def in_a_loop(*args: Any, **kwargs: Any) -> Any:
+    def in_a_loop(*args: object, **kwargs: object) -> object:
         result = None
         for _ in range(1):
             torch.ones(2).mul(2)
@@ -116,10 +118,10 @@ def given_back(run: Callable[..., Any]) -> Callable[..., Any]:
     return _of_its_own(in_a_loop, run)
 
 
-def depending(run: Callable[..., Any], turn: Turn) -> Callable[..., Any]:
+def depending(run: Callable[..., object], turn: Turn) -> Callable[..., object]:
     """`run`, compiled anew each time that the turn has changed."""
 
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+    def guarded(*args: object, **kwargs: object) -> object:
         if turn.value == "":
             return run(*args, **kwargs)
         return run(*args, **kwargs)
@@ -129,7 +131,7 @@ def depending(run: Callable[..., Any], turn: Turn) -> Callable[..., Any]:
 
 def lower_recompile_limit() -> str:
     """Let Dynamo compile each frame once. Why it cannot be told to, or nothing; isolation puts the setting back."""
-    config: Any = importlib.import_module("torch._dynamo.config")
+    config: object = importlib.import_module("torch._dynamo.config")
     if not hasattr(config, "recompile_limit"):
         return "torch has no setting torch._dynamo.config.recompile_limit"
     config.recompile_limit = 1
@@ -150,7 +152,7 @@ def _without_cuda_graphs(options: dict[str, Any]) -> dict[str, Any]:
 _CODES: dict[tuple[CodeType, CodeType], CodeType] = {}
 
 
-def _of_its_own(wrapper: Any, run: Any) -> Callable[..., Any]:
+def _of_its_own(wrapper: Any, run: object) -> Callable[..., object]:
     """The wrapper with code of its own for each code that it wraps: Dynamo keeps what it compiled by the code."""
     function = getattr(run, "forward", run)
     wrapped = getattr(getattr(function, "__func__", function), "__code__", None)

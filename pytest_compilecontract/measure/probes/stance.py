@@ -46,7 +46,7 @@ def forget_examples() -> None:
     torch keeps what a function was called with under them by its file and line, for the whole process and through a
     reset (torch/_dynamo/eval_frame.py, `get_example_inputs`).
     """
-    module: Any = importlib.import_module("torch._dynamo.eval_frame")
+    module: object = importlib.import_module("torch._dynamo.eval_frame")
     if hasattr(module, "_EXAMPLE_INPUTS"):
         module._EXAMPLE_INPUTS = None
 
@@ -64,7 +64,7 @@ def ambient() -> str:
 @contextlib.contextmanager
 def stance_kept() -> Iterator[None]:
     """Put back the stance that is set now, whatever is set inside."""
-    module: Any = importlib.import_module("torch._dynamo.eval_frame")
+    module: object = importlib.import_module("torch._dynamo.eval_frame")
     before, put_back = getattr(module, "_stance", None), getattr(module, "_set_stance", None)
     try:
         yield
@@ -126,7 +126,7 @@ class Stances:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[tuple[list[Entry], Callable[[], int]]] = []
-        self._most: dict[Any, int] = {}
+        self._most: dict[object, int] = {}
         self._others: list[Entry] = []
         self._disabled: dict[CodeType, None] = {}
         self.forced = ""
@@ -166,11 +166,11 @@ class Stances:
     def _stance(self) -> str:
         return str(getattr(getattr(self._module, "_stance", None), "stance", "default"))
 
-    def _note_backend(self, stance: Any) -> None:
+    def _note_backend(self, stance: object) -> None:
         if (backend := getattr(stance, "backend", None)) is not None:
             self.forced = str(backend if isinstance(backend, str) else getattr(backend, "__name__", backend))
 
-    def _on_stance(self, original: Callable[..., Any], stance: Any) -> Any:
+    def _on_stance(self, original: Callable[..., object], stance: object) -> object:
         prior = original(stance)
         self._note_backend(stance)
         tapped = getattr(self._module._callback_from_stance, "__wrapped__", None)
@@ -178,7 +178,7 @@ class Stances:
             self._taps.set("stance", self._module, "_callback_from_stance", self._on_call)
         return prior
 
-    def _on_call(self, original: Callable[..., Any], callback: Any) -> Any:
+    def _on_call(self, original: Callable[..., object], callback: object) -> object:
         # None is torch._dynamo.disable, False a run of what is compiled already: neither asks for compiled code.
         if callback not in (None, False):
             self._enter(sys._getframe(2))
@@ -215,7 +215,9 @@ class Stances:
         else:
             self._others.append(entry)
 
-    def _on_frame(self, original: Callable[..., Any], wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def _on_frame(
+        self, original: Callable[..., object], wrapper: object, frame: Any, *args: object, **kwargs: object
+    ) -> object:
         result = original(wrapper, frame, *args, **kwargs)
         config = importlib.import_module("torch._dynamo.config")
         if getattr(config, "disable", False) and _is_worth_compiling(frame):

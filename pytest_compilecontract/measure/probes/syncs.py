@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 from pytest_compilecontract.facts.measurement import HostSync, Location
 
@@ -27,7 +26,7 @@ def host_syncs(step: Callable[[], object], paths: Paths) -> tuple[HostSync, ...]
 
     found: Counter[Location | None] = Counter()
 
-    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+    def note(message: Warning | str, *_: object, **__: object) -> None:
         if WARNING in str(message):
             found[user_line(sys._getframe(1), paths)] += 1
 

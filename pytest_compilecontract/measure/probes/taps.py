@@ -20,7 +20,7 @@ class Taps(contextlib.ExitStack):
         self.missing: dict[str, str] = {}
 
     def set(
-        self, name: str, owner: Any, attribute: str, around: Callable[..., Any], *, reads: tuple[str, ...] = ()
+        self, name: str, owner: object, attribute: str, around: Callable[..., object], *, reads: tuple[str, ...] = ()
     ) -> None:
         """Put `around(original, *args, **kwargs)` in the place of `owner.attribute`.
 
@@ -37,21 +37,21 @@ class Taps(contextlib.ExitStack):
             return
 
         @functools.wraps(original)
-        def tapped(*args: Any, **kwargs: Any) -> Any:
+        def tapped(*args: object, **kwargs: object) -> object:
             return around(original, *args, **kwargs)
 
         setattr(owner, attribute, tapped)
         self.callback(setattr, owner, attribute, original)
 
 
-def beneath(function: Any) -> Any:
+def beneath(function: Any) -> object:
     """The function that stands in a place but for our own taps: torch's, or what the project has put there."""
     while (code := getattr(function, "__code__", None)) and (code.co_filename, code.co_name) == (__file__, "tapped"):
         function = function.__wrapped__
     return function
 
 
-def _path(owner: Any) -> str:
+def _path(owner: object) -> str:
     if owner is None:
         return "such module"
     module = getattr(owner, "__module__", "")

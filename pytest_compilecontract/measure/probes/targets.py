@@ -19,12 +19,12 @@ _NO_TARGETS = {
 }
 
 
-def is_scripted(value: Any) -> bool:
+def is_scripted(value: object) -> bool:
     """Whether a module or function is TorchScript: it runs in an interpreter of its own, not in Python."""
     return made_by(value) == _NO_TARGETS["torch.jit"]
 
 
-def made_by(value: Any) -> str:
+def made_by(value: object) -> str:
     """What made a target that torch.compile does not take, since there is no Python left in it; empty for all else."""
     while isinstance(value, (functools.partial, types.MethodType)):
         value = value.func if isinstance(value, functools.partial) else value.__self__

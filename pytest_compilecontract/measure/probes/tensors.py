@@ -20,7 +20,7 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor._base
 
 
-def backward_hooks(tensor: torch.Tensor) -> list[Callable[..., Any]]:
+def backward_hooks(tensor: torch.Tensor) -> list[Callable[..., object]]:
     """The hooks on a tensor's gradient."""
     tables = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return [hook for table in tables for hook in (table or {}).values()]
@@ -48,7 +48,7 @@ def viewed_again(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def without_torch_function() -> AbstractContextManager[Any]:
+def without_torch_function() -> AbstractContextManager[object]:
     """No `__torch_function__` of a subclass is called within."""
-    left_out: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
+    left_out: AbstractContextManager[object] = torch._C.DisableTorchFunctionSubclass()
     return left_out

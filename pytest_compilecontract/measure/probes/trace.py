@@ -47,7 +47,7 @@ class Trace:
         self.missing: str | None = None
         self._starts = itertools.count()
         self._attempts: dict[str, int] = {}
-        self._taken: tuple[Any, Any] | None = None
+        self._taken: tuple[Any, object] | None = None
 
     def __enter__(self) -> Trace:
         internal: Any = importlib.import_module("torch._logging._internal")
@@ -65,7 +65,7 @@ class Trace:
             internal.trace_log = logger
             self._taken = None
 
-    def _note(self, name: object, metadata_fn: Any) -> None:
+    def _note(self, name: object, metadata_fn: object) -> None:
         """Note one record; one of a shape not known here only makes the two counts disagree."""
         if name == "artifact":
             metadata = metadata_fn() if callable(metadata_fn) else None
@@ -83,7 +83,7 @@ class Trace:
 class _StandIn:
     """The trace's logger, for torch; who asks for its handlers is about to record something."""
 
-    def __init__(self, logger: logging.Logger, note: Callable[[object, Any], None]) -> None:
+    def __init__(self, logger: logging.Logger, note: Callable[[object, object], None]) -> None:
         self._logger = logger
         self._note = note
 
@@ -93,7 +93,7 @@ class _StandIn:
         self._note(asking.get("name"), asking.get("metadata_fn"))
         return self._logger.handlers
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._logger, name)
 
 

@@ -37,7 +37,7 @@ class State:
     places are kept in which something to be called stands: what such a function replaces is put back and not compared.
     """
 
-    def __init__(self, *targets: Any, beside: Iterable[Any] = ()) -> None:
+    def __init__(self, *targets: object, beside: Iterable[object] = ()) -> None:
         self._walk = walk = Walk()
         self._pieces = walk.pieces
         for target in targets:
@@ -88,11 +88,11 @@ class State:
 
     def changed(
         self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
         return self._pieces.changed(names, learned=learned, gradients=gradients)
 
-    def made(self) -> dict[str, Any]:
+    def made(self) -> dict[str, object]:
         """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
         return self._pieces.made()
 

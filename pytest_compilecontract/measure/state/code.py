@@ -63,13 +63,13 @@ def save_cell(walk: Reached, cell: CellType, name: str) -> None:
         except ValueError:  # the variable was deleted
             return MISSING
 
-    def write(put: Any) -> None:
+    def write(put: object) -> None:
         cell.cell_contents = put
 
     walk.pieces.keep_place(name, read, write, cell.cell_contents)
 
 
-def save_object(walk: Reached, value: Any, name: str, *, depth: int) -> None:
+def save_object(walk: Reached, value: object, name: str, *, depth: int) -> None:
     if (own := own_dict(value)) is not None:
         save_mapping(walk, own, name, depth=depth)
     for slot in numerics.slots_of(value):
@@ -79,7 +79,7 @@ def save_object(walk: Reached, value: Any, name: str, *, depth: int) -> None:
     reach_classes(walk, value, depth=depth)
 
 
-def save_inherited(walk: Reached, value: Any, name: str) -> None:
+def save_inherited(walk: Reached, value: object, name: str) -> None:
     """What an object, or a class, has from a class of the project's till it is given one of its own.
 
     `self.calls += 1` makes an attribute, but changes what was there to be read.
@@ -91,10 +91,10 @@ def save_inherited(walk: Reached, value: Any, name: str) -> None:
             keep_inherited(walk, own, key, saved, f"{name}.{key}" if name else key)
 
 
-def inherited(walk: Reached, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
+def inherited(walk: Reached, bases: tuple[type, ...]) -> list[tuple[str, object]]:
     """The values that these classes of the project's have in common with their objects, the nearest first."""
     if (known := walk.shared.get(bases)) is None:
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for base in bases:
             if is_projects(base.__module__):
                 for key, value in vars(base).items():
@@ -104,8 +104,8 @@ def inherited(walk: Reached, bases: tuple[type, ...]) -> list[tuple[str, Any]]:
     return known
 
 
-def keep_inherited(walk: Reached, own: Mapping[str, Any], key: str, value: Any, name: str) -> None:
-    def read() -> Any:
+def keep_inherited(walk: Reached, own: Mapping[str, object], key: str, value: object, name: str) -> None:
+    def read() -> object:
         return own.get(key, value)
 
     saved = walk.pieces.wanted(value, read)
@@ -113,7 +113,7 @@ def keep_inherited(walk: Reached, own: Mapping[str, Any], key: str, value: Any, 
     walk.pieces.keep(label(name, value), read, lambda now: is_same_value(now, saved.wanted), lambda: None)
 
 
-def reach_classes(walk: Reached, value: Any, *, depth: int) -> None:
+def reach_classes(walk: Reached, value: object, *, depth: int) -> None:
     for each in type(value).__mro__:
         if is_projects(each.__module__):
             walk.reach(each, each.__qualname__, depth=depth + 1)
@@ -135,12 +135,12 @@ def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
 
     save_inherited(walk, kind, kind.__qualname__)
 
-    def added() -> dict[str, Any]:
+    def added() -> dict[str, object]:
         return {key: value for key, value in vars(kind).items() if key not in saved and not is_pythons(key)}
 
     wanted = walk.pieces.wanted({}, added)
 
-    def new() -> dict[str, Any]:
+    def new() -> dict[str, object]:
         return {key: value for key, value in added().items() if key not in wanted.wanted}
 
     def put_away_new() -> None:
@@ -154,13 +154,13 @@ def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
     walk.pieces.keep(f"{kind.__qualname__}, new attributes", dict, lambda now: True, put_away_new)
 
 
-def keep_method(walk: Reached, kind: type, key: str, value: Any) -> None:
+def keep_method(walk: Reached, kind: type, key: str, value: object) -> None:
     """Which function a class has for a method: a run may put another in its place."""
 
-    def read() -> Any:
+    def read() -> object:
         return vars(kind).get(key, MISSING)
 
-    def write(put: Any) -> None:
+    def write(put: object) -> None:
         setattr(kind, key, put)
 
     walk.pieces.keep_place(f"{kind.__qualname__}.{key}", read, write, value)

@@ -43,7 +43,7 @@ def save_container(walk: Reached, container: Any, name: str, *, depth: int) -> N
         walk.reach(value, f"{name}[{index}]", depth=depth + 1)
 
 
-def save_stream(walk: Reached, value: Any, name: str, *, depth: int, stream: Stream) -> None:
+def save_stream(walk: Reached, value: object, name: str, *, depth: int, stream: Stream) -> None:
     saved = stream.read()
     at = mark(saved)
     walk.pieces.keep(name, lambda: mark(stream.read()), lambda now: now == at, lambda: stream.write(saved))

@@ -52,21 +52,21 @@ def save_mapping(
 
 def _keep_new(
     walk: Reached,
-    mapping: dict[Any, Any],
+    mapping: dict[object, object],
     name: str,
     *,
-    known: Collection[Any],
-    stays: Callable[[Any], bool],
+    known: Collection[object],
+    stays: Callable[[object], bool],
     counts: bool,
-) -> Callable[[], dict[Any, Any]]:
+) -> Callable[[], dict[object, object]]:
     """Have keys that are not `known` put away, but for those that stay. Gives them; with `counts` they are a change."""
 
-    def added() -> dict[Any, Any]:
+    def added() -> dict[object, object]:
         return {key: value for key, value in mapping.items() if key not in known and not stays(key)}
 
     wanted = walk.pieces.wanted({}, added)
 
-    def new() -> dict[Any, Any]:
+    def new() -> dict[object, object]:
         return {key: value for key, value in added().items() if key not in wanted.wanted}
 
     def put_away_new() -> None:
@@ -80,7 +80,7 @@ def _keep_new(
     return new
 
 
-def save_large(walk: Reached, mapping: dict[Any, Any], name: str) -> None:
+def save_large(walk: Reached, mapping: dict[object, object], name: str) -> None:
     """A dict of very many entries: which they are, and not what they hold."""
     walk.pieces.leave_out(f"what is in the {len(mapping)} entries of {name!r}")
     saved = walk.pieces.wanted(dict(mapping), lambda: dict(mapping))
@@ -97,7 +97,7 @@ def save_large(walk: Reached, mapping: dict[Any, Any], name: str) -> None:
     walk.pieces.keep(name, lambda: mapping, lambda now: is_as_saved(), put_back)
 
 
-def save_order(walk: Reached, mapping: dict[Any, Any], saved: list[Any], name: str) -> None:
+def save_order(walk: Reached, mapping: dict[object, object], saved: list[object], name: str) -> None:
     """The order of the keys that were there: what comes first is taken first."""
 
     def order() -> list[str]:
@@ -115,23 +115,23 @@ def save_order(walk: Reached, mapping: dict[Any, Any], saved: list[Any], name: s
 
 
 def save_entry(
-    walk: Reached, mapping: dict[Any, Any], key: Any, value: Any, name: str, *, learned: bool = False
+    walk: Reached, mapping: dict[Any, object], key: object, value: object, name: str, *, learned: bool = False
 ) -> None:
-    def write(put: Any) -> None:
+    def write(put: object) -> None:
         mapping[key] = put
 
     walk.pieces.keep_place(name, lambda: mapping.get(key, MISSING), write, value, learned=learned)
 
 
-def save_slot(walk: Reached, owner: Any, attribute: str, name: str) -> None:
+def save_slot(walk: Reached, owner: object, attribute: str, name: str) -> None:
     value = getattr(owner, attribute, MISSING)
 
-    def write(put: Any) -> None:
+    def write(put: object) -> None:
         # A frozen dataclass refuses setattr, and nothing could have written to it.
         with contextlib.suppress(AttributeError, TypeError):
             delattr(owner, attribute) if put is MISSING else setattr(owner, attribute, put)
 
-    def read() -> Any:
+    def read() -> object:
         return getattr(owner, attribute, MISSING)
 
     if value is not MISSING:

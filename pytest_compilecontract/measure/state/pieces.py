@@ -23,8 +23,8 @@ class Kept:
     """
 
     name: str
-    read: Callable[[], Any]
-    is_as_saved: Callable[[Any], bool]
+    read: Callable[[], object]
+    is_as_saved: Callable[[object], bool]
     put_back: Callable[[], None]
     learned: bool = False
     gradient: bool = False
@@ -49,9 +49,9 @@ class Pieces:
     def __init__(self) -> None:
         self.beside = False
         self._kept: list[Kept] = []
-        self._made: list[tuple[str, Callable[[], dict[Any, Any]]]] = []
+        self._made: list[tuple[str, Callable[[], dict[object, object]]]] = []
         self._releases: list[Callable[[], None]] = []
-        self._accepts: list[tuple[Saved, Callable[[], Any]]] = []
+        self._accepts: list[tuple[Saved, Callable[[], object]]] = []
         self._names: Counter[str] = Counter()
         self._left_out: dict[str, None] = {}
 
@@ -99,7 +99,7 @@ class Pieces:
         for saved, _ in self._accepts:
             saved.wanted = saved.found
 
-    def wanted(self, found: Any, now: Callable[[], Any]) -> Saved:
+    def wanted(self, found: object, now: Callable[[], object]) -> Saved:
         """A value as it was found; `now` reads it again for `accept`."""
         saved = Saved(found)
         self._accepts.append((saved, now))
@@ -112,7 +112,7 @@ class Pieces:
 
     def changed(
         self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
         found = {}
         for each in self._kept:
@@ -123,7 +123,7 @@ class Pieces:
                 found[each.name] = value
         return found
 
-    def made(self) -> dict[str, Any]:
+    def made(self) -> dict[str, object]:
         """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
         return {
             f"{name}.{key}" if name else key: value
@@ -140,11 +140,11 @@ class Pieces:
         unique = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
         self._kept.append(Kept(name=unique, read=read, is_as_saved=is_as_saved, put_back=put_back, **more))
 
-    def note_made(self, name: str, new: Callable[[], dict[Any, Any]]) -> None:
+    def note_made(self, name: str, new: Callable[[], dict[Any, object]]) -> None:
         if not self.beside:
             self._made.append((name, new))
 
-    def keep_place(self, name: str, read: Any, write: Any, value: Any, *, learned: bool = False) -> None:
+    def keep_place(self, name: str, read: Any, write: Any, value: object, *, learned: bool = False) -> None:
         """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
         if self.beside:
             self.keep_beside(read, write, value)
@@ -160,7 +160,7 @@ class Pieces:
             if read() is not saved.wanted:
                 write(saved.wanted)
 
-        def now() -> Any:
+        def now() -> object:
             return None if (found := read()) is MISSING else found
 
         self.keep(label(name, value), now, lambda now: is_same_value(now, saved.wanted), put_back, learned=learned)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import torch
 
@@ -21,11 +20,11 @@ class Reached:
         self.pieces = Pieces()
         self.modules: list[torch.nn.Module] = []
         self.tensors: dict[str, torch.Tensor] = {}
-        self.seen: dict[int, Any] = {}
-        self.shared: dict[tuple[type, ...], list[tuple[str, Any]]] = {}
-        self.pending: deque[tuple[Any, str, int]] = deque()
+        self.seen: dict[int, object] = {}
+        self.shared: dict[tuple[type, ...], list[tuple[str, object]]] = {}
+        self.pending: deque[tuple[object, str, int]] = deque()
 
-    def reach(self, value: Any, name: str, *, depth: int) -> None:
+    def reach(self, value: object, name: str, *, depth: int) -> None:
         """Have a value saved under this name, if it has any state and nothing has reached it yet."""
         if isinstance(value, PLAIN) or id(value) in self.seen or depth > DEPTH:
             return

@@ -27,7 +27,7 @@ CONTAINERS = (dict, list, set, deque, bytearray, array.array)
 class Stream:
     """Where an object that draws random numbers is, and how to put it there."""
 
-    read: Callable[[], Any]
+    read: Callable[[], object]
     write: Callable[[Any], object]
 
 
@@ -55,7 +55,7 @@ def is_torchs(name: str) -> bool:
     return name.startswith("_") or "dynamo" in name or name == "get_compiler_config"
 
 
-def copy_of(container: Any) -> Any:
+def copy_of(container: object) -> Any:
     """A copy of what a container holds; of a list, whatever its class gives out."""
     return list.copy(container) if isinstance(container, list) else copy.copy(container)
 
@@ -65,7 +65,7 @@ def label(name: str, value: Any) -> str:
     return name if isinstance(value, PLAIN) else f"{name} (reassigned)"
 
 
-def is_same_value(now: Any, saved: Any) -> bool:
+def is_same_value(now: object, saved: object) -> bool:
     """Whether a name still stands for what it did; what an object holds is kept by pieces of its own."""
     if now is saved or type(now) is not type(saved):
         return now is saved
@@ -74,7 +74,7 @@ def is_same_value(now: Any, saved: Any) -> bool:
     return now == saved if isinstance(saved, PLAIN) else (at := position(saved)) is not None and position(now) == at
 
 
-def position(value: Any) -> tuple[Any, ...] | None:
+def position(value: object) -> tuple[object, ...] | None:
     """Where one of Python's own iterators is, in plain values; None for all else, and where it does not tell."""
     if (parts := _reduced(value)) is None:
         return None
@@ -82,7 +82,7 @@ def position(value: Any) -> tuple[Any, ...] | None:
     return tuple(_plainly(each) for each in (*arguments, *rest))
 
 
-def again(value: Any) -> Any:
+def again(value: object) -> object:
     """Another iterator that is where this one is, over the same values; what is no iterator stays itself."""
     if isinstance(value, tuple):
         return tuple(map(again, value))
@@ -96,7 +96,7 @@ def again(value: Any) -> Any:
     return made
 
 
-def _plainly(value: Any) -> Any:
+def _plainly(value: object) -> object:
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, tuple):
@@ -104,7 +104,7 @@ def _plainly(value: Any) -> Any:
     return position(value) or (len(value) if isinstance(value, (list, range)) else type(value).__name__)
 
 
-def _reduced(value: Any) -> tuple[Any, ...] | None:
+def _reduced(value: object) -> tuple[Any, ...] | None:
     """What one of Python's own iterators could be made of anew. A generator's place is in its frame, so it has none."""
     if type(value).__module__ not in ("builtins", "itertools") or not isinstance(value, Iterator):
         return None
@@ -118,7 +118,7 @@ def _reduced(value: Any) -> tuple[Any, ...] | None:
     return parts if isinstance(parts, tuple) else None
 
 
-def is_user_object(value: Any) -> bool:
+def is_user_object(value: object) -> bool:
     """An object of a class of the user's, or one of Python's that holds what its user puts there; none of torch's."""
     if isinstance(value, (type, ModuleType)):
         return False

@@ -47,7 +47,7 @@ class Walk(Reached):
         """The objects whose state this is, each once."""
         return self.seen.values()
 
-    def _save(self, value: Any, name: str, *, depth: int) -> None:
+    def _save(self, value: object, name: str, *, depth: int) -> None:
         if id(value) in self.seen:
             return
         try:
@@ -56,7 +56,7 @@ class Walk(Reached):
             # An object of any kind may refuse to be read, even to tell its class.
             self.pieces.leave_out(f"{name!r} (cannot be read: {first_said(str(error))})")
 
-    def _save_one(self, value: Any, name: str, *, depth: int) -> None:
+    def _save_one(self, value: object, name: str, *, depth: int) -> None:
         if isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self.reach(each, name, depth=depth + 1)
@@ -72,7 +72,7 @@ class Walk(Reached):
             if isinstance(value, CONTAINERS) and is_user_object(value):
                 save_object(self, value, name, depth=depth)
 
-    def _saver(self, value: Any, depth: int) -> Saver | None:
+    def _saver(self, value: object, depth: int) -> Saver | None:
         """What saves a value of this kind; None where it has no state of the user's."""
         if self.pieces.beside and not _is_followed_beside(value):
             return None
@@ -89,7 +89,7 @@ class Walk(Reached):
             return save_state_dict
         return self._saver_of_object(value, depth)
 
-    def _saver_of_object(self, value: Any, depth: int) -> Saver | None:
+    def _saver_of_object(self, value: object, depth: int) -> Saver | None:
         if not is_user_object(value) or (depth > DEPTH_INSTALLED and not is_projects(type(value).__module__)):
             return None
         if not numerics.is_followed(value) and (kind := numerics.kind_of(value)) in ("code", "large"):
