@@ -121,7 +121,7 @@ def _schema_errors(found: dict[str, object], kind: str) -> Iterator[str]:
 def _lines(error: Any) -> Iterator[str]:
     if error.validator == "anyOf":
         # Of "a measurement or null", the measurement is meant if it is the right kind of thing and wrong inside.
-        branches: dict[int, list[Any]] = {}
+        branches: dict[int, list[object]] = {}
         for each in error.context:
             branches.setdefault(each.schema_path[0], []).append(each)
         meant = [inside for inside in branches.values() if not any(_is_other_kind(each) for each in inside)]

@@ -42,7 +42,7 @@ def breaks(values: Sequence[tuple[GraphBreak, ...] | None]) -> tuple[GraphBreak,
     return merge_breaks([each for value in known for each in value]) if len(known) == len(values) else None
 
 
-def calls(values: Sequence[tuple[Any, ...] | None]) -> tuple[object, ...] | None:
+def calls(values: Sequence[tuple[object, ...] | None]) -> tuple[object, ...] | None:
     """The calls of all parts: one that makes its own calls does not hide those of another."""
     return tuple(item for value in values if value is not None for item in value) or None
 
@@ -88,7 +88,7 @@ def numerics(values: Sequence[Numerics | None]) -> Numerics | None:
     )
 
 
-def worst(badness: Callable[[Any], float]) -> Callable[[Sequence[Any]], object]:
+def worst(badness: Callable[[Any], float]) -> Callable[[Sequence[object]], object]:
     """The worst part; one that could not be measured is not known to be better than the others."""
 
     def join(values: Sequence[object]) -> object:

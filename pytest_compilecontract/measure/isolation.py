@@ -17,7 +17,7 @@ from .probes import randomness
 from .probes.caches import own_caches
 from .probes.counters import counters as dynamo_counters
 from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
-from .probes.settings import COMPILER, DYNAMO, INDUCTOR, MODULES, default_of
+from .probes.settings import COMPILER, DYNAMO, INDUCTOR, MODULES, ConfigModule, config_module, default_of
 from .probes.stance import ambient, forget_examples, stance_kept
 
 SEED = 0
@@ -85,7 +85,7 @@ def _replaced(lane: Lane | None, defaults: Mapping[str, object]) -> tuple[str, .
     if lane is not None and torch.get_default_dtype() != (dtype := _dtype_of(lane)):
         found.append(f"around the test the default dtype is {torch.get_default_dtype()}, in the lane it is {dtype}")
     for name, values in EXACT.items():
-        module = _loaded(name)
+        module = config_module(name)
         for key, value in values.items():
             now, known = getattr(module, key, value), default_of(module, key)
             if known is not None and now not in (value, known.default) and f"{name}.{key}" not in defaults:
@@ -207,7 +207,7 @@ def _process_state() -> Iterator[None]:
 def _settings(lane: Lane | None, defaults: Mapping[str, object]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in MODULES:
-            if (module := _loaded(name)) is not None:
+            if (module := config_module(name)) is not None:
                 stack.enter_context(_kept(module))
         stack.enter_context(given(defaults))
         stack.enter_context(exact())
@@ -248,7 +248,7 @@ def exact() -> Iterator[None]:
     """The settings without which no count is exact."""
     with contextlib.ExitStack() as stack:
         for name, values in EXACT.items():
-            if (module := _loaded(name)) is not None:
+            if (module := config_module(name)) is not None:
                 known = {key: value for key, value in values.items() if hasattr(module, key)}
                 stack.enter_context(module.patch(known))
         yield
@@ -271,7 +271,7 @@ def missing_setting(lane: Lane) -> str | None:
 
 
 @contextlib.contextmanager
-def _kept(module: Any) -> Iterator[None]:
+def _kept(module: ConfigModule) -> Iterator[None]:
     """Put back every setting that was changed inside."""
     before = module.get_config_copy()
     try:
@@ -280,18 +280,9 @@ def _kept(module: Any) -> Iterator[None]:
         put_settings_back(module, before)
 
 
-def put_settings_back(module: Any, before: Mapping[str, object]) -> None:
+def put_settings_back(module: ConfigModule, before: Mapping[str, object]) -> None:
     """Undo what was changed in a module of settings since its copy was taken."""
     after = module.get_config_copy()
     for key, value in before.items():
         if key in after and after[key] != value:
             setattr(module, key, value)
-
-
-def _loaded(name: str) -> Any:
-    """A config module, where torch has it; Inductor's is cheap to import, unlike Inductor."""
-    try:
-        module = importlib.import_module(name)
-    except ImportError:
-        return None
-    return module if hasattr(module, "patch") and hasattr(module, "get_config_copy") else None

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,7 +42,7 @@ class Parent:
     """Runs what is left in a child, once the device is lost, and gives the child's reports, test by test."""
 
     def __init__(self) -> None:
-        self._reports: dict[str, list[dict[str, Any]]] | None = None
+        self._reports: dict[str, list[dict[str, object]]] | None = None
         self._said = ""
 
     def reports(self, item: pytest.Item) -> list[pytest.TestReport]:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -66,7 +66,7 @@ class Observer:
 
     # Inside pytest's own wrappers, as the hooks of marked contracts are.
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         __tracebackhide__ = True
         if CONTRACT in item.stash:
             return (yield)
@@ -88,7 +88,9 @@ class Observer:
         return result
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report: pytest.TestReport = yield
         watched = item.stash.get(WATCHED, None)
         if watched is not None and watched.open:
@@ -107,7 +109,7 @@ class Observer:
             session.config.workeroutput[UNOBSERVED] = why
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node: object) -> None:
         if why := getattr(node, "workeroutput", {}).get(UNOBSERVED):
             self._watch.why_not = why
 

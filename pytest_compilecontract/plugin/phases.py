@@ -9,7 +9,7 @@ import unittest
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -41,7 +41,7 @@ class Phases:
 
     # Inside pytest's own wrappers, so that its log handlers are set when they are to be left out.
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         __tracebackhide__ = True  # of what a fixture raises, pytest shows the fixture's lines
         current = self._runs.of(item)
         if current is None:
@@ -59,13 +59,13 @@ class Phases:
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
         __tracebackhide__ = True
         with _said_in_one_line():
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         current = self._runs.of(item)
         if current is None:
             return (yield)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -40,7 +39,9 @@ class Results:
         self._told_defaults = False
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report: pytest.TestReport = yield
         current = self._runs.of(item)
         if current is None or (call.when != "call" and report.outcome == "passed"):
@@ -66,7 +67,7 @@ class Results:
         `unusable`: it was to be measured here, and cannot be.
         """
         _, environment = self._process.where()
-        kept: dict[str, Any] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
+        kept: dict[str, object] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
         if state is not None and state.notes and entry.verdict != "unmeasured":
             kept["notes"] = list(state.notes)
         if entry.verdict == "unmeasured" and (unusable or (state is not None and state.unusable is not None)):

@@ -254,7 +254,7 @@ class Once:
         self._strategies = strategies
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         contract = contract_of(item)
         if contract is None or self._runs.process.lost or _strategy(self._strategies, contract) is not None:
             return (yield)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Direction, Drift, Fact, Value, Verdict
@@ -136,7 +135,7 @@ def document_from_data(data: object, *, name: str) -> MatrixDocument:
     return document
 
 
-def schema() -> dict[str, Any]:
+def schema() -> dict[str, object]:
     """The JSON Schema (2020-12) of the document."""
     return schema_of(
         MatrixDocument,

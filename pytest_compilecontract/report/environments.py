@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from pytest_compilecontract.facts.receipt import Environment
 
@@ -13,7 +12,7 @@ from .html import MOST_LINES, visible
 _OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
 
 
-def environment_rows(columns: Sequence[Sequence[Environment]]) -> list[dict[str, Any]]:
+def environment_rows(columns: Sequence[Sequence[Environment]]) -> list[dict[str, object]]:
     """What is known of each column's environment, a row a field; `differs` where it is not the same in all."""
     rows = []
     for name in _OF_ENVIRONMENT:

@@ -13,7 +13,6 @@ import json
 from collections.abc import Hashable
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from pytest_compilecontract.escaping import one_line, printed_json, printed_xml
 
@@ -23,7 +22,7 @@ LONGEST = 2000
 MOST_LINES = 40
 
 
-def rendered(name: str, data: object, **values: Any) -> str:
+def rendered(name: str, data: object, **values: object) -> str:
     """The page of that name: its template, style and script, each upon those that all pages share."""
     import jinja2
 
@@ -47,7 +46,7 @@ def rendered(name: str, data: object, **values: Any) -> str:
     return printed_xml(made)
 
 
-def _own(text: str) -> Any:
+def _own(text: str) -> object:
     """Text of this package, or made by it, that is to be printed as it is."""
     import markupsafe
 
@@ -84,7 +83,7 @@ class Numbers:
     """Values and their numbers: of equal values only the first is kept."""
 
     def __init__(self) -> None:
-        self.values: list[Any] = []
+        self.values: list[object] = []
         self._known: dict[Hashable, int] = {}
 
     def of(self, value: Hashable) -> int:

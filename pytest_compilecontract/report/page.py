@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Value
@@ -58,7 +57,7 @@ class _Data:
         self._metrics, self._lines, self._measured = Numbers(), Numbers(), Numbers()
         self._changes, self._attributions = Numbers(), Numbers()
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         rows = [self._row(row) for row in self._found.rows]
         columns = [
             {
@@ -84,12 +83,12 @@ class _Data:
     def _text(self, text: str) -> int:
         return self._texts.of(text)
 
-    def _row(self, row: MatrixRow) -> list[Any]:
+    def _row(self, row: MatrixRow) -> list[object]:
         lists = lists_of(row, self._found.columns)
         told = [[self._text(line) for line in lists.get(kind, ())] for kind in _LISTS] if lists else 0
         return [self._text(row.contract), self._text(row.lane), [self._cell(cell) for cell in row.cells], told]
 
-    def _cell(self, cell: Cell) -> list[Any] | int:
+    def _cell(self, cell: Cell) -> list[object] | int:
         if cell.verdict is None:
             return 0
         entry, lane = cell.entry, cell.lane
@@ -106,11 +105,11 @@ class _Data:
             self._texts.of(cell.rerun),
         ]
 
-    def _changed(self, lane: LaneComparison) -> tuple[Any, ...]:
+    def _changed(self, lane: LaneComparison) -> tuple[object, ...]:
         lists = (lane.unknown, lane.excused)
         return (tuple(map(self._drift, lane.drifts)), *(tuple(map(self._text, each)) for each in lists))
 
-    def _drift(self, drift: Drift) -> tuple[Any, ...]:
+    def _drift(self, drift: Drift) -> tuple[object, ...]:
         return (
             drift.metric,
             self._text(drift_headline(drift)),
@@ -126,7 +125,7 @@ class _Data:
         texts = (fact.where, fact.source, fact.reason, fact.hint)
         return self._facts.of((*map(self._text, texts), tuple(map(self._text, fact.stack))))
 
-    def _attribution(self, attribution: Attribution) -> tuple[Any, ...]:
+    def _attribution(self, attribution: Attribution) -> tuple[object, ...]:
         return tuple(
             (kind, tuple(self._text(change) for change in getattr(attribution, kind)[:MOST_LINES]))
             for kind in attribution.suspects()
@@ -162,10 +161,10 @@ class _Data:
         for said in seen.disagreements:
             yield self._line("disagreements", "two ways of counting disagree", said)
 
-    def _line(self, metric: str, label: str, value: Value, facts: tuple[Any, ...] = ()) -> int:
+    def _line(self, metric: str, label: str, value: Value, facts: tuple[object, ...] = ()) -> int:
         return self._lines.of((self._metrics.of((metric, label)), self._text(str(value)), facts))
 
-    def _keyed(self, found: Iterable[tuple[Any, Fact]]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _keyed(self, found: Iterable[tuple[object, Fact]]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Each fact once, with all that it is known by."""
         keys: dict[int, list[int]] = {}
         for key, fact in found:
@@ -173,7 +172,7 @@ class _Data:
         yield from ((fact, tuple(known)) for fact, known in keys.items())
 
 
-def _counted(metric: str, entry: Entry, facts: Mapping[str, tuple[Any, ...]]) -> tuple[Value, tuple[Any, ...]]:
+def _counted(metric: str, entry: Entry, facts: Mapping[str, tuple[object, ...]]) -> tuple[Value, tuple[object, ...]]:
     if metric not in facts:
         return _unknown(entry.measurement, METRICS[metric].at), ()
     return len(facts[metric]), facts[metric]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.measurement import Call, Location, Measurement
@@ -84,7 +83,7 @@ def _unmeasured(lanes: Sequence[str], contracts: int, reason: str) -> str:
     return f"{', '.join(lanes)} ({counted(contracts, 'contract')}): {reason or 'no reason is known'}"
 
 
-def _trouble(each: Trouble, view: RunView) -> dict[str, Any]:
+def _trouble(each: Trouble, view: RunView) -> dict[str, object]:
     causes = [(number, view.marks[number]) for number in each.marks[:MOST_CAUSES]]
     return {
         "contract": visible(each.contract),
@@ -114,7 +113,7 @@ class _Data:
         self._view = view
         self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         view = self._view
         return {
             "lanes": [self._lane(each) for each in view.lanes],
@@ -131,7 +130,7 @@ class _Data:
     def _text(self, text: str) -> int:
         return self._texts.of(text)
 
-    def _lane(self, lane: LaneView) -> list[Any]:
+    def _lane(self, lane: LaneView) -> list[object]:
         entry, seen = lane.entry, lane.entry.measurement
         limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
         modules = tuple((self._text(row.path), row.depth, row.compiled, row.eager) for row in lane.modules)
@@ -162,7 +161,7 @@ class _Data:
         for reason, names in metrics.items():
             yield [self._text(", ".join(names)), self._text(reason)]
 
-    def _violation(self, found: Violation) -> list[Any]:
+    def _violation(self, found: Violation) -> list[object]:
         return [self._text(found.limit), self._text(str(found.measured)), list(map(self._text, found.details))]
 
     def _counts(self, seen: Measurement) -> Iterator[list[int]]:
@@ -179,7 +178,7 @@ class _Data:
         )
         return self._calls.of((told, len(calls) - len(told))) if told else -1
 
-    def _mark(self, each: PlacedMark) -> list[Any]:
+    def _mark(self, each: PlacedMark) -> list[object]:
         mark, place = each.mark, each.place
         said = [*mark.said, *each.more]
         if place is not None and mark.at is not None and place != mark.at:
@@ -198,7 +197,7 @@ class _Data:
             broke,
         ]
 
-    def _file(self, each: FileView) -> list[Any]:
+    def _file(self, each: FileView) -> list[object]:
         lines = None if each.lines is None else [_source_line(line) for line in each.lines]
         return [
             self._text(each.name),

@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -164,13 +163,13 @@ def locked(project: Path) -> dict[str, str]:
 class _Project:
     """The tables of a pyproject.toml that say what to install. A file without them is a project with nothing to say."""
 
-    def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, document: Mapping[str, object], folder: Path) -> None:
         self._folder = folder
         self._project = _table(document.get("project"))
         self.groups = _table(document.get("dependency-groups"))
         self.extras = _table(self._project.get("optional-dependencies"))
         uv = _table(_table(document.get("tool")).get("uv"))
-        self.sources: dict[str, Any] = {
+        self.sources: dict[str, object] = {
             canonicalize_name(name): source for name, source in _table(uv.get("sources")).items()
         }
         self.indexes = {str(each.get("name")): str(each.get("url")) for each in _array(uv.get("index"))}
@@ -237,14 +236,14 @@ class _Project:
                 expanded.append(line)
         return expanded
 
-    def _none_such(self, where: str, known: Mapping[str, Any]) -> str:
+    def _none_such(self, where: str, known: Mapping[str, object]) -> str:
         there = f"known: {', '.join(sorted(known))}" if known else f"there is no {where} table"
         return f"not in {self._folder / 'pyproject.toml'} ({there})"
 
 
 def _sourced(
     lines: Sequence[str],
-    sources: Mapping[str, Any],
+    sources: Mapping[str, object],
     indexes: Mapping[str, str],
     project: Path,
     asked: Collection[str],
@@ -279,7 +278,7 @@ def _sourced(
     return sourced, options
 
 
-def _first(source: Any) -> dict[str, Any]:
+def _first(source: object) -> dict[str, object]:
     return _table(source[0] if isinstance(source, list) and source else source)
 
 
@@ -306,11 +305,11 @@ def _lines_of(file: Path, asked: Collection[str], depth: int = 0) -> Iterator[st
             yield f"{found['option']} {(file.parent / found['path']).resolve()}"
 
 
-def _document(project: Path) -> dict[str, Any]:
+def _document(project: Path) -> dict[str, object]:
     return _read(project / "pyproject.toml")
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     if not file.is_file():
         return {}
     try:
@@ -319,18 +318,18 @@ def _read(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: {error}") from error
 
 
-def _under(table: Mapping[str, Any], name: str) -> Any:
+def _under(table: Mapping[str, object], name: str) -> object:
     """What a table has under a name, however it is spelled there; None where it has none such."""
     return next((value for key, value in table.items() if canonicalize_name(key) == canonicalize_name(name)), None)
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _table(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _array(value: Any) -> list[dict[str, Any]]:
+def _array(value: object) -> list[dict[str, object]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _strings(value: Any) -> list[str]:
+def _strings(value: object) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

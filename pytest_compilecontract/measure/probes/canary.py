@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ..isolation import EXACT
 from .dynamo import Ledger
-from .settings import CAPTURING, DYNAMO
+from .settings import CAPTURING, DYNAMO, config_module, has_settings, settings_of
 from .source import Paths
 from .stance import switched_off_for_good
 from .trace import Trace
@@ -90,22 +88,14 @@ def _torchs_settings() -> Iterator[None]:
     """Every setting as torch has it, whatever a project, a lane or a test has made of it."""
     with contextlib.ExitStack() as stack:
         for name in CAPTURING:
-            module = _module_of_settings(name)
-            if module is None:
+            module = config_module(name)
+            if module is None or not has_settings(module):
                 continue
             now, exact = module.get_config_copy(), EXACT.get(name, {})
-            own = {key: each.default for key, each in module._config.items() if each.alias is None}
-            wanted = {"disable": False} | exact if name == DYNAMO else exact
+            own = {each.name: each.default for each in settings_of(module)}
+            wanted: dict[str, object] = {"disable": False} | exact if name == DYNAMO else exact
             wanted = {**own, **{key: value for key, value in wanted.items() if key in own}}
             changed = {key: value for key, value in wanted.items() if key in now and now[key] != value}
             if changed:
                 stack.enter_context(module.patch(changed))
         yield
-
-
-def _module_of_settings(name: str) -> Any:
-    try:
-        module = importlib.import_module(name)
-    except ImportError:
-        return None
-    return module if all(hasattr(module, each) for each in ("patch", "get_config_copy", "_config")) else None

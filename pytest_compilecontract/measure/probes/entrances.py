@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .settings import ConfigModule
 from .taps import Taps
 
 
@@ -23,7 +24,7 @@ class Entrances(Taps):
         self._told = told
         self._asked = asked
         self._configs = frozenset(configs)
-        self._were: dict[str, tuple[object, dict[str, object]]] | None = None
+        self._were: dict[str, tuple[ConfigModule, dict[str, object]]] | None = None
         # A frame comes by the first; export, and a graph that is specialised later, only by the second.
         self._at("convert_frame", _attribute("torch._dynamo.convert_frame", "ConvertFrameAssert"), "__call__")
         self._at("call_user_compiler", _attribute("torch._dynamo.output_graph", "OutputGraph"), "call_user_compiler")
@@ -35,7 +36,7 @@ class Entrances(Taps):
         """From here on, keep what is changed."""
         self._were = {}
 
-    def settings(self) -> list[tuple[object, dict[str, object]]]:
+    def settings(self) -> list[tuple[ConfigModule, dict[str, object]]]:
         """Each module that had a setting written since `note_settings`, and all its settings before; notes no more."""
         were, self._were = self._were or {}, None
         return list(were.values())

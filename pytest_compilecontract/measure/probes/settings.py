@@ -5,9 +5,11 @@ Every list of these modules is here, and why it has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 DYNAMO = "torch._dynamo.config"
 INDUCTOR = "torch._inductor.config"
@@ -22,12 +24,28 @@ RECORDED = (DYNAMO, INDUCTOR, _FUNCTORCH, COMPILER)
 CAPTURING = (DYNAMO, _FUNCTORCH, _SYMBOLIC_SHAPES, COMPILER)
 
 
+class ConfigModule(Protocol):
+    """A module of settings, as torch makes one of them."""
+
+    def get_config_copy(self) -> dict[str, object]: ...
+    def patch(self, changes: Mapping[str, object]) -> AbstractContextManager[object]: ...
+
+
+def config_module(name: str) -> ConfigModule | None:
+    """The module of that name, where torch has it; Inductor's is cheap to import, unlike Inductor."""
+    try:
+        module: Any = importlib.import_module(name)
+    except ImportError:
+        return None
+    return module if hasattr(module, "patch") and hasattr(module, "get_config_copy") else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
     """One setting of a config module, by its name in it, with torch's own default."""
 
     name: str
-    default: Any
+    default: object
 
 
 def has_settings(module: object) -> bool:
@@ -59,11 +77,11 @@ def may_differ(module: Any, name: str) -> bool:
     return not module._is_default(name) or name in getattr(module, "_implications", {})
 
 
-def value_of(module: Any, name: str) -> Any:
+def value_of(module: Any, name: str) -> object:
     """The value of a setting."""
     entry = module._config[name]
     warned = getattr(entry, "_deprecation_warned", None)
-    value = getattr(module, name)
+    value: object = getattr(module, name)
     if warned is False:
         # Reading a deprecated setting uses up the one warning that its user is to see.
         entry._deprecation_warned = False

@@ -165,7 +165,7 @@ class Pieces:
 
         self.keep(label(name, value), now, lambda now: is_same_value(now, saved.wanted), put_back, learned=learned)
 
-    def keep_beside(self, read: Any, write: Any, value: Any) -> None:
+    def keep_beside(self, read: Any, write: Any, value: object) -> None:
         if not callable(value):
             return
         saved = self.wanted(value, read)

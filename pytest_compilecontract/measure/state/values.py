@@ -60,7 +60,7 @@ def copy_of(container: object) -> Any:
     return list.copy(container) if isinstance(container, list) else copy.copy(container)
 
 
-def label(name: str, value: Any) -> str:
+def label(name: str, value: object) -> str:
     """What to call the piece that keeps which object a name stands for; what the object holds goes by the name."""
     return name if isinstance(value, PLAIN) else f"{name} (reassigned)"
 

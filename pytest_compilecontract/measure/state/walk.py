@@ -106,7 +106,7 @@ _BY_TYPE: tuple[tuple[Any, Saver], ...] = (
 )
 
 
-def _is_followed_beside(value: Any) -> bool:
+def _is_followed_beside(value: object) -> bool:
     """Whether what a function beside the target reaches is followed: code, tables and the project's own objects."""
     if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
         return False
