@@ -104,8 +104,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    receipt, fault = _measured(chosen)
-    found = _proposal(receipt, chosen.sample, fault)
+    receipt = _measured(chosen)
+    found = _proposal(receipt, chosen.sample)
     _print_measured(receipt, chosen.sample)
     if found.lanes:
         print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
@@ -128,8 +128,8 @@ def _init(chosen: argparse.Namespace) -> int:
     _check_out(chosen.out, parted(chosen.sample)[0])
     if chosen.out.exists() and not chosen.force:
         raise UsageError(f"{chosen.out} exists (--force replaces it)")
-    receipt, fault = _measured(chosen)
-    found = _proposal(receipt, chosen.sample, fault)
+    receipt = _measured(chosen)
+    found = _proposal(receipt, chosen.sample)
     _print_measured(receipt, chosen.sample)
     if not found.lanes:
         _print_refused(found)
@@ -209,11 +209,11 @@ def _folded(found: Proposal) -> str:
     return "\n".join(["@compile_contract(", *(f"    {each}," for each in found.arguments()), ")"])
 
 
-def _proposal(receipt: Receipt, sample: str, fault: str) -> Proposal:
-    """What would hold; `fault` is what is wrong with the sample itself.
+def _proposal(receipt: Receipt, sample: str) -> Proposal:
+    """What would hold.
 
     Raises:
-        UsageError: the sample itself is at fault, so that no lane says anything of compiling.
+        UsageError: no lane says anything of compiling.
     """
     ran = [entry for entry in _in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
     if not ran:
@@ -221,7 +221,7 @@ def _proposal(receipt: Receipt, sample: str, fault: str) -> Proposal:
         raise UsageError(f"{sample}: no lane can run here: {'; '.join(reasons) or 'no lane was chosen'}")
     if all(entry.measurement is None for entry in ran):
         reason = next((entry.reason for entry in ran if entry.reason), "it measured nothing")
-        raise UsageError(fault or f"{sample}: {reason}")
+        raise UsageError(f"{sample}: {reason}")
     return proposed(ran, torch_version=_torch_version(receipt) or "unknown")
 
 
@@ -280,11 +280,12 @@ def _print_refused(found: Proposal) -> int:
     return NO
 
 
-def _measured(chosen: argparse.Namespace) -> tuple[Receipt, str]:
-    """The receipt of the sample, run as a test in a child, and what is wrong with the sample itself, if anything.
+def _measured(chosen: argparse.Namespace) -> Receipt:
+    """The receipt of the sample, run as a test in a child.
 
     Raises:
-        UsageError: the name or the lanes cannot mean anything, the child died, or it took too long.
+        UsageError: the name or the lanes cannot mean anything, the sample itself is at fault, the child died, or it
+            took too long.
     """
     parted(chosen.sample)
     if not chosen.timeout > 0:
@@ -299,8 +300,9 @@ def _measured(chosen: argparse.Namespace) -> tuple[Receipt, str]:
             lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
             told = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR", "ImportError"))]
             raise UsageError(told[0] if told else f"{chosen.sample}: the run died with exit code {code}") from error
-        fault = folder / FAULT
-        return receipt, fault.read_text(encoding="utf-8") if fault.exists() else ""
+        if (folder / FAULT).exists() and all(entry.measurement is None for entry in receipt.entries):
+            raise UsageError((folder / FAULT).read_text(encoding="utf-8"))
+        return receipt
 
 
 def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
