@@ -40,7 +40,7 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
     body = list(lane_lines(lane))
     room = FAILURE_LINES - 1 - len(tail)
     if len(body) > room:
-        body = [*body[: room - 1], f"  ... and {len(body) - room + 1} lines more (compilecontract compare shows all)"]
+        body = [*body[: room - 1], f"  ... and {len(body) - room + 1} more lines (compilecontract compare shows all)"]
     return "\n".join(map(printed, [head, *body, *tail]))
 
 
@@ -96,7 +96,7 @@ def record_lines(recorded: Recorded, folder: str) -> list[Line]:
     if len(recorded.refused) > MOST:
         lines.append((f"  ... and {len(recorded.refused) - MOST} more not recorded", {"red": True}))
     if recorded.refused:
-        lines.append((f'  to record them all the same: {RECORD} --contract-accept-reason="..."', {}))
+        lines.append((f'  to record them anyway: {RECORD} --contract-accept-reason="..."', {}))
     return lines
 
 

@@ -89,7 +89,7 @@ def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:
         reasons.setdefault(lane.reason, []).append(lane)
     for reason, group in list(reasons.items())[:MOST_GROUPS]:
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        over = "; over its limits all the same" if any(lane.after == "violated" for lane in group) else ""
+        over = "; also over its limits" if any(lane.after == "violated" for lane in group) else ""
         yield cut(f"{_MARGIN}{plain(group[0].contract)} [{plain(group[0].lane)}]{more}: {plain(reason)}{over}")
     if len(reasons) > MOST_GROUPS:
         yield f"{_MARGIN}... and {len(reasons) - MOST_GROUPS} more waivers"
@@ -115,7 +115,7 @@ def totals(comparison: Comparison) -> str:
     found = Counter(lane.verdict for lane in comparison.lanes)
     named = ", ".join(f"{found[verdict]} {verdict}" for verdict in reversed(_ORDER) if found[verdict])
     exceeding = sum(lane.verdict in ("held", "improved") and lane.after == "violated" for lane in comparison.lanes)
-    note = f" ({exceeding} of them over the limits of the contract, as before)" if exceeding else ""
+    note = f" ({exceeding} of them over the contract's limits, as before)" if exceeding else ""
     return f"lanes: {named or 'none'}{note}"
 
 
@@ -169,11 +169,11 @@ def _attribution_lines(attribution: Attribution, everything: bool = False) -> li
         changed = [plain(change) for change in attribution.defaults]
         count = counted(len(changed), "setting")
         if everything:
-            lines += [f"{_MARGIN}{count} whose default is another:", *(cut(_MARGIN * 2 + change) for change in changed)]
+            lines += [f"{_MARGIN}{count} with another default:", *(cut(_MARGIN * 2 + change) for change in changed)]
         else:
             more = ", ..." if len(changed) > MOST_DEFAULTS else ""
             shown = ", ".join(changed[:MOST_DEFAULTS])
-            lines.append(cut(f"{_MARGIN}{count} whose default is another: {shown}{more}"))
+            lines.append(cut(f"{_MARGIN}{count} with another default: {shown}{more}"))
     return lines
 
 

@@ -75,7 +75,7 @@ def visible(text: str) -> str:
     if len(text) <= LONGEST and text.isprintable():
         return text
     lines = text.splitlines()
-    more = [f"... and {len(lines) - MOST_LINES} lines more"] if len(lines) > MOST_LINES else []
+    more = [f"... and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
     return "\n".join([*(one_line(line, LONGEST) for line in lines[:MOST_LINES]), *more])
 
 

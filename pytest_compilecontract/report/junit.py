@@ -112,7 +112,7 @@ def _lines(cell: Cell) -> Iterator[str]:
         lines = list(lane_lines(cell.lane))
         yield from map(_text, lines[:MOST_LINES])
         if len(lines) > MOST_LINES:
-            yield f"... and {len(lines) - MOST_LINES} lines more"
+            yield f"... and {len(lines) - MOST_LINES} more lines"
         if cell.lane.rerun:
             # To be copied, so whole.
             yield f"rerun: {one_line(cell.lane.rerun, len(cell.lane.rerun))}"

@@ -71,7 +71,10 @@ def markdown(found: Matrix) -> str:
         # A blank line between, or Markdown makes one paragraph of them.
         parts += [line for each in said for line in ("", markdown_paragraph(each))]
     if len(kept) < len(rows):
-        parts += ["", f"The table was cut at {len(kept)} of {len(rows)} rows to fit a comment; the receipts have all."]
+        parts += [
+            "",
+            f"The table was cut at {len(kept)} of {len(rows)} rows to fit a comment; the receipts have all rows.",
+        ]
     details = [
         "\n".join([f"- **{_md(row.name)}**", *(f"  - {kind}: {_md(said)}" for kind, said in row.lists)])
         for row in shown[: len(kept)]

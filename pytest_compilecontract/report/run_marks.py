@@ -59,8 +59,8 @@ _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
 # Of a guard: none that says what moved is nearly as long.
 _LONGEST = 1000
 _WHY_OPERATORS = {
-    "graph break": "they are the very call that breaks the graph",
-    "frame": "their frame was given back to eager, or is at its recompile limit",
+    "graph break": "they are the call that breaks the graph",
+    "frame": "their frame fell back to eager, or is at its recompile limit",
 }
 
 
@@ -94,7 +94,7 @@ def marks_of(seen: Measurement) -> Iterator[tuple[Mark, int]]:
     for failure in seen.backend_failures or ():
         yield _failure(failure, "compiling failed"), 1
     for failure in seen.errors_suppressed or ():
-        yield _failure(failure, "compiling failed, and torch went on eager"), 1
+        yield _failure(failure, "compiling failed, and torch fell back to eager"), 1
     for hit in seen.limit_hits or ():
         yield _limit_hit(hit), 1
     for found in seen.graph_breaks or ():
@@ -134,7 +134,7 @@ def _break(found: GraphBreak) -> Mark:
             ("why", found.explanation if first_line(found.explanation) != reason else ""),
             ("kind", found.kind if found.kind != reason else ""),
             *(("hint", hint) for hint in found.hints),
-            ("frame", "the whole frame was given back to eager" if found.whole_frame else ""),
+            ("frame", "the whole frame fell back to eager" if found.whole_frame else ""),
             ("registry id", found.registry_id or ""),
         ),
     )
@@ -165,7 +165,7 @@ def _recompile(found: Recompile) -> Mark:
 def _limit_hit(found: LimitHit) -> Mark:
     return Mark(
         kind="limit",
-        title=f"{found.limit}: calls that no compiled code serves run eager from here on",
+        title=f"{found.limit}: calls that match no compiled code run eager from here on",
         at=found.frame,
         said=_said(("why", found.reason), ("guard", found.guard)),
     )

@@ -76,7 +76,7 @@ def _distinct(found: Iterable[str | None]) -> str:
 def _commit(found: Environment) -> str | None:
     if found.commit is None:
         return None
-    return f"{found.commit[:12]} and changes on top" if found.dirty else found.commit[:12]
+    return f"{found.commit[:12]} with uncommitted changes" if found.dirty else found.commit[:12]
 
 
 def _unmeasured(lanes: Sequence[str], contracts: int, reason: str) -> str:

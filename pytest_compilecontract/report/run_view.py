@@ -422,7 +422,7 @@ def _not_held(others: Mapping[Shown, int]) -> str:
 def _called(verdict: Shown, count: int) -> str:
     if verdict == "drifted":
         return "has drifted" if count == 1 else "have drifted"
-    words = "compiled by no lane" if verdict == "reference" else verdict
+    words = "not compiled in any lane" if verdict == "reference" else verdict
     return f"{'is' if count == 1 else 'are'} {words}"
 
 
@@ -430,7 +430,7 @@ def _tolerated(marks: Sequence[PlacedMark], lanes: Sequence[LaneView]) -> str:
     """What lanes that hold show all the same, as one sentence; empty where they show nothing."""
     kinds = Counter(each.mark.kind for each in marks if any(lanes[number].verdict == "held" for number, _ in each.seen))
     told = [counted(kinds[kind], *NOUNS[kind]) for kind in KINDS if kinds[kind] and kind != "operators"]
-    return f"What holds tolerates {_listed(told)}." if told else ""
+    return f"The contracts that hold tolerate {_listed(told)}." if told else ""
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -224,7 +224,7 @@ HARM: dict[str, tuple[tuple[Entry, ...], tuple[Entry, ...], str, int]] = {
     "over-its-limits-as-before": (
         (an_entry(verdict="violated", violations=(VIOLATION,)),),
         (an_entry(verdict="violated", violations=(VIOLATION,)),),
-        "1 held (1 of them over the limits of the contract, as before)",
+        "1 held (1 of them over the contract's limits, as before)",
         NOT_KNOWN,
     ),
 }

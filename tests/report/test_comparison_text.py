@@ -106,11 +106,11 @@ def test_the_defaults_that_changed_are_told_and_listed_on_asking() -> None:
     few, all_ = comparison_lines(comparison), comparison_lines(comparison, everything=True)
 
     assert few[2] == (
-        "  3 settings whose default is another: torch._dynamo.config.a True -> False, "
+        "  3 settings with another default: torch._dynamo.config.a True -> False, "
         "torch._dynamo.config.b True -> False, ..."
     )
     assert all_[2:6] == [
-        "  3 settings whose default is another:",
+        "  3 settings with another default:",
         "    torch._dynamo.config.a True -> False",
         "    torch._dynamo.config.b True -> False",
         "    torch._dynamo.config.c True -> False",

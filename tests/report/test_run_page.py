@@ -118,7 +118,7 @@ def test_what_a_guard_says_moved(guard: str, change: tuple[str, str] | None) -> 
         pytest.param(
             Measurement(limit_hits=(LimitHit(frame=COPY, limit="recompile_limit", reason="reached (8)"),)),
             "limit",
-            "recompile_limit: calls that no compiled code serves run eager from here on",
+            "recompile_limit: calls that match no compiled code run eager from here on",
             id="limit",
         ),
         pytest.param(
@@ -317,7 +317,7 @@ def test_the_answer_in_words(receipt: Receipt, outcome: str, sentence: str) -> N
 def test_what_holds_all_the_same_is_said() -> None:
     view = seen_in(a_receipt(entry("test_a", measurement=BROKEN), violated("test_b")))
 
-    assert view.tolerated == "What holds tolerates 1 graph break, 1 skipped frame and 1 recompile."
+    assert view.tolerated == "The contracts that hold tolerate 1 graph break, 1 skipped frame and 1 recompile."
     assert seen_in(a_receipt(violated("test_b"))).tolerated == ""
 
 
