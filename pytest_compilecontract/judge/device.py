@@ -87,7 +87,7 @@ def _kernel_lines(kernels: StepKernels | None) -> tuple[str, ...]:
         return ()
     compiled = kernels.compiled
     most = sorted(compiled.names.items(), key=lambda each: (-each[1], each[0]))
-    kinds = f"{compiled.triton} Triton, {compiled.library} of libraries, {compiled.copies} copies"
+    kinds = f"{compiled.triton} Triton, {compiled.library} library, {compiled.copies} copies"
     return (f"{kinds}; eager {kernels.eager.total}", *(f"{count} x {name}" for name, count in most))
 
 
@@ -111,7 +111,7 @@ def _speed_lines(speed: Speed) -> tuple[str, ...]:
     even = "never" if speed.break_even is None else f"after {speed.break_even} steps"
     return (
         f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",
-        f"compiling took {speed.compile_seconds:.1f} s and pays {even}",
+        f"compiling took {speed.compile_seconds:.1f} s and pays off {even}",
     )
 
 

@@ -105,7 +105,7 @@ def kinds_of(seen: Measurement | None) -> frozenset[str]:
     return frozenset(each.kind for each in seen.numerics.differences)
 
 
-WITHIN_ROUNDING = "no limit: the gradient is not compared, or within what the rule takes for rounding"
+WITHIN_ROUNDING = "no limit: the gradient is not compared, or its difference is within the rule's tolerance"
 NOT_COMPARED = "no limit: what the fault changed is not among what is compared"
 
 
@@ -141,7 +141,7 @@ def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward:
         rule = (
             "the rule" if seen.numerics.method == limits.numerics else f"{seen.numerics.method}, without a float64 run,"
         )
-        return f"a smaller rtol= would notice it: it is within what {rule} takes for rounding"
+        return f"a smaller rtol= would notice it: the difference is within the tolerance of {rule}"
     return NOT_COMPARED
 
 

@@ -19,7 +19,7 @@ from pytest_compilecontract.facts.measurement import (
 from pytest_compilecontract.wording import counted, first_line, repeated
 
 # What torch's guards call values of a frame that goes on after a graph break.
-STACK = "___stack: a value that was at hand when the graph broke, such as what the call there returned"
+STACK = "___stack: a value that was on the stack when the graph broke, such as what the call there returned"
 
 
 def break_lines(breaks: Sequence[GraphBreak]) -> tuple[str, ...]:

@@ -527,7 +527,7 @@ def test_a_value_from_a_break_is_explained_beside_its_guard() -> None:
 
     assert violation.details[1:] == (
         "  guard: tensor '___stack0' size mismatch at index 0",
-        "  ___stack: a value that was at hand when the graph broke, such as what the call there returned",
+        "  ___stack: a value that was on the stack when the graph broke, such as what the call there returned",
     )
 
 
