@@ -152,7 +152,7 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
     for entry, when in ((new, ""), (old, " before")):
         cut_short = entry.measurement.cut_short if entry.measurement is not None else ""
         if cut_short and "broken" not in (old.verdict, new.verdict):
-            return "unverified", f"the test ended before its end{when}, so its counts are not the whole: {cut_short}"
+            return "unverified", f"the test ended early{when}, so its counts are incomplete: {cut_short}"
     if "broken" in (old.verdict, new.verdict):
         # One that took its process with it could not say where it ran.
         return None, ""
@@ -161,7 +161,7 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
             return "unstable", f"{when}{entry.reason}"
     devices = [device_of(side.environment, side.entry.lane_settings) for side in (was, now)]
     if devices[0] != devices[1]:
-        return "unverified", f"another kind of device, so nothing to compare: {devices[0]} -> {devices[1]}"
+        return "unverified", f"different kinds of device, so nothing to compare: {devices[0]} -> {devices[1]}"
     return None, ""
 
 

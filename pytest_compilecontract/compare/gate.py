@@ -60,4 +60,4 @@ def _nothing(comparison: Comparison) -> str:
         return "no lane was measured on both sides"
     if not sides["missing"]:
         return "nothing was measured before"
-    return "the two have no lane in common" if sides["new"] else "nothing was measured after"
+    return "the two runs have no lane in common" if sides["new"] else "nothing was measured after"

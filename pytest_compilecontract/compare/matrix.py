@@ -119,7 +119,7 @@ def matrix(
     Raises:
         ReceiptError: a receipt has a lane of a contract twice.
     """
-    assert receipts, "a matrix has a column at least"
+    assert receipts, "a matrix has at least one column"
     first, *others = receipts
     day = today or datetime.date.today()
     comparisons = tuple(waived(compare(first, each, policy), waivers, day) for each in others)

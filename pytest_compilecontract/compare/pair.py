@@ -19,7 +19,7 @@ from .excuses import MENDED, Change, excuse_for, times_kernels
 from .policy import Policy
 from .tell import READERS, Facts, read_errors, read_limits, without
 
-_TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their number is no promise")
+_TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their number may differ between runs")
 
 
 class Pair:
@@ -84,7 +84,7 @@ class Pair:
         if was is None and now is None:
             return
         if was is None or now is None or [step.name for step in was.steps] != [step.name for step in now.steps]:
-            self.unknown.append("frontier: the ladder is another than before")
+            self.unknown.append("frontier: the ladder has changed")
             return
         if not self._known("frontier", was, now):
             return
@@ -169,8 +169,8 @@ class Pair:
             side = self._new if after is None else self._old
             if METRICS[metric].young and not _why(side, told or metric):
                 return False
-            when = "any more" if after is None else "before"
-            self.unknown.append(f"{told or metric}: not measured {when}{_why(side, told or metric)}")
+            what = "no longer measured" if after is None else "not measured before"
+            self.unknown.append(f"{told or metric}: {what}{_why(side, told or metric)}")
         return False
 
     def _leave_out(self, metric: str, why: str) -> None:

@@ -56,7 +56,7 @@ def read_policy(path: Path) -> Policy:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise UsageError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB, so no policy")
+            raise UsageError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB, too large for a policy")
         document = tomllib.loads(data.decode())
     except (OSError, ValueError, RecursionError) as error:
         cause = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
@@ -103,4 +103,4 @@ def _names(
 def _refuse_unknown(name: str, known: tuple[str, ...], *, where: str, what: str) -> None:
     if name in known:
         return
-    raise UsageError(f"{where}: no {what}: {name!r}{meant(name, known)} (known: {', '.join(sorted(known))})")
+    raise UsageError(f"{where}: not a {what}: {name!r}{meant(name, known)} (known: {', '.join(sorted(known))})")

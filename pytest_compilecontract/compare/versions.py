@@ -55,7 +55,7 @@ def version_range(text: str, *, where: str) -> VersionRange:
     except InvalidSpecifier:
         bounds = ()
     if not bounds or not all(_is_known(bound) for bound in bounds):
-        raise UsageError(f"{where}: no version range: {text!r} (as '>=2.12,<2.14', '==2.13.*')")
+        raise UsageError(f"{where}: expected a version range as '>=2.12,<2.14' or '==2.13.*', got {text!r}")
     return VersionRange(text=text, bounds=bounds)
 
 

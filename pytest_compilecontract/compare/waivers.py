@@ -11,7 +11,7 @@
     kind = "workaround"                            # or "open-risk"
     note = "the router copies its mask"            # may be left out
 
-A waiver that has expired, that matches no lane any more or that no lane needs any more is stale, and fails.
+A waiver that has expired, that no longer matches a lane or that no lane needs any more is stale, and fails.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise UsageError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB, so no waivers")
+            raise UsageError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB, too large for waivers")
         text = data.decode()
         document = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
@@ -145,7 +145,7 @@ def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.dat
 def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
     """One that has expired and whose drift is still there is no dead letter."""
     needed = waiver.expires < today and _is_needed(waiver, filter(waiver.is_about, comparison.lanes))
-    return "the drift is still there: mend it, or set a later day" if needed else "delete it"
+    return "the drift is still there: fix it, or set a later date" if needed else "delete it"
 
 
 def _is_needed(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
@@ -173,13 +173,13 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
     if not lanes:
         # On another torch than it speaks of it says nothing, and is needed all the same.
         speaks = any(lane.torch is not None and lane.torch in waiver.torch for lane in comparison.lanes)
-        return "matches no lane any more" if whole and speaks else ""
+        return "no longer matches a lane" if whole and speaks else ""
     if not all(lane.compared for lane in lanes) or not (whole or waiver.exact):
         return ""
     if "errors" not in waiver.metrics and any(lane.after == "broken" for lane in lanes):
         # A lane that broke off shows no other drift.
         return ""
-    return "" if _is_needed(waiver, lanes) else "is not needed any more"
+    return "" if _is_needed(waiver, lanes) else "is no longer needed"
 
 
 def _glob(contract: str) -> str:

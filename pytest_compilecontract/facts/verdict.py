@@ -21,11 +21,12 @@ def by_default(limit: str) -> str:
 class Violation:
     """A limit that a measurement does not keep.
 
-    `limit` is what the receipt's format calls it, a text that is written and read back here alone. `measured` is a
-    count, or what to say where a count says too little. `details` are lines for people: a fact starts at the margin,
-    and what belongs to it follows with two spaces of indentation. They hold torch's and the user's text as it came.
+    `measured` is a count, or what to say where a count says too little. `details` are lines for people: a fact starts
+    at the margin, and what belongs to it follows with two spaces of indentation. They hold torch's and the user's text
+    as it came.
     """
 
+    # What the receipt's format calls it: a text that is written and read back in this module alone.
     limit: str
     measured: int | str
     details: tuple[str, ...] = ()

@@ -108,10 +108,10 @@ def speed_text(speed: Speed) -> str:
 
 
 def _speed_lines(speed: Speed) -> tuple[str, ...]:
-    even = "never" if speed.break_even is None else f"after {speed.break_even} steps"
+    even = "never pays off" if speed.break_even is None else f"pays off after {speed.break_even} steps"
     return (
         f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",
-        f"compiling took {speed.compile_seconds:.1f} s and pays off {even}",
+        f"compiling took {speed.compile_seconds:.1f} s and {even}",
     )
 
 

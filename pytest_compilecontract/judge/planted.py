@@ -139,7 +139,7 @@ def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward:
         return "a smaller rtol= or atol= would notice it"
     if isinstance(fault, (HalfInside, Factor)):
         rule = (
-            "the rule" if seen.numerics.method == limits.numerics else f"{seen.numerics.method}, without a float64 run,"
+            "the rule" if seen.numerics.method == limits.numerics else f"{seen.numerics.method} without a float64 run"
         )
         return f"a smaller rtol= would notice it: the difference is within the tolerance of {rule}"
     return NOT_COMPARED

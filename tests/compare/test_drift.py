@@ -323,7 +323,7 @@ def test_a_rung_that_was_not_measured_leaves_the_frontier_unknown() -> None:
 def test_another_ladder_is_no_frontier_to_compare() -> None:
     lane = compare(before(climbed("held")), after(climbed("held", "held"))).lanes[0]
 
-    assert lane.unknown[0] == "frontier: the ladder is another than before"
+    assert lane.unknown[0] == "frontier: the ladder has changed"
 
 
 def stepping(eager: dict[str, int], **compiled: int) -> Entry:
@@ -391,7 +391,7 @@ def test_kernels_chosen_by_a_stopwatch_are_told_and_not_held(settings: dict[str,
 
     (drift,) = lane.drifts
     assert (lane.verdict, drift.metric, drift.direction) == ("held", "kernels_a_step", "changed")
-    assert drift.came[-1].reason == "it chooses kernels by timing them, so their number is no promise"
+    assert drift.came[-1].reason == "it chooses kernels by timing them, so their number may differ between runs"
 
 
 @pytest.mark.parametrize(
@@ -613,7 +613,7 @@ def test_a_repeat_that_shows_another_fact_is_named(name: str) -> None:
 def test_a_metric_that_only_one_repeat_has_is_unsteady() -> None:
     without = replace(HOLDING, recompiles=None)
 
-    assert unsteady([an_entry(), an_entry(without)]) == ("recompiles: not measured any more (repeat 2)",)
+    assert unsteady([an_entry(), an_entry(without)]) == ("recompiles: no longer measured (repeat 2)",)
 
 
 def test_what_moves_by_itself_may_differ_between_repeats() -> None:
@@ -685,7 +685,7 @@ def test_a_run_that_was_cut_short_is_compared_with_nothing(side: str) -> None:
 
     when = " before" if side == "before" else ""
     assert (lane.verdict, lane.drifts) == ("unverified", ())
-    assert lane.reason == f"the test ended before its end{when}, so its counts are not the whole: AssertionError: 3"
+    assert lane.reason == f"the test ended early{when}, so its counts are incomplete: AssertionError: 3"
 
 
 def test_a_lane_that_raised_before_and_exceeds_its_limits_now_is_not_known() -> None:
@@ -763,14 +763,14 @@ def test_a_metric_that_only_one_side_has_is_not_known(metric: str) -> None:
     gone, come = compared(HOLDING, without), compared(without, HOLDING)
 
     assert (gone.verdict, come.verdict) == ("unverified", "unverified")
-    assert gone.reason.endswith("not measured any more: this torch has no such tap")
+    assert gone.reason.endswith("no longer measured: this torch has no such tap")
     assert come.reason.endswith("not measured before: this torch has no such tap")
 
 
 def test_drift_is_drift_whatever_else_is_not_known() -> None:
     lane = compared(HOLDING, replace(HOLDING, graph_breaks=(BREAK,), recompiles=None))
 
-    assert (lane.verdict, lane.unknown) == ("drifted", ("recompiles: not measured any more",))
+    assert (lane.verdict, lane.unknown) == ("drifted", ("recompiles: no longer measured",))
 
 
 @pytest.mark.parametrize("empty", [None, Measurement()], ids=["no-measurement", "a-measurement-of-nothing"])
@@ -791,7 +791,7 @@ def test_another_kind_of_device_is_not_known() -> None:
     lane = compare(before(an_entry()), a_receipt(an_entry(), environment=card)).lanes[0]
 
     assert lane.verdict == "unverified"
-    assert lane.reason == "another kind of device, so nothing to compare: cpu -> cuda sm90"
+    assert lane.reason == "different kinds of device, so nothing to compare: cpu -> cuda sm90"
     assert lane.attribution.hardware == ("device A processor -> A card", "capability none -> 9.0")
 
 

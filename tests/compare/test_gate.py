@@ -156,7 +156,7 @@ HARMFUL: dict[str, tuple[tuple[Entry, ...], tuple[Entry, ...], int, str]] = {
         (an_entry(),),
         (an_entry(lane="inductor"),),
         NOT_KNOWN,
-        "not known: the two have no lane in common",
+        "not known: the two runs have no lane in common",
     ),
     "all-skipped-after": (
         (an_entry(),),

@@ -82,13 +82,13 @@ def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> 
         ),
         pytest.param(
             "band.graph_breaks = 0.1",
-            "band: no banded metric: 'graph_breaks' (known: cold_seconds, device_seconds, kernels_a_step, "
+            "band: not a banded metric: 'graph_breaks' (known: cold_seconds, device_seconds, kernels_a_step, "
             "ops_captured, overhead_seconds, peak_bytes, steady_seconds, warmup_seconds)",
             id="a-band-for-an-exact-metric",
         ),
         pytest.param(
             'allow = ["drifted"]',
-            "allow: no verdict that can be allowed: 'drifted' (known: missing, new, unmeasured)",
+            "allow: not a verdict that can be allowed: 'drifted' (known: missing, new, unmeasured)",
             id="drift-cannot-be-allowed",
         ),
     ],
@@ -104,7 +104,9 @@ def test_a_misspelt_metric_is_refused_with_the_one_meant(tmp_path: Path) -> None
     with pytest.raises(UsageError) as caught:
         policy(tmp_path, 'gate = ["graph_brakes"]')
 
-    assert ": gate: no metric that can gate: 'graph_brakes', did you mean 'graph_breaks'? (known: " in str(caught.value)
+    assert ": gate: not a metric that can gate: 'graph_brakes', did you mean 'graph_breaks'? (known: " in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("text", ["gate = [", "[" * 5000, "a = 1\na = 2"], ids=["cut-off", "nested", "twice"])

@@ -154,7 +154,7 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
             Violation(
                 limit="max_kernels=2",
                 measured=3,
-                details=("2 Triton, 1 of libraries, 1 copies; eager 12", "2 x triton_a", "1 x nvjet"),
+                details=("2 Triton, 1 library, 1 copies; eager 12", "2 x triton_a", "1 x nvjet"),
             ),
             id="kernels",
         ),
@@ -164,7 +164,7 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
             Violation(
                 limit="max_kernels_ratio=0.2",
                 measured="0.25 (3 compiled, 12 eager)",
-                details=("2 Triton, 1 of libraries, 1 copies; eager 12", "2 x triton_a", "1 x nvjet"),
+                details=("2 Triton, 1 library, 1 copies; eager 12", "2 x triton_a", "1 x nvjet"),
             ),
             id="kernels-by-eager",
         ),
@@ -204,7 +204,7 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
                 measured="2.00 (1.73 to 2.33 in 60 pairs)",
                 details=(
                     "eager 2000.0 us, compiled 1000.0 us a step",
-                    "compiling took 10.0 s and pays after 10000 steps",
+                    "compiling took 10.0 s and pays off after 10000 steps",
                 ),
             ),
             id="speed",

@@ -121,7 +121,7 @@ def cases(text: str) -> dict[tuple[str, str], ElementTree.Element]:
             id="broken-before-too",
         ),
         pytest.param("unmeasured", "error", "unmeasured: no CUDA device here", id="unmeasured"),
-        pytest.param("unverified", "error", "unverified: recompiles: not measured any more", id="unverified"),
+        pytest.param("unverified", "error", "unverified: recompiles: no longer measured", id="unverified"),
         pytest.param("new", "error", "new: nothing to compare with", id="new"),
         pytest.param("missing", "error", "missing: not in the newer run", id="missing"),
         pytest.param("over its limits", "error", "over its limits, as before: max_graphs=1: 2", id="over-its-limits"),
