@@ -228,7 +228,7 @@ class CompileLane:
         if self._lane.reference:
             return target
         if found := replaced_compile(self._paths):
-            raise UsageError(f"torch.compile has been replaced by {found}: a lane is compiled by torch's own")
+            raise UsageError(f"torch.compile has been replaced by {found}: a lane needs torch's own")
         options = {**self._lane.compile_options(), **overrides}
         inside = self._lane.in_place if in_place is None else in_place
         if not isinstance(target, torch.nn.Module) or not inside:

@@ -47,7 +47,7 @@ class Walk:
     ended: bool = False
 
 
-NOTHING_TRAINED = "nothing was trained: from here on compile_lane.run trains"
+NOTHING_TRAINED = "nothing was trained: from this rung on, compile_lane.run trains"
 
 
 def climbed(
@@ -162,7 +162,7 @@ class Climbing:
         turn.conclude(over)
         said = [failure_of(over)] if found.failed else []
         if said and contract.item.config.getoption("--contract-bisect"):
-            said.append("where it broke: not looked for in a ladder, whose failing rung names what was added")
+            said.append("where it broke: not searched for in a ladder, whose failing rung names what was added")
         if drifted:
             said.append(drifted)
         if said:

@@ -48,7 +48,7 @@ class Finishing:
         if session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self._session.cut_off = "it was interrupted"
         elif session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:
-            self._session.cut_off = "pytest failed by itself"
+            self._session.cut_off = "pytest had an internal error"
         if self._session.cut_off:
             self._session.receive_late()
         self._problem = "\n".join(filter(None, (self._write(), self._nothing_measured())))
@@ -73,7 +73,7 @@ class Finishing:
 
     def _nothing_measured(self) -> str:
         why = "" if self._settings.allow_unmeasured else self._session.nothing_measured()
-        return f"{why} (--contract-allow-unmeasured if that is right)" if why else ""
+        return f"{why} (--contract-allow-unmeasured accepts that)" if why else ""
 
     def _hold_to_history(self) -> str:
         entries, environments = self._session.entries.values(), self._session.environments
@@ -138,7 +138,7 @@ class Finishing:
             climbed = any(entry.frontier is not None for entry in self._session.entries.values())
             once = ", each ladder climbed once" if climbed else ""
             lines.append((f"each lane was measured {self._settings.repeat} times{once}", {}))
-        lines += [(f"not as around the test: {note}", {"yellow": True}) for note in self._session.notes]
+        lines += [(f"set differently in the lane: {note}", {"yellow": True}) for note in self._session.notes]
         if self._settings.rank and (self._settings.report is not None or self._settings.record is not None):
             ranks = ["what this process measured goes to a folder of its own"] if self._settings.report else []
             ranks += ["the baselines are those of rank 0, which records them"] if self._settings.record else []
@@ -150,7 +150,7 @@ class Finishing:
             return [(f"ERROR: {self._problem}", {"red": True}), *self._page_line()]
         if self._settings.report is None:
             return []
-        nothing = " (nothing was measured: one that was there before is left as it was)"
+        nothing = " (nothing was measured: an existing one is left unchanged)"
         kept = "" if self._session.entries else nothing
         return [(f"receipt: {self._settings.report / RECEIPT}{kept}", {}), *self._page_line()]
 

@@ -55,7 +55,7 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
     outcome: Verdict = "reference"
     if measurement is None:
         outcome = "violated"
-        violations = (Violation(limit="something to measure", measured="the test used nothing of compile_lane"),)
+        violations = (Violation(limit="something to measure", measured="the test measured nothing with compile_lane"),)
     elif not subject.lane.reference:
         violations = judge(subject.limits, measurement, torch_version=torch_version)
         doubted = tuple(dict.fromkeys(each for part in measurements for each in doubts(subject.limits, part)))

@@ -95,7 +95,7 @@ class Parent:
             location=item.location,
             keywords={},
             outcome="failed",
-            longrepr=f"the process that replaced one without its CUDA device ended {began} it ({self._said})",
+            longrepr=f"the process that took over after the CUDA device was lost ended {began} it ({self._said})",
             when=LOST_TEST,  # type: ignore[arg-type]
         )
 

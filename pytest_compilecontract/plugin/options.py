@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         type=_repeats,
         default=None,
-        help="measure each lane N times: counts that differ are unstable, times and sizes get the band they lay in",
+        help="measure each lane N times: counts that differ make it unstable, times and sizes get a band",
     )
     group.addoption(
         "--contract-set",
@@ -84,13 +84,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=None,
         help="give every lane a setting in place of torch's default (torch._dynamo.config.recompile_limit=4); the "
-        "receipt keeps it, and no such run is held to anything",
+        "receipt keeps it, and the run is compared with no baseline",
     )
     group.addoption(
         "--contract-observe",
         action="store_true",
         default=None,
-        help="measure every test that compiles anything, marked or not; one that is not marked fails by drift alone",
+        help="measure every test that compiles anything, marked or not; one that is not marked fails only on drift",
     )
     group.addoption(
         "--contract-timeout",
@@ -104,7 +104,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_const",
         const=True,
         default=None,
-        help="time every lane on a CUDA device, eager against compiled (else only those with a limit min_speedup)",
+        help="time every lane on a CUDA device, eager against compiled (default: only those with a min_speedup limit)",
     )
     group.addoption(
         "--contract-bisect",
@@ -119,7 +119,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_const",
         const=True,
         default=None,
-        help="a session in which no lane could be measured is no failure (default: it fails, and says why)",
+        help="do not fail a session in which no lane could be measured (default: it fails, and says why)",
     )
     group.addoption(
         "--contract-plant",
@@ -128,7 +128,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const=ALL_FAULTS,
         type=_faults,
         default=None,
-        help="run each lane that holds again with one fault planted at a time, which has to turn it red (default: "
+        help="run each lane that holds again with one fault planted at a time, which has to make it fail (default: "
         "all kinds)",
     )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.

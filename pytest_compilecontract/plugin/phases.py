@@ -140,7 +140,7 @@ class Phases:
             if paths.is_users(frame.f_code.co_filename):
                 at = f", at {paths.location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)}"
             frame = frame.f_back
-        pytest.fail(f"no end after {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
+        pytest.fail(f"did not end within {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
 
     # after the body
 

@@ -216,20 +216,22 @@ def _nowhere(fault: Fault, again: Run, looking: Looking, starts: Sequence[int], 
             return "it is compiled before the test runs"
         if isinstance(fault, RecompileMore) and steady is None:
             return "no later call uses what the first has compiled"
-        return "compiled code is called once" if isinstance(fault, LimitReached) and len(starts) < 2 else ""
+        return "compiled code is called only once" if isinstance(fault, LimitReached) and len(starts) < 2 else ""
     if fault.calls == "third" and len(starts) < 3:
         return "there are fewer than three calls"
     if isinstance(fault, (Raises, RandomDrawn)) or looking.site(fault, starts) is not None:
         return ""
     return (
-        "it changes nothing here" if fault.name in looking.idle else NOTHING_FITS.get(fault.name, "no output fits it")
+        "it would change nothing here"
+        if fault.name in looking.idle
+        else NOTHING_FITS.get(fault.name, "no output fits the fault")
     )
 
 
 NOTHING_FITS = {
     "input-written": "no graph has a floating input",
     "parameter-written": "no graph has a floating parameter",
-    "alias": "no input has the room and dtype of an output",
+    "alias": "no input has the size and dtype of an output",
     "alias-lost": "no output shares memory with an input",
     "not-updated": "no graph writes to an input",
     "detached": "no output has a gradient",

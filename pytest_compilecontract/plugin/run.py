@@ -158,7 +158,7 @@ class Runs:
         if current.state.contract.bare:
             current.note(f"torch.compile has been replaced by {found}")
         else:
-            current.refuse(f"torch.compile has been replaced by {found}: a lane is compiled by torch's own")
+            current.refuse(f"torch.compile has been replaced by {found}: a lane needs torch's own")
 
     def _leave(self, current: Current, stack: contextlib.ExitStack) -> None:
         if not current.state.lost:

@@ -97,7 +97,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     if accepted is not None and record is None:
         raise UsageError("--contract-accept-reason does nothing without --contract-record")
     if overrides and record is not None:
-        raise UsageError("--contract-record records what users have, and --contract-set gives them something else")
+        raise UsageError("--contract-record records what users run with, which --contract-set changes")
     if accepted is not None and not accepted.strip():
         raise UsageError("--contract-accept-reason gives no reason")
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)

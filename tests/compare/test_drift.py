@@ -662,7 +662,7 @@ def test_a_lane_that_raised_before_and_holds_now_is_improved() -> None:
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
-        pytest.param(None, "no end after 3 s (--contract-timeout)", id="it hung"),
+        pytest.param(None, "did not end within 3 s (--contract-timeout)", id="it hung"),
         pytest.param(None, "worker 'gw0' crashed", id="it was killed"),
         pytest.param(HOLDING, "the test failed in call: AssertionError: 3 is not 2", id="it failed by itself"),
         pytest.param(Measurement(raised=replace(RAISED, out_of_memory=True)), "out of memory", id="out of memory"),

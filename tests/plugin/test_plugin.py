@@ -697,7 +697,7 @@ def test_what_nobody_has_is_not_recorded(pytester: pytest.Pytester) -> None:
     options = ("--contract-record", "--contract-set=torch._dynamo.config.recompile_limit=4")
 
     assert refused(pytester, *options) == (
-        "ERROR: --contract-record records what users have, and --contract-set gives them something else"
+        "ERROR: --contract-record records what users run with, which --contract-set changes"
     )
 
 

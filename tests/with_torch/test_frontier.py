@@ -357,7 +357,7 @@ def test_from_train_on_something_has_to_be_trained(marked: tuple[Project, str]) 
 
     assert (entry["verdict"], entry["reason"]) == (
         "unmeasured",
-        "train: nothing was trained: from here on compile_lane.run trains",
+        "train: nothing was trained: from this rung on, compile_lane.run trains",
     )
 
 

@@ -209,7 +209,7 @@ def test_what_the_project_has_set_is_a_bare_tests_own_and_a_lane_says_what_it_re
         "around the test gradients are off, in the lane they are on",
         "around the test the default dtype is torch.float64, in the lane it is torch.float32",
     ]
-    assert "not as around the test: around the test the stance is 'force_eager'" in ran.text
+    assert "set differently in the lane: around the test the stance is 'force_eager'" in ran.text
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_what_stands_in_the_place_of_torch_compile_is_named(tmp_path: Path, repl
     ran = session(tmp_path, test, "--contract-lanes=capture", files={"conftest.py": conftest})
 
     assert (ran.code, ran.verdicts) == (1, {"test_a[capture]": "broken"})
-    assert f"torch.compile has been replaced by {by}: a lane is compiled by torch's own" in ran.text
+    assert f"torch.compile has been replaced by {by}: a lane needs torch's own" in ran.text
 
 
 # Names and folders
@@ -420,6 +420,6 @@ def test_a_session_in_which_nothing_could_be_measured_fails(
 
     said = (
         "ERROR: no lane could be measured, so no contract is held: nowhere (package 'a_package_that_is_nowhere' is not "
-        "installed) (--contract-allow-unmeasured if that is right)"
+        "installed) (--contract-allow-unmeasured accepts that)"
     )
     assert (ran.code, said in ran.text) == (code, code == 1)

@@ -491,9 +491,9 @@ def test_what_was_measured_before_the_fixture_broke_down_is_kept(plain: Ran) -> 
 
 def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
     assert plain.section("test_uses_nothing[capture]") == [
-        "something to measure: the test used nothing of compile_lane",
+        "something to measure: the test measured nothing with compile_lane",
         "compile contract violated: test_contracts.py::test_uses_nothing, lane capture (1 violation)",
-        "  something to measure: the test used nothing of compile_lane",
+        "  something to measure: the test measured nothing with compile_lane",
         "rerun this lane alone:",
         "pytest --compile-contracts -- 'test_contracts.py::test_uses_nothing[capture]'",
     ]
@@ -728,7 +728,8 @@ def test_a_lane_that_hangs_is_broken_and_the_others_run(tmp_path: Path) -> None:
         "test_hangs[capture]": "broken",
     }
     assert hung.entries["test_hangs[capture]"]["reason"] == (
-        "the test failed in call: Failed: no end after 8 s (--contract-timeout), at test_hangs.py:18 in test_hangs"
+        "the test failed in call: Failed: did not end within 8 s (--contract-timeout), "
+        "at test_hangs.py:18 in test_hangs"
     )
     assert hung.code == pytest.ExitCode.TESTS_FAILED
 
