@@ -167,7 +167,7 @@ class ElementOff(OutputFault):
 
 class Zeros(OutputFault):
     name = "zeros"
-    what = "zeros in the place of an output"
+    what = "zeros in place of an output"
 
     def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel())
@@ -178,7 +178,7 @@ class Zeros(OutputFault):
 
 class RowsRolled(OutputFault):
     name = "rows-rolled"
-    what = "the rows of an output, each in the place of the next"
+    what = "the rows of an output, rolled by one"
 
     def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel()) and _longest(tensor) is not None
@@ -254,7 +254,7 @@ class OtherShape(FactFault):
 
 class OtherRank(FactFault):
     name = "rank"
-    what = "an output with a dimension more"
+    what = "an output with one more dimension"
     kinds = VALUES | {"shape", "structure"}
 
     def fits(self, tensor: Tensor) -> bool:
@@ -276,7 +276,7 @@ class OtherDevice(FactFault):
 
 class Detached(FactFault):
     name = "detached"
-    what = "an output that is cut off from its gradient"
+    what = "an output detached from its gradient"
     kinds = VALUES | {"requires_grad", "grad_fn", "structure"}
 
     def fits(self, tensor: Tensor) -> bool:
@@ -288,7 +288,7 @@ class Detached(FactFault):
 
 class Stale(OutputFault):
     name = "stale-constant"
-    what = "an output of the first call, in every later one again"
+    what = "an output of the first call, returned again by every later one"
 
     def fits(self, tensor: Tensor) -> bool:
         return bool(tensor.numel())
@@ -321,26 +321,26 @@ class ParameterWritten(Around):
 
 class AliasesInput(Around):
     name = "alias"
-    what = "an output in the memory of an input"
+    what = "an output that shares the memory of an input"
     kinds = WRITTEN | {"alias"}
     limits = (RAISES,)
 
 
 class AliasLost(Around):
     name = "alias-lost"
-    what = "a copy in the place of an output that shares an input's memory"
+    what = "a copy in place of an output that shares an input's memory"
     kinds = WRITTEN | {"alias"}
 
 
 class NotUpdated(Around):
     name = "not-updated"
-    what = "a buffer, or another input, that a graph writes to, left as it was"
+    what = "a buffer, or another input, that a graph writes to, left unchanged"
     kinds = WRITTEN
 
 
 class RandomDrawn(Around):
     name = "random-drawn"
-    what = "a random number drawn more"
+    what = "one more random number drawn"
     kinds = VALUES | {"random numbers"}
 
 
@@ -411,7 +411,7 @@ class FrameFault(Fault):
 
 class GraphBreakMore(FrameFault):
     name = "graph-break"
-    what = "a graph break more"
+    what = "one more graph break"
     limits = ("max_graph_breaks", "fullgraph", RAISES)
     raised = UNSUPPORTED
     metrics = ("graph_breaks",)
@@ -419,7 +419,7 @@ class GraphBreakMore(FrameFault):
 
 class FrameGivenBack(FrameFault):
     name = "eager-frame"
-    what = "a frame given back to eager"
+    what = "a frame that falls back to eager"
     limits = ("max_eager_frames", "max_eager_ops", "fullgraph", RAISES)
     raised = UNSUPPORTED
     metrics = ("eager_frames",)
@@ -427,7 +427,7 @@ class FrameGivenBack(FrameFault):
 
 class RecompileMore(FrameFault):
     name = "recompile"
-    what = "a recompile more"
+    what = "one more recompile"
     # Of each recompile there is a graph.
     limits = ("max_recompiles", "max_graphs", RAISES)
     raised = REFUSED
@@ -451,21 +451,21 @@ class DeviceFault(Fault):
 
 class HostSync(DeviceFault):
     name = "host-sync"
-    what = "a wait of the host for the device in each call"
+    what = "a host sync in each call"
     limits = ("max_host_syncs",)
     metrics = ("host_syncs",)
 
 
 class KernelMore(DeviceFault):
     name = "kernel"
-    what = "a kernel more in each call"
+    what = "one more kernel in each call"
     limits = ("max_kernels", "max_kernels_ratio")
     metrics = ("kernels_a_step",)
 
 
 class MemoryKept(DeviceFault):
     name = "memory-kept"
-    what = "a mebibyte kept by each call"
+    what = "one MiB leaked by each call"
     limits = ("max_memory_growth", "max_memory_ratio")
     metrics = ("peak_bytes",)
 

@@ -108,9 +108,9 @@ class Frontier:
 
 def faults(names: Sequence[str], least: str | None) -> tuple[str, ...]:
     """What contradicts itself in a ladder."""
-    found = [f"frontier: {name!r} is there twice" for name in dict.fromkeys(names) if list(names).count(name) > 1]
+    found = [f"frontier: {name!r} is given twice" for name in dict.fromkeys(names) if list(names).count(name) > 1]
     if least is not None and least not in names:
-        found.append(f"min_frontier={least!r} is no rung of frontier")
+        found.append(f"min_frontier={least!r} is not a rung of frontier")
     return tuple(found)
 
 
@@ -123,7 +123,7 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
     values: dict[str, Any] = {"backend": "eager"}
     for number, name in enumerate(names):
         if needed := lacking(names[: number + 1], known):
-            raise UsageError(f"frontier: {name!r} means something to Inductor alone: put {needed!r} before it")
+            raise UsageError(f"frontier: {name!r} only means something to Inductor: put {needed!r} before it")
         for key, value in _set_by(name, known).items():
             values[key] = _added(values[key], value) if key in _ADDED_TO and values.get(key) else value
         if values.get("disable"):
@@ -149,7 +149,7 @@ def _set_by(name: str, known: Mapping[str, Lane]) -> dict[str, Any]:
     if name in _DIMENSIONS:
         lane, given = known.get(name), _DIMENSIONS[name]
         if lane is not None and lane.given and {key: getattr(lane, key) for key in lane.given} != given:
-            raise UsageError(f"frontier: {name!r} is a dimension, and another lane of the project's: rename the lane")
+            raise UsageError(f"frontier: {name!r} is a dimension, and also a lane of the project: rename the lane")
         return given
     if name not in known:
         names = sorted({*_DIMENSIONS, *known} - {"eager"})

@@ -38,8 +38,8 @@ def test_tables_are_added_to_those_below() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("aot", "cudagraphs"), "frontier: 'cudagraphs' means something to Inductor alone: put 'inductor' before it"),
-        (("capture", "tuned"), "frontier: 'tuned' means something to Inductor alone: put 'inductor' before it"),
+        (("aot", "cudagraphs"), "frontier: 'cudagraphs' only means something to Inductor: put 'inductor' before it"),
+        (("capture", "tuned"), "frontier: 'tuned' only means something to Inductor: put 'inductor' before it"),
         (("eager", "capture"), "frontier: 'eager' compiles nothing"),
         (("capture", "nothing"), "frontier: 'nothing' compiles nothing"),
     ],

@@ -394,11 +394,11 @@ def test_pytest_that_only_sets_up_walks_nothing(marked: tuple[Project, str]) -> 
         pytest.param('frontier=["aot"], lanes=["aot"]', "contradicts lanes", id="lanes"),
         pytest.param('min_frontier="aot"', "min_frontier='aot' needs frontier", id="no-ladder"),
         pytest.param(
-            'frontier=["aot"], min_frontier="train"', "min_frontier='train' is no rung of frontier", id="no-rung"
+            'frontier=["aot"], min_frontier="train"', "min_frontier='train' is not a rung of frontier", id="no-rung"
         ),
         pytest.param(
             'frontier=["aot", "cudagraphs"]',
-            "'cudagraphs' means something to Inductor alone: put 'inductor'",
+            "'cudagraphs' only means something to Inductor: put 'inductor'",
             id="no-inductor",
         ),
     ],
