@@ -244,7 +244,7 @@ class Baselines:
         except (OSError, RuntimeError, ValueError):
             return  # writing it says more
         if not inside:
-            raise ReceiptError("leads out of the folder of the baselines, so it was not written", at=str(path))
+            raise ReceiptError("leads out of the baselines folder, so it was not written", at=str(path))
 
     def _files(self, key: str) -> Iterator[tuple[Path, Baseline]]:
         for file in sorted((self.folder / key).rglob("*.json")):
@@ -306,7 +306,7 @@ def read_defaults(path: Path) -> Mapping[str, str]:
     name, key = str(path), path.stem
     read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
     if defaults_key(read.defaults) != key:
-        raise ReceiptError("not the table that its name says (delete it, and record again)", at=name)
+        raise ReceiptError("does not match the digest in its name (delete it, and record again)", at=name)
     return read.defaults
 
 

@@ -93,7 +93,7 @@ def recovered(path: Path) -> Recovered:
     course, where = Course(), one_line(str(path))
     torn = [*_read(course, path)]
     if not course.plugin or not course.created:
-        raise ReceiptError(f"{where}: no journal (its first line names no plugin and time)")
+        raise ReceiptError(f"{where}: not a journal (its first line names no plugin and time)")
     torn += _read_workers(course, path.parent)
     running = course.lose(ENDED, broken=True)
     for begun in running.values():

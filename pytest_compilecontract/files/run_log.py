@@ -84,12 +84,12 @@ def lines_of(data: bytes) -> Lines:
             # As data have it that were written and read: without lone surrogates, which JSON can name and no file hold.
             event = value_to_data(json.loads(text))
         except (ValueError, RecursionError):
-            torn[number] = "no JSON"
+            torn[number] = "not JSON"
             continue
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             events.append((number, event))
         else:
-            torn[number] = "no event"
+            torn[number] = "not an event"
     return Lines(events=tuple(events), torn=torn, read=len(whole))
 
 

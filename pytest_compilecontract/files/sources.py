@@ -48,15 +48,15 @@ def read_sources(root: Path, names: Iterable[str]) -> dict[str, Source]:
 def _read(root: Path, name: str, room: int) -> tuple[Source, int]:
     """The file, and how many bytes it has."""
     if leads_out(name):
-        return Source(problem="not below the project's folder, so it is not read", outside=True), 0
+        return Source(problem="not in the project's folder, so it is not read", outside=True), 0
     try:
         path = (root / name).resolve()
         if not path.is_relative_to(root.resolve()):
             return Source(problem="a link out of the project's folder, so it is not read"), 0
         if not path.exists():
-            return Source(problem="no such file below the project's folder", outside=True), 0
+            return Source(problem="no such file in the project's folder", outside=True), 0
         if not path.is_file() or path.suffix not in SUFFIXES:
-            return Source(problem="no file of Python's, so it is not read"), 0
+            return Source(problem="not a Python file, so it is not read"), 0
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
         changed = path.stat().st_mtime

@@ -34,7 +34,7 @@ def read_bytes(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise named(ReceiptError(f"cannot be read ({_cause(error)})"), str(path)) from error
     if len(data) > LARGEST_BYTES:
-        raise named(ReceiptError(f"larger than {LARGEST_BYTES // 1024**2} MiB, so no receipt"), str(path))
+        raise named(ReceiptError(f"larger than {LARGEST_BYTES // 1024**2} MiB, too large for a receipt"), str(path))
     return data
 
 
@@ -61,7 +61,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise named(ReceiptError(f"cannot be written ({_cause(error)})"), str(path)) from error
     except RuntimeError as error:
         # So Python 3.11 and 3.12 say that a link leads to itself.
-        raise ReceiptError(f"{path}: cannot be written (a loop of links)") from error
+        raise ReceiptError(f"{path}: cannot be written (a symlink loop)") from error
 
 
 def _written_beside(path: Path, data: bytes) -> bool:

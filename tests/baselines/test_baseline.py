@@ -260,7 +260,7 @@ REFUSED: dict[str, tuple[Entry, str]] = {
         "unverified: two ways of counting disagree",
     ),
     "limit-hit": (an_entry(replace(HOLDING, limit_hits=(LIMIT_HIT,))), "the recompile limit was reached"),
-    "lost-frames": (an_entry(replace(HOLDING, eager_frames=(EAGER,))), "frames were left eager"),
+    "lost-frames": (an_entry(replace(HOLDING, eager_frames=(EAGER,))), "frames ran eager"),
     "nothing-captured": (an_entry(replace(HOLDING, graphs=0)), "nothing was captured"),
     "not-known-whether-captured": (an_entry(replace(HOLDING, graphs=None)), "nothing was captured"),
 }
@@ -528,7 +528,7 @@ def test_a_table_that_was_changed_is_refused(baselines: Baselines, tmp_path: Pat
     with pytest.raises(ReceiptError) as caught:
         Baselines(baselines.folder, tmp_path).find(CONTRACT, "aot", KNOWN)
 
-    assert str(caught.value) == f"{file}: not the table that its name says (delete it, and record again)"
+    assert str(caught.value) == f"{file}: does not match the digest in its name (delete it, and record again)"
 
 
 @pytest.mark.parametrize("key", ["../../x", "", "0" * 12, None])

@@ -35,7 +35,7 @@ def test_it_goes_where_it_is_told_and_source_is_read_there(capsys: pytest.Captur
 
     page = Path("pages/run.html").read_text(encoding="utf-8")
     assert capsys.readouterr() == ("wrote pages/run.html\n", "")
-    assert "no such file below the project's folder" in page
+    assert "no such file in the project's folder" in page
     assert 'def forward(self, x):",""' not in page
     assert not Path("out/index.html").exists()
     assert code == 0
@@ -74,7 +74,7 @@ def test_a_page_of_somebody_elses_is_left_alone(capsys: pytest.CaptureFixture[st
 
     code = main(["page", "out"])
 
-    assert capsys.readouterr().err == "compilecontract: out/index.html: is there, and no page of this plugin's\n"
+    assert capsys.readouterr().err == "compilecontract: out/index.html: exists, and is not a page of this plugin\n"
     assert Path("out/index.html").read_text() == "<title>mine</title>"
     assert code == 2
 

@@ -588,7 +588,7 @@ def test_a_file_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ReceiptError) as caught:
         read_receipt(path)
 
-    assert str(caught.value) == f"{path}: larger than 2 MiB, so no receipt"
+    assert str(caught.value) == f"{path}: larger than 2 MiB, too large for a receipt"
 
 
 # The schema

@@ -39,7 +39,7 @@ def test_an_encoding_is_kept_and_what_is_none_is_replaced(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../secret.py", "/etc/hosts", "C:\\secret.py", "a/../../secret.py", "a\0b.py"])
 def test_nothing_outside_is_read(root: Path, name: str) -> None:
-    assert read(root, name) == Source(problem="not below the project's folder, so it is not read", outside=True)
+    assert read(root, name) == Source(problem="not in the project's folder, so it is not read", outside=True)
 
 
 def test_a_name_that_hides_a_step_upward_is_not_read(root: Path) -> None:
@@ -57,10 +57,10 @@ def test_a_link_that_leads_out_is_not_read(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        pytest.param("gone.py", "no such file below the project's folder", id="missing"),
-        pytest.param(".env", "no file of Python's, so it is not read", id="no Python"),
-        pytest.param("folder.py", "no file of Python's, so it is not read", id="folder"),
-        pytest.param("pipe.py", "no file of Python's, so it is not read", id="pipe"),
+        pytest.param("gone.py", "no such file in the project's folder", id="missing"),
+        pytest.param(".env", "not a Python file, so it is not read", id="no Python"),
+        pytest.param("folder.py", "not a Python file, so it is not read", id="folder"),
+        pytest.param("pipe.py", "not a Python file, so it is not read", id="pipe"),
         pytest.param("loop.py", None, id="a link to itself"),
     ],
 )

@@ -60,7 +60,7 @@ def test_another_page_is_left_alone(suite: pytest.Pytester) -> None:
 
     assert own.read_text() == "<title>mine</title>"
     assert read_receipt(suite.path / "out" / "receipt.json").entries
-    result.stdout.fnmatch_lines([f"no page was written: {own}: is there, and no page of this plugin's"])
+    result.stdout.fnmatch_lines([f"no page was written: {own}: exists, and is not a page of this plugin"])
     assert result.ret == pytest.ExitCode.OK
 
 

@@ -30,7 +30,7 @@ def test_a_folder_is_validated_with_all_that_is_in_it(tmp_path: Path, capsys: py
     assert (codes, whole) == ([2, 2], 0)
     assert "of torch's)" in said.out
     assert "torn.json: not JSON" in said.err
-    assert "0123456789ab.json: not the table that its name says (delete it, and record again)" in said.err
+    assert "0123456789ab.json: does not match the digest in its name (delete it, and record again)" in said.err
 
 
 def test_a_folder_without_documents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

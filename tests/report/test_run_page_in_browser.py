@@ -244,7 +244,7 @@ def test_modules_are_a_tree_of_the_lane_that_lost_most(browser: RunPage, url: st
 
 def test_a_file_that_is_missing_or_changed_is_said(browser: RunPage, tmp_path: Path) -> None:
     changed = Source(lines=(*MODEL[:40], "        pass", *MODEL[41:]))
-    gone = Source(problem="no such file below the project's folder", outside=True)
+    gone = Source(problem="no such file in the project's folder", outside=True)
     browser.open(write(a_run(), tmp_path / "index.html", {**SOURCES, "model.py": changed, "train.py": gone}))
 
     said = browser.one(".notice").text
@@ -254,7 +254,7 @@ def test_a_file_that_is_missing_or_changed_is_said(browser: RunPage, tmp_path: P
     assert said.startswith("This file has changed since the run")
     assert was.startswith("line 41 was: mask = copy.deepcopy(self.mask)")
     assert browser.operators() == {"9": "slow 2"}
-    assert browser.one(".notice").text.startswith("The source is not shown: no such file below the project's folder")
+    assert browser.one(".notice").text.startswith("The source is not shown: no such file in the project's folder")
     assert browser.one(".row .text").text == "loss = model(x)"
 
 
