@@ -37,10 +37,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to upgrade from, as torch==2.11.0 (default: the Python that runs this, if it has torch; else the "
         "version that pyproject.toml or uv.lock pins, else that of the newest baseline)",
     )
-    there = parser.add_argument_group("environments that are there already")
-    there.add_argument("--python", metavar="PATH", type=Path, help="the interpreter with what to upgrade to")
-    there.add_argument("--from-python", metavar="PATH", type=Path, help="the interpreter with what to upgrade from")
-    made = parser.add_argument_group("environments that are made, with uv")
+    there = parser.add_argument_group("existing environments")
+    there.add_argument("--python", metavar="PATH", type=Path, help="the Python interpreter that has the newer torch")
+    there.add_argument(
+        "--from-python", metavar="PATH", type=Path, help="the Python interpreter that has the older torch"
+    )
+    made = parser.add_argument_group("environments made with uv")
     made.add_argument("--group", metavar="NAME", action="append", default=[], help="a dependency group of the project")
     made.add_argument(
         "--extra",
@@ -64,20 +66,20 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     made.add_argument("--python-version", metavar="X.Y", help="the Python to make them with (default: this one)")
     made.add_argument("--index-url", metavar="URL", help="where uv finds packages; UV_* variables work too")
     made.add_argument(
-        "--extra-index-url", metavar="URL", action="append", default=[], help="another place, asked first"
+        "--extra-index-url", metavar="URL", action="append", default=[], help="another index, searched first"
     )
     made.add_argument("--torch-backend", metavar="NAME", help="uv's choice of torch's builds: cpu, cu130, auto, ...")
     run = parser.add_argument_group("the run")
     run.add_argument("--project", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
-    run.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, help="the most that the tests may take on each side"
-    )
+    run.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="time limit for the tests on each side")
     run.add_argument("--keep", metavar="DIR", type=Path, help=f"keeps environments and receipts (default: {KEPT})")
     run.add_argument("--receipts", metavar="DIR", type=Path, help="where the receipts go instead of DIR/receipts")
     run.add_argument("--summary", metavar="FILE", type=Path, help="add the matrix and the answer to FILE, as Markdown")
-    run.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+    run.add_argument(
+        "--policy", metavar="FILE", type=Path, help="the policy: what gates and what may stay open, in TOML"
+    )
     run.add_argument("--waivers", metavar="FILE", type=Path, help=f"drift that is tolerated (default: {WAIVERS})")
-    run.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held")
+    run.add_argument("-v", "--verbose", action="store_true", help="also list the lanes that held")
 
 
 def _seconds(text: str) -> float:

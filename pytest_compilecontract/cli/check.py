@@ -79,7 +79,7 @@ ENDS = exit_codes(
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `check` and `init` to the command line."""
     check = commands.add_parser(
-        "check", help="run a module on the lanes, and say which contract would hold today", epilog=ENDS
+        "check", help="run a module in the lanes, and say which contract would hold today", epilog=ENDS
     )
     _add_arguments(check)
     check.set_defaults(command=_check)
@@ -347,7 +347,9 @@ def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
     if code is None:
         running = _running(said)
         where = f"it was in lane {running}" if running else "no lane had begun"
-        raise UsageError(f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout gives it more")
+        raise UsageError(
+            f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout sets another limit"
+        )
     return code
 
 

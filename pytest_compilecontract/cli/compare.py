@@ -33,13 +33,17 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     ):
         two = commands.add_parser(name, help=help_, description=help_, epilog=ENDS)
         two.add_argument(
-            "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or one of baselines"
+            "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or a folder of baselines"
         )
         two.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
         add_judging(two)
         louder = two.add_mutually_exclusive_group()
-        louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="all that changed")
-        louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="the result alone")
+        louder.add_argument(
+            "-v", "--verbose", dest="verbosity", action="store_const", const=1, help="show everything that changed"
+        )
+        louder.add_argument(
+            "-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="show only the answer"
+        )
         if name == "compare":
             two.add_argument(
                 "--try-settings",

@@ -28,7 +28,7 @@ FORMATS_TOLD = {
     "terminal": "text",
     "markdown": "Markdown for a pull request or a job's summary",
     "json": "JSON (its schema is in the package)",
-    "junit": "JUnit XML, a test case a lane",
+    "junit": "JUnit XML, one test case per lane",
     "html": "one HTML page that needs no network",
 }
 FORMATS = tuple(FORMATS_TOLD)
@@ -44,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     for kind in FORMATS[1:]:
         table.add_argument(f"--{kind}", metavar="FILE", type=Path, help=f"also write it as {FORMATS_TOLD[kind]}")
     add_judging(table)
-    table.add_argument("-v", "--verbose", action="store_true", help="also the lanes that held everywhere")
+    table.add_argument("-v", "--verbose", action="store_true", help="also list the lanes that held everywhere")
     table.set_defaults(command=_matrix)
 
 
@@ -75,7 +75,7 @@ def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
     places: dict[Path, str] = {}
     for run in chosen.runs:
         for path in (run, *(run.rglob("*.json") if run.is_dir() else ())):
-            places[_place(path)] = "is a run to read" if path == run else f"is of {run}, a run to read"
+            places[_place(path)] = "is a run to read" if path == run else f"belongs to {run}, a run to read"
     for given in filter(None, (chosen.policy, chosen.waivers)):
         places[_place(given)] = "is read, too"
     for _, path in wanted:
@@ -91,7 +91,7 @@ def _place(path: Path) -> Path:
         return path.resolve()
     except RuntimeError as error:
         # So Python 3.11 and 3.12 say it.
-        raise UsageError(f"{path}: a link that leads to itself") from error
+        raise UsageError(f"{path}: a symlink loop") from error
 
 
 def rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy, everything: bool) -> bytes:

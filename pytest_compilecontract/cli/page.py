@@ -32,7 +32,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "-o", "--output", metavar="FILE", type=Path, help=f"the page to write (default: {PAGE} beside the receipt)"
     )
     made.add_argument(
-        "--root", metavar="FOLDER", type=Path, default=Path(), help="the project whose source is shown (default: here)"
+        "--root",
+        metavar="FOLDER",
+        type=Path,
+        default=Path(),
+        help="the project whose source is shown (default: this folder)",
     )
     made.set_defaults(command=_page)
 

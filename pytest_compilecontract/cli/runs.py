@@ -17,7 +17,9 @@ from pytest_compilecontract.files.receipt import read_receipt
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
     """The options that say what gates, and what is tolerated."""
-    parser.add_argument("--policy", metavar="FILE", type=Path, help="what gates and what may be open, in TOML")
+    parser.add_argument(
+        "--policy", metavar="FILE", type=Path, help="the policy: what gates and what may stay open, in TOML"
+    )
     parser.add_argument(
         "--waivers",
         metavar="FILE",

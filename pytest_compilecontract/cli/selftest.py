@@ -129,7 +129,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     told = "plant every fault in contracts of its own, and say whether each is noticed"
     command = commands.add_parser("selftest", help=told, description=told, epilog=ENDS)
     command.add_argument("--lanes", metavar="A,B", default=LANES, help=f"(default: {LANES})")
-    command.add_argument("-v", "--verbose", action="store_true", help="a line a fault")
+    command.add_argument("-v", "--verbose", action="store_true", help="one line per fault")
     command.set_defaults(command=_selftest)
 
 

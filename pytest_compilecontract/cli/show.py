@@ -28,10 +28,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     show.add_argument("file", metavar="RUN", type=Path, help="a receipt.json, or a folder of one or of baselines")
     louder = show.add_mutually_exclusive_group()
-    louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="a line a lane")
+    louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="one line per lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
     show.add_argument(
-        "--facts", action="store_true", help="also each graph break, recompile and eager frame, with its line and why"
+        "--facts",
+        action="store_true",
+        help="also each graph break, recompile and eager frame, with its line and reason",
     )
     show.set_defaults(command=_show, verbosity=0)
 
@@ -50,7 +52,7 @@ def _show(chosen: argparse.Namespace) -> int:
         rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
         _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
     if chosen.facts:
-        say(*(text for text, _ in fact_lines(receipt.entries, every=True) or [("no facts to tell", {})]))
+        say(*(text for text, _ in fact_lines(receipt.entries, every=True) or [("no facts to show", {})]))
     if any(entry.planted for entry in receipt.entries):
         say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
     return YES
@@ -59,7 +61,7 @@ def _show(chosen: argparse.Namespace) -> int:
 def _recover(chosen: argparse.Namespace) -> int:
     journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
     if is_held(journal):
-        raise UsageError(f"{one_line(str(chosen.folder))}: a session that goes on is writing there")
+        raise UsageError(f"{one_line(str(chosen.folder))}: a running session is writing there")
     found = journals.recovered(journal)
     write_receipt(file, found.receipt)
     journals.remove(journal)

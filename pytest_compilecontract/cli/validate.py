@@ -60,7 +60,7 @@ def _validate_file(path: Path) -> int:
         kind = _kind_of(found)
         if kind == "defaults":
             size = counted(len(read_defaults(path)), "default", "defaults")
-            say(f"{one_line(str(path))}: is as its name says (format {found['format']}, {size} of torch's)")
+            say(f"{one_line(str(path))}: matches its name (format {found['format']}, {size} of torch's)")
             return YES
         errors = list(islice(_schema_errors(found, kind), MOST_ERRORS + 1))
     except ReceiptError as error:

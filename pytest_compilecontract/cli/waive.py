@@ -28,10 +28,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command = commands.add_parser("waive", help=told, description=told, epilog=ends)
     command.add_argument("old", metavar="OLD", type=Path, help="a receipt or folder, as for compare")
     command.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
-    command.add_argument("--owner", required=True, metavar="NAME", help="who looks after it")
+    command.add_argument("--owner", required=True, metavar="NAME", help="who is responsible for it")
     command.add_argument("--issue", required=True, metavar="URL", help="where it is discussed")
-    command.add_argument("--expires", required=True, metavar="DATE", type=_date, help="its last day, as 2027-01-31")
-    command.add_argument("--torch", metavar="RANGE", help="on which torch it holds (default: NEW's minor release)")
+    command.add_argument(
+        "--expires", required=True, metavar="DATE", type=_date, help="the last day it applies, as 2027-01-31"
+    )
+    command.add_argument(
+        "--torch", metavar="RANGE", help="versions of torch it applies to (default: NEW's minor release)"
+    )
     command.add_argument("--kind", choices=KINDS, default=KINDS[0], help=f"(default: {KINDS[0]})")
     add_judging(command)
     command.set_defaults(command=_waive)

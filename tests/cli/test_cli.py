@@ -186,7 +186,7 @@ def test_show_tells_the_facts_with_their_lines(capsys: pytest.CaptureFixture[str
 
     lines = capsys.readouterr().out.splitlines()
     assert "    graph break: model.py:41 in forward: mask = copy.deepcopy(self.mask)" in lines
-    assert lines[-1] == "no facts to tell"
+    assert lines[-1] == "no facts to show"
     assert codes == [0, 0]
 
 
@@ -274,7 +274,7 @@ def test_the_command_does_not_need_torch() -> None:
     [
         ("run/receipt.json", "is of run, a run to read"),
         ("policy.toml", "is read, too"),
-        ("loop", "a link that leads to itself"),
+        ("loop", "a symlink loop"),
     ],
     ids=["in the folder of a run", "the policy", "a loop"],
 )

@@ -134,7 +134,7 @@ def test_the_journal_of_a_session_that_goes_on_is_left_alone(
 
     code = main(["recover", str(tmp_path)])
 
-    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: a session that goes on is writing there\n"
+    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: a running session is writing there\n"
     assert code == 2
     assert journal.path.is_file()
 
