@@ -50,7 +50,7 @@ class _Group:
 
 
 def comparison_lines(comparison: Comparison, *, everything: bool = False) -> list[str]:
-    """Every lane that is not as it was, the worst first, and the totals.
+    """Every lane that changed, the worst first, and the totals.
 
     `everything` also shows what no policy judges, and each lane that held.
     """

@@ -138,7 +138,9 @@ def _uv_options(chosen: argparse.Namespace) -> list[str]:
 def _refuse_ours(arguments: Sequence[str]) -> None:
     for word in arguments:
         if word.partition("=")[0] in OURS:
-            raise UsageError(f"{word}: not with bump, which runs the tests twice to compare, and records nothing")
+            raise UsageError(
+                f"{word}: cannot be used with bump, which runs the tests twice to compare, and records nothing"
+            )
 
 
 def _waivers(given: Path | None, project: Path) -> tuple[Waiver, ...]:
@@ -149,7 +151,7 @@ def _waivers(given: Path | None, project: Path) -> tuple[Waiver, ...]:
 def _told_checkout(project: Path, progress: Progress) -> Checkout | None:
     found = checkout_of(project)
     if found is None:
-        progress.stage("the project is in no git checkout: whether it stays as it is is not watched")
+        progress.stage("the project is not in a git checkout: changes to it during the run are not noticed")
     elif found.dirty:
         progress.stage(f"commit {found.commit[:12]} with uncommitted changes: both sides run the files as they are now")
     else:
@@ -212,7 +214,7 @@ def _add_summary(file: Path, table: Matrix, notes: Sequence[str], answered: Sequ
     parts = [
         f"### {in_markdown(answered[-1])}\n",
         markdown(table),
-        f"<details><summary>Every lane that is not as it was</summary>\n\n<pre>{shown}</pre>\n\n</details>\n",
+        f"<details><summary>Every lane that changed</summary>\n\n<pre>{shown}</pre>\n\n</details>\n",
         *(f"{markdown_paragraph(note)}\n" for note in notes),
     ]
     try:

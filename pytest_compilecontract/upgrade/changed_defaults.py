@@ -75,7 +75,7 @@ def explained_line(found: Explained) -> str:
         said = " together with ".join(f"{name}: {was} -> {now}" for name, was, now in found.settings)
         return f"  {label}: explained by {plain(said)}"
     if not found.tried:
-        return f"  {label}: no default is another, so none explains it"
+        return f"  {label}: no default changed, so none explains it"
     return f"  {label}: none of the {found.tried} changed defaults explains it"
 
 

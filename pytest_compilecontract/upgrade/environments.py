@@ -35,7 +35,7 @@ PROBE_SECONDS = 300
 REASON = 400
 NO_UV = (
     "uv makes the environments, and is not installed: pip install uv "
-    "(or name interpreters that have all that the tests need: --python and --from-python)"
+    "(or name interpreters that have everything the tests need: --python and --from-python)"
 )
 # Releases of these follow from torch's.
 _COMPANIONS = re.compile(r"(nvidia|cuda)-.*|.*triton.*|torch(vision|audio|text|data|codec|ao)?")
@@ -111,7 +111,7 @@ class Uv:
         locked.write_text("".join(f"{each}=={v}\n" for each, v in sorted(preferred.items())), encoding="utf-8")
         target = ("--python", str(python), *self._finding(wanted))
         compile_ = ("pip", "compile", "--quiet", "--no-header", "--no-annotate", *target, "--output-file", str(locked))
-        self._run(name, "finding versions that go together", log, *compile_, str(folder / "wanted.txt"))
+        self._run(name, "resolving versions", log, *compile_, str(folder / "wanted.txt"))
         count = sum(1 for line in locked.read_text(encoding="utf-8").splitlines() if line.strip())
         self.progress.stage(f"{name}: installing {count} packages; a CUDA build of torch is several GB")
         install = ("pip", "install", "--quiet", *target)
@@ -201,7 +201,7 @@ def probe(python: Path, cwd: Path, variables: Mapping[str, str]) -> Probe:
     """What this interpreter has, asked as the tests will see it.
 
     Raises:
-        UsageError: it is no Python that works.
+        UsageError: it is not a working Python.
     """
     try:
         ran = subprocess.run(
@@ -215,14 +215,14 @@ def probe(python: Path, cwd: Path, variables: Mapping[str, str]) -> Probe:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         said = getattr(error, "strerror", None) or f"no answer within {PROBE_SECONDS} s"
-        raise UsageError(f"{python}: no Python that works ({said})") from error
+        raise UsageError(f"{python}: not a working Python ({said})") from error
     facts: dict[str, object] = {}
     for line in ran.stdout.decode(errors="replace").splitlines():
         if line.startswith('{"probe": 1'):
             facts |= json.loads(line)
     if "python" not in facts:
         said = one_line(reason_of(ran.stderr.decode(errors="replace")) or death(ran.returncode))
-        raise UsageError(f"{python}: no Python that works ({said})")
+        raise UsageError(f"{python}: not a working Python ({said})")
     packages = facts["packages"]
     assert isinstance(packages, dict)
     return Probe(

@@ -289,7 +289,7 @@ def _lines_of(file: Path, asked: Collection[str], depth: int = 0) -> Iterator[st
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if depth > 8:
-        raise UsageError(f"{file}: read by itself")
+        raise UsageError(f"{file}: reads itself")
     for whole in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*$", "", whole).strip()
         found = re.fullmatch(r"(?P<option>-r|--requirement|-c|--constraint|-e|--editable)(?:\s+|=)(?P<path>.+)", line)

@@ -76,7 +76,7 @@ class Suite:
             deaths += 1
             tests = ", ".join(self.course.running)
             self.course.lose(f"the process {stopped} while this ran", broken=True)
-            self.progress.stage(f"{self.name}: the process {stopped} in {tests}; going on after it")
+            self.progress.stage(f"{self.name}: the process {stopped} in {tests}; continuing after it")
         if code is None:
             self.course.lose(stopped, broken=False)
         elif not self.course.ended:

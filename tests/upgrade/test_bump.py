@@ -85,7 +85,7 @@ def test_what_holds_may_be_upgraded(bench: Bench, capsys: pytest.CaptureFixture[
         "may we upgrade from torch 2.11.0 to torch 2.12.1? yes\n"
     )
     assert err.splitlines() == [
-        "bump: the project is in no git checkout: whether it stays as it is is not watched",
+        "bump: the project is not in a git checkout: changes to it during the run are not noticed",
         "bump: torch 2.11.0: running 2 tests",
         "bump: torch 2.11.0: 2 tests in 0 s, lanes: 2 held",
         "bump: torch 2.12.1: running 2 tests",
@@ -149,7 +149,7 @@ def test_a_lane_that_takes_its_process_along_is_broken_and_the_run_goes_on(
     out, err = capsys.readouterr()
     verdicts = {entry.lane: (entry.verdict, entry.reason) for entry in receipt(bench, "torch-2.12.1").entries}
     assert verdicts == {"aot": ("broken", "the process died (SIGSEGV) while this ran"), "capture": ("held", "")}
-    assert f"bump: torch 2.12.1: the process died (SIGSEGV) in {a_test('aot')}; going on after it" in err.splitlines()
+    assert f"bump: torch 2.12.1: the process died (SIGSEGV) in {a_test('aot')}; continuing after it" in err.splitlines()
     assert out.splitlines()[-1] == "may we upgrade from torch 2.11.0 to torch 2.12.1? no: 1 lane broke"
     assert code == NO
 
@@ -496,7 +496,7 @@ def test_without_uv_one_line_says_what_to_do(
         UNUSABLE,
         "compilecontract: uv makes the environments, and is not installed: pip install "
         "uv "
-        "(or name interpreters that have all that the tests need: --python and --from-python)\n",
+        "(or name interpreters that have everything the tests need: --python and --from-python)\n",
     )
 
 
@@ -562,7 +562,7 @@ def test_the_torch_of_this_python_is_what_to_upgrade_from(bench: Bench, monkeypa
         (["torch==2.12.1", "--project", "gone"], "--project gone: no such folder"),
         (
             ["torch==2.12.1", "--from", "torch==2.11.0", "--", "--contract-record=all"],
-            "--contract-record=all: not with bump, which runs the tests twice to compare, and records nothing",
+            "--contract-record=all: cannot be used with bump, which runs the tests twice to compare, and records nothing",
         ),
         (
             ["torch==2.12.1", "--from", "torch==2.11.0", "--group", "docs"],

@@ -104,7 +104,7 @@ def test_what_is_no_python_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         probe(program, tmp_path, os.environ)
 
-    assert str(caught.value) == f"{program}: no Python that works (no)"
+    assert str(caught.value) == f"{program}: not a working Python (no)"
 
 
 def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         probe(tmp_path / "python", tmp_path, os.environ)
 
-    assert str(caught.value) == f"{tmp_path / 'python'}: no Python that works (Permission denied)"
+    assert str(caught.value) == f"{tmp_path / 'python'}: not a working Python (Permission denied)"
 
 
 def test_what_an_interpreter_prints_by_itself_does_not_hide_what_it_has(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_file_that_reads_itself_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         wanted(tmp_path, asked={"torch"}, files=[file])
 
-    assert str(caught.value) == f"{file}: read by itself"
+    assert str(caught.value) == f"{file}: reads itself"
 
 
 @pytest.mark.parametrize(

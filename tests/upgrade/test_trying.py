@@ -197,7 +197,7 @@ def test_a_lane_that_cannot_be_run_again_is_not_explained() -> None:
     [
         pytest.param({}, NOW, "not known: torch's defaults were not recorded on both sides", id="not-before"),
         pytest.param(WAS, {}, "not known: torch's defaults were not recorded on both sides", id="not-now"),
-        pytest.param(WAS, WAS, "no default is another, so none explains it", id="none-differ"),
+        pytest.param(WAS, WAS, "no default changed, so none explains it", id="none-differ"),
     ],
 )
 def test_without_a_difference_nothing_is_tried(was: dict[str, str], now: dict[str, str], line: str) -> None:
