@@ -248,7 +248,7 @@ class CompileLane:
 
     def _refuse_when_over(self) -> None:
         if not self.open:
-            raise UsageError("compile_lane measures in the body of the test, not in a fixture: nothing else is judged")
+            raise UsageError("compile_lane measures in the body of the test, not in a fixture: only the body is judged")
 
     def _hold(
         self, target: object, program: Program, calls: Sequence[call], compile_with: Callable[[Any], object] | None
@@ -257,13 +257,13 @@ class CompileLane:
         self._refuse_when_over()
         if maker := made_by(target):
             raise UsageError(
-                f"a {type(target).__name__} made by {maker} is no target of torch.compile: "
+                f"a {type(target).__name__} made by {maker} is not a target of torch.compile: "
                 "give compile_lane the module or function that it was made from"
             )
         if isinstance(target, torch.nn.Module) and any(map(is_lazy, (*target.parameters(), *target.buffers()))):
-            raise UsageError("the module has parameters without a shape yet (lazy ones): call it once before")
+            raise UsageError("the module has uninitialized lazy parameters: call it once first")
         if is_compiled(target):
-            raise UsageError("the target is compiled already; give compile_lane the eager function or module")
+            raise UsageError("the target is already compiled; give compile_lane the eager function or module")
         if compile_with is not None and not callable(compile_with):
             raise UsageError(f"compile_with= is a function of the target, got {type(compile_with).__name__!r}")
         put_back = structure(target) if isinstance(target, torch.nn.Module) else None

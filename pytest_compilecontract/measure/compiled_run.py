@@ -163,7 +163,7 @@ class CompiledRun:
             measured = without(measured, "operators_run", after.no_operators)
             if measured.graph_breaks and silent:
                 # Behind a break whole frames may run eager, and the limit on eager frames would not see them.
-                doubt = f"what ran eager beside the graph breaks is not known: {after.no_operators}"
+                doubt = f"what ran eager besides the graph breaks is not known: {after.no_operators}"
                 measured = replace(measured, doubts=(*measured.doubts, doubt))
         if self._limits.capture_targets is not None:
             found = capture_targets(self._limits.capture_targets, measuring.ledger.told.classes())
@@ -171,7 +171,7 @@ class CompiledRun:
         if after.overhead is None:
             measured = without(measured, "overhead_seconds", after.no_overhead)
         if after.change is None:
-            measured = without(measured, "state_change", "the target is no module")
+            measured = without(measured, "state_change", "the target is not a module")
         if self._lane.backend == "eager" and measured.backward_graphs is not None:
             reason = "backend 'eager' compiles no backward; lane 'aot' does"
             measured = replace(without(measured, "backward_graphs", reason), backward_graphs=None)

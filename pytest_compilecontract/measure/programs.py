@@ -255,7 +255,7 @@ def _own_loss(output: object) -> torch.Tensor:
         return output
     squares = [each.float().square().mean() for each in _floating(output)]
     if not squares:
-        raise UsageError("compile_lane.train: the output has no floating tensor to make a loss of; give loss=")
+        raise UsageError("compile_lane.train: the output has no floating-point tensor to make a loss from; give loss=")
     return torch.stack(squares).sum()
 
 

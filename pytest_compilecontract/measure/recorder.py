@@ -66,7 +66,7 @@ class Measuring:
 
     def __enter__(self) -> Measuring:
         if Measuring._active:
-            raise UsageError("a measurement is going on: observe and run do not go into one another")
+            raise UsageError("a measurement is already running: observe and run cannot be nested")
         self._doubt = switched_off() or canary()
         torch.compiler.reset()
         counters().clear()
@@ -171,7 +171,7 @@ class Measuring:
         if calls is None:
             unmeasured["calls"] = "the test makes its own calls"
         if self.backwards is None:
-            unmeasured["backward_graphs"] = "no loss was followed into its backward, as compile_lane.train does"
+            unmeasured["backward_graphs"] = "no backward was run from a loss, as compile_lane.train does"
         rises = {
             group: {self._paths.text(key): rise for key, rise in values.items()}
             for group, values in self._rises.all().items()

@@ -73,7 +73,7 @@ class Repeated:
         if not isinstance(program, Forward) or program.gradients:
             return None, "a step runs more than the compiled target"
         if self._trail.error is not None or measuring.timed[-1].compiled or measuring.timed[-1].executed == 0:
-            return None, "the last call was no cached call of compiled code"
+            return None, "the last call did not run cached compiled code"
         ledger, runs = measuring.ledger, measuring.ledger.runs
         last = self._job.calls[-1]
         samples: list[float] = []

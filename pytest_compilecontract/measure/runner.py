@@ -95,7 +95,7 @@ class Runner:
             left += [f"a later call left {each} on" for each in modes.take_off()]
         if not left:
             return held
-        said = tuple(f"{each}; it was taken off" for each in dict.fromkeys(left))
+        said = tuple(f"{each}; it was turned off" for each in dict.fromkeys(left))
         if held.error is not None and not isinstance(held.error, BrokenLane):
             held.error.add_note("\n".join(said))
         return replace(held, measurement=replace(held.measurement, doubts=(*held.measurement.doubts, *said)))
@@ -104,7 +104,7 @@ class Runner:
         code, left_out = _code_in(calls)
         state = State(target, *code, *program.reaches, beside=self._beside)
         if left_out:
-            self._passes.notes.append("state not compared: what is farther in the arguments")
+            self._passes.notes.append("state not compared: what lies deeper in the arguments")
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
         job = Job(target=target, program=program, calls=calls, state=state)
         try:

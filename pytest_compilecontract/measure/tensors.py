@@ -76,7 +76,7 @@ def why_not_wide(tensor: torch.Tensor) -> str:
         return ""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not numerics.has_storage(tensor):
         # To try it would cut the tensor off from its graph, for good.
-        return "is inside of a transform of torch.func"
+        return "is inside a transform of torch.func"
     return ""
 
 

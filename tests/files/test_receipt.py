@@ -61,7 +61,7 @@ def a_measurement() -> Measurement:
             method="fp64", worst_error=0.25, differences=(Difference(at="[0]", kind="value", detail="d"),)
         ),
         counters={"stats": {"unique_graphs": 2}},
-        unmeasured={"backward_graphs": "no loss was followed into its backward, as compile_lane.train does"},
+        unmeasured={"backward_graphs": "no backward was run from a loss, as compile_lane.train does"},
     )
 
 

@@ -315,7 +315,7 @@ def test_a_function_of_vjp_is_judged_by_allclose_and_says_why() -> None:
     numerics = measured(entry).numerics
     assert numerics is not None
     assert (numerics.method, numerics.differences) == ("allclose", ())
-    assert "is inside of a transform of torch.func, and cannot be cast to float64" in numerics.note
+    assert "is inside a transform of torch.func, and cannot be cast to float64" in numerics.note
     # The graph behind it is whole.
     assert pull(torch.ones_like(y))[0]["0.weight"].abs().sum() > 0
 
@@ -345,7 +345,7 @@ def test_what_torch_compile_does_not_take_is_refused_in_a_sentence(make: Callabl
 
     assert str(caught.value).startswith(message)
     assert str(caught.value).endswith(
-        "is no target of torch.compile: give compile_lane the module or function that it was made from"
+        "is not a target of torch.compile: give compile_lane the module or function that it was made from"
     )
 
 

@@ -79,7 +79,7 @@ def test_the_measurement_of_one_graph() -> None:
     assert found.counters is not None
     assert found.counters["stats"]["unique_graphs"] == 1
     told = {name: reason for name, reason in found.unmeasured.items() if reason != NO_CUDA}
-    assert told == {"backward_graphs": "no loss was followed into its backward, as compile_lane.train does"}
+    assert told == {"backward_graphs": "no backward was run from a loss, as compile_lane.train does"}
 
 
 def test_the_phases_of_the_calls() -> None:
@@ -117,7 +117,7 @@ def test_one_call_has_no_steady_seconds_and_no_overhead() -> None:
     found = run("capture", scaled, (X,))
 
     assert (found.steady_seconds, found.overhead_seconds) == (None, None)
-    assert found.unmeasured["overhead_seconds"] == "the last call was no cached call of compiled code"
+    assert found.unmeasured["overhead_seconds"] == "the last call did not run cached compiled code"
 
 
 def test_calls_that_measure_the_overhead_are_not_counted() -> None:
@@ -333,12 +333,12 @@ REFUSED: list[Any] = [
     ),
     pytest.param(
         lambda lane: lane.run(torch.compile(scaled), (X,)),
-        "the target is compiled already; give compile_lane the eager function or module",
+        "the target is already compiled; give compile_lane the eager function or module",
         id="compiled-function",
     ),
     pytest.param(
         lambda lane: lane.run(torch.compile(Model()), (X,)),
-        "the target is compiled already; give compile_lane the eager function or module",
+        "the target is already compiled; give compile_lane the eager function or module",
         id="compiled-module",
     ),
     pytest.param(
@@ -354,7 +354,7 @@ REFUSED: list[Any] = [
     ),
     pytest.param(
         lambda lane: lane.run(nn.LazyLinear(4), (X,)),
-        "the module has parameters without a shape yet (lazy ones): call it once before",
+        "the module has uninitialized lazy parameters: call it once first",
         id="lazy",
     ),
     pytest.param(
@@ -432,7 +432,7 @@ def test_a_lane_is_closed_outside_the_body_of_the_test() -> None:
         with pytest.raises(UsageError) as from_observe, lane.observe():
             pass
 
-    message = "compile_lane measures in the body of the test, not in a fixture: nothing else is judged"
+    message = "compile_lane measures in the body of the test, not in a fixture: only the body is judged"
     assert str(from_run.value) == str(from_observe.value) == message
 
 
@@ -449,7 +449,7 @@ def test_measurements_do_not_go_into_one_another(inner: Callable[[CompileLane], 
                 inner(lane)
         after = lane.run(scaled, (X,))
 
-    assert str(caught.value) == "a measurement is going on: observe and run do not go into one another"
+    assert str(caught.value) == "a measurement is already running: observe and run cannot be nested"
     assert (seen.measurement.graphs, after.graphs, after.disagreements) == (1, 1, ())
 
 

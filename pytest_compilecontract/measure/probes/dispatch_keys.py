@@ -21,8 +21,8 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (r"Autocast\w+", "used under torch.autocast"),
     # aten/src/ATen/functorch/Interpreter.h, and the keys' own notes in DispatchKey.h
     (r"FuncTorchBatched|BatchedNestedTensor|Batched|FuncTorchVmapMode|VmapMode", "batched by torch.vmap"),
-    (r"FuncTorchGradWrapper", "inside of torch.func.grad, vjp or jvp"),
-    (r"FuncTorchDynamicLayer(?:Front|Back)Mode", "inside of a transform of torch.func"),
+    (r"FuncTorchGradWrapper", "inside torch.func.grad, vjp or jvp"),
+    (r"FuncTorchDynamicLayer(?:Front|Back)Mode", "inside a transform of torch.func"),
     (r"Functionalize", "functionalized (torch.func.functionalize, or torch's own tracing)"),
     # aten/src/ATen/ConjugateFallback.cpp, NegateFallback.cpp, ZeroTensorFallback.cpp
     (r"Conjugate", "a lazy conjugate (torch.conj), which resolve_conj() makes a plain tensor"),

@@ -249,9 +249,9 @@ def meaning_of(reason: str) -> str:
     """What a reason means, in plain words, where torch's own do not say it; else empty."""
     guard = guard_text(reason)
     if _ZERO_ONE.fullmatch(guard) and not branches(reason):
-        return "torch compiles a size of 0 or 1 by itself (torch._dynamo.mark_unbacked keeps it from that)"
+        return "torch specializes a size of 0 or 1 (torch._dynamo.mark_unbacked prevents that)"
     if _DUCK.fullmatch(guard) and not branches(reason):
-        return "the two sizes were one when the code was compiled, and torch took them for the same"
+        return "the two sizes were equal when the code was compiled, and torch assumed that they always are"
     return dispatch_keys.meaning_of(guard)
 
 

@@ -220,7 +220,7 @@ class Told:
         if (earlier := attempt.earlier) is not None and earlier != attempt.broke:
             what = parse_message(self._paths.text(earlier.message)).reason
             where = f" at {self._paths.location(*earlier.stack[-1])}" if earlier.stack else ""
-            yield f"Dynamo broke in this frame before, and this break may come of it: {what}{where}"
+            yield f"Dynamo broke in this frame before, and this break may follow from it: {what}{where}"
 
     def _eager_frame(self, attempt: Attempt) -> EagerFrame:
         frame = self._frame(attempt)

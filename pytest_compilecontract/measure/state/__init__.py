@@ -101,7 +101,7 @@ class State:
         """Every floating tensor reached has float64 data, and complex ones complex128, while the `with` lasts.
 
         Raises:
-            NotWide: one cannot have, such as a tensor inside of a transform of torch.func.
+            NotWide: one cannot have, such as a tensor inside a transform of torch.func.
         """
         before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         try:
