@@ -562,7 +562,8 @@ def test_the_torch_of_this_python_is_what_to_upgrade_from(bench: Bench, monkeypa
         (["torch==2.12.1", "--project", "gone"], "--project gone: no such folder"),
         (
             ["torch==2.12.1", "--from", "torch==2.11.0", "--", "--contract-record=all"],
-            "--contract-record=all: cannot be used with bump, which runs the tests twice to compare, and records nothing",
+            "--contract-record=all: cannot be used with bump, which runs the tests twice to compare, "
+            "and records nothing",
         ),
         (
             ["torch==2.12.1", "--from", "torch==2.11.0", "--group", "docs"],

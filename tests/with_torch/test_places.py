@@ -211,7 +211,8 @@ class Unsupported(Exception):  # noqa: N818 - as torch calls it
         (
             [("No heap", 5), ("Reconstruction failure", 9)],
             (
-                "Dynamo broke in this frame before, and this break may follow from it: No heap at test_places.py:5 in step",
+                "Dynamo broke in this frame before, and this break may follow from it: "
+                "No heap at test_places.py:5 in step",
             ),
         ),
         ([("No heap", 5), ("No heap", 5)], ()),
