@@ -1,4 +1,4 @@
-"""The CUDA device of this process: which card it takes, and whether an error has lost it."""
+"""The CUDA device of this process: which GPU it takes, and whether an error has lost it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def lost(error: BaseException | None) -> str:
 
 
 def take_card(worker: str) -> None:
-    """Give a worker of pytest-xdist a card of its own, gw0 the first, among those that the user lets it see.
+    """Give a worker of pytest-xdist a GPU of its own, gw0 the first, among those that the user lets it see.
 
-    Nothing is done where the process has one card or none, or uses CUDA already.
+    Nothing is done where the process has one GPU or none, or uses CUDA already.
     """
     number = re.fullmatch(r"gw(\d+)", worker)
     if number is None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -48,7 +48,7 @@ def take_card(worker: str) -> None:
 
 
 def card(device: torch.device) -> str:
-    """The card behind a device by its index and uuid, as "0 GPU-5d3c..."; empty where it is none."""
+    """The GPU behind a device by its index and uuid, as "0 GPU-5d3c..."; empty where it is none."""
     if device.type != "cuda":
         return ""
     index = torch.cuda.current_device() if device.index is None else device.index
