@@ -24,7 +24,7 @@ def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorato
             rules; 0 unless said
         max_eager_ops (int): operators of a steady call that ran eager, whatever the reason
         min_ops_captured (int): call nodes in the graphs; 1 unless said
-        fullgraph (bool): no graph break, no frame given back to eager
+        fullgraph (bool): no graph break, no frame returned to eager
         allow_recompile_limit (bool): reaching the recompile limit is no violation
         numerics ("fp64", "allclose", "bitwise", None): how compiled is held to eager; "fp64" unless said
         rtol, atol (float): tolerances instead of those by dtype
@@ -32,7 +32,7 @@ def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorato
         check_state_dict (bool): the keys of `state_dict` and the module's type must not change
         lanes (list of names): only these of the lanes that the session chose
         frontier (list of names): a ladder of lanes, each rung adding one dimension to those below: capture, aot,
-            inductor, train, autocast, dynamic, cudagraphs, distributed, or a lane of the project's
+            inductor, train, autocast, dynamic, cudagraphs, distributed, or one of the project's lanes
         min_frontier (name): the rung of the frontier that has to hold; the first unless said
         capture_targets (list of classes, or of their names): a graph holds operations of each of these modules
         keeps_outputs (bool): what a call returned is not changed by the next one

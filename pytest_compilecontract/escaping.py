@@ -65,7 +65,7 @@ def markdown_paragraph(text: str) -> str:
 
 def printed_json(text: str) -> str:
     """A JSON document that says the same, without what a workflow takes for a command, or a terminal obeys."""
-    # Indentation alone is a control outside of texts, and inside of them JSON itself escapes those of ASCII.
+    # Indentation alone is a control outside texts, and inside them JSON itself escapes those of ASCII.
     lines = (line if line.isprintable() else "".join(map(_seen, line)) for line in text.split("\n"))
     safe = "\n".join(lines)
     return _ANYWHERE.sub(r"#\\u0023", safe)

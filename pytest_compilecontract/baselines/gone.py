@@ -1,4 +1,4 @@
-"""Trimming: contracts that a baseline has and the project has no more. Told by any run that would have met them."""
+"""Trimming: contracts that a baseline has and the project no longer has. Told by any run that would have met them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def collected_from(names: Iterable[str], arguments: Sequence[str], *, root: Path
 
 
 def gone(baselines: Baselines, key: str, collected: Collected, root: Path) -> tuple[str, ...]:
-    """The contracts with a baseline in this environment that the project has no more, as far as this run can tell.
+    """The contracts with a baseline in this environment that the project no longer has, as far as this run can tell.
 
     A module without any test may have been skipped as a whole: only where its file is gone are its contracts gone.
 

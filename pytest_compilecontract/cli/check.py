@@ -160,7 +160,7 @@ def _check_out(out: Path, module: str) -> None:
 
 
 def _named_alike(out: Path) -> Path | None:
-    """Another test file that pytest would take for this one, in a folder of the project that is no package."""
+    """Another test file that pytest would take for this one, in a folder of the project that is not a package."""
     here = Path.cwd()
     if out.absolute().parent.joinpath("__init__.py").exists():
         return None

@@ -108,7 +108,7 @@ _READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _mat
 
 
 def _schema_errors(found: dict[str, object], kind: str) -> Iterator[str]:
-    """What in the document does not match the schema that this package ships, a line each."""
+    """What in the document does not match the schema that this package ships, one line each."""
     # Both take longer to import than the rest of the command, and only this asks for them.
     import msgspec
     from jsonschema import Draft202012Validator

@@ -39,7 +39,7 @@ class Drift:
 
     `before` and `after` are its values, `came` and `went` the facts behind them. `gates` says whether the policy judges
     it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it. `excuse` is the
-    rule of `compare.excuses` by which it is no loss, or no gain, though it looks like one; empty where none applies.
+    rule of `compare.excuses` by which it is neither loss nor gain, though it looks like one; empty where none applies.
     """
 
     contract: str

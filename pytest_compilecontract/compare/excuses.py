@@ -1,4 +1,4 @@
-"""Excuses: why a change between two sides is no drift after all. Each is a rule with a name, which reports say.
+"""Excuses: why a change between two sides is not drift after all. Each is a rule with a name, which reports say.
 
 Each is there for something that torch did: its docstring names the case, where it can by its program in tests/corpus.
 """
@@ -77,8 +77,8 @@ def had_nothing_to_recompile(change: Change) -> bool:
 def moved_with_its_break(change: Change) -> bool:
     """Whether a break is gone, and what recompiled after it recompiles with the frame that it was in.
 
-    From torch 2.14 on reading a ContextVar breaks no more (`contextvar_read`): the value that made the resume function
-    compile again makes the whole frame compile again.
+    From torch 2.14 on reading a ContextVar no longer breaks (`contextvar_read`): the value that made the resume
+    function compile again makes the whole frame compile again.
     """
     was, now = change.was, change.now
     if was.graph_breaks is None or now.graph_breaks is None or was.recompiles is None or now.recompiles is None:

@@ -66,8 +66,8 @@ def break_keys(found: GraphBreak) -> tuple[Key, ...]:
     """The break under each of its inlined stacks.
 
     A break in an inlined callee is met by its caller too, on some torches and not on others: a stack that is the end of
-    a longer one is no fact of its own. Where no line is anybody's but torch's and Python's wrappers', the file is all
-    that can be held: at which of its lines Dynamo gives up is torch's own affair.
+    a longer one is not a fact of its own. Where all lines are those of torch and of Python's wrappers, the file is all
+    that can be held: at which of its lines Dynamo gives up is for torch to decide.
     """
     if wrapper := _wrapper_of(found):
         return ((WRAPPER, wrapper),)
@@ -109,7 +109,7 @@ def eager_key(found: EagerFrame) -> Key:
 
 
 def eager_ops_key(found: EagerOps) -> Key:
-    """The line that leads to the skipped frame; which of torch's functions is skipped there is torch's affair."""
+    """The line that leads to the skipped frame; which of torch's functions is skipped there is for torch to decide."""
     if found.location is not None:
         return _location_key(found.location)
     return _frame_key(found.frame) if found.frame is not None else (found.name,)

@@ -6,8 +6,8 @@ A file in TOML; what it does not say is as by default:
     allow = ["new"]                           # verdicts that the gate does not wait for
 
     [band]
-    ops_captured = 0.05                       # 5 % less is no drift
-    steady_seconds = 0.25                     # 25 % beyond the spread that was measured is no drift
+    ops_captured = 0.05                       # 5 % less is not drift
+    steady_seconds = 0.25                     # 25 % beyond the spread that was measured is not drift
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _breaks(seen: Measurement) -> Facts | None:
     wrappers: set[Key] = set()
     for each in seen.graph_breaks:
         for key in break_keys(each):
-            # How many breaks lie in a wrapper of Python's is torch's affair as well.
+            # How many breaks lie in a wrapper of Python's is for torch to decide as well.
             if key[0] != WRAPPER or key not in wrappers:
                 of.append((key, _telling(_break_fact, each)))
             wrappers.add(key)

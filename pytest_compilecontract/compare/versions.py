@@ -23,7 +23,7 @@ _HOW: dict[str, Callable[[Version, Version], bool]] = {
 
 
 def version_key(text: str) -> Version | None:
-    """What to order a version by; None for what is no version. A local part ("+cu130") does not count."""
+    """What to order a version by; None for what is not a version. A local part ("+cu130") does not count."""
     try:
         return Version(Version(text).public)
     except ValueError:
@@ -47,7 +47,7 @@ def version_range(text: str, *, where: str) -> VersionRange:
     """The range that `text` describes; `where` is what messages call its place.
 
     Raises:
-        UsageError: a part is no bound.
+        UsageError: a part is not a bound.
     """
     try:
         # A local part does not count, and packaging takes none in ">=".

@@ -11,7 +11,7 @@
     kind = "workaround"                            # or "open-risk"
     note = "the router copies its mask"            # may be left out
 
-A waiver that has expired, that no longer matches a lane or that no lane needs any more is stale, and fails.
+A waiver that has expired, that no longer matches a lane or that no lane needs is stale, and fails.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime
 
 
 def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:
-    """The waivers to delete, a line each: where, which, and why.
+    """The waivers to delete, one line each: where, which, and why.
 
-    Of a run that is not `whole` nobody can say that a glob matches nothing any more.
+    Of a run that is not `whole` nobody can say that a glob no longer matches anything.
     """
     found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
     return tuple(
@@ -143,7 +143,7 @@ def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.dat
 
 
 def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
-    """One that has expired and whose drift is still there is no dead letter."""
+    """One that has expired and whose drift is still there still has work to do."""
     needed = waiver.expires < today and _is_needed(waiver, filter(waiver.is_about, comparison.lanes))
     return "the drift is still there: fix it, or set a later date" if needed else "delete it"
 
@@ -171,7 +171,7 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
         return f"expired on {waiver.expires}"
     lanes = [lane for lane in comparison.lanes if waiver.is_about(lane)]
     if not lanes:
-        # On another torch than it speaks of it says nothing, and is needed all the same.
+        # On another torch than it speaks of it says nothing, and is still needed.
         speaks = any(lane.torch is not None and lane.torch in waiver.torch for lane in comparison.lanes)
         return "no longer matches a lane" if whole and speaks else ""
     if not all(lane.compared for lane in lanes) or not (whole or waiver.exact):

@@ -97,7 +97,7 @@ class Fault:
 
 
 class OutputFault(Fault):
-    """Another tensor in the place of the first output that it fits."""
+    """Another tensor in place of the first output that it fits."""
 
     kinds = VALUES
     # Other numbers may make the program raise, where it looks at them: eager does not.
@@ -355,7 +355,7 @@ class Raises(Around):
 
 
 class GradientFault(Fault):
-    """Another gradient in the place of the one that comes to an output."""
+    """Another gradient in place of the one that comes to an output."""
 
     kinds = VALUES | {"structure"}
     limits = (RAISES,)
@@ -525,7 +525,7 @@ def chosen(names: Sequence[str]) -> tuple[Fault, ...]:
     """The faults of these names, in the order of all; none names them all.
 
     Raises:
-        UsageError: a name that is no fault's.
+        UsageError: a name that is not a fault's.
     """
     for name in names:
         if name not in KNOWN:

@@ -162,7 +162,7 @@ def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
 def narrowed(lanes: Sequence[Lane], names: Sequence[str] | None) -> tuple[Lane, ...]:
     """Those of `lanes` that a contract names; None or "all" names them all. Never a lane that was not chosen.
 
-    A name that no lane has is no error here, for it may be known and not chosen: `chosen` tells.
+    A name that no lane has is not an error here, for it may be known and not chosen: `chosen` tells.
     """
     if names is None or ALL in names:
         return tuple(lanes)

@@ -75,7 +75,7 @@ def limits_from(markers: Sequence[tuple[str, Mapping[str, object]]], *, test: st
     `where` is empty for the test's own marker.
 
     Raises:
-        UsageError: a name that is no limit, a value of the wrong type, or limits that contradict one another.
+        UsageError: a name that is not a limit, a value of the wrong type, or limits that contradict one another.
     """
     values: dict[str, Any] = {}
     for where, keywords in markers:
@@ -135,7 +135,7 @@ def _shown(value: object) -> str:
     """A value in a message, whatever it is: its `repr` may be endless, or raise."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a class of the user's, or a number with too many digits
+    except Exception:  # noqa: BLE001 - a user's class, or a number with too many digits
         return f"a {type(value).__name__}"
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 

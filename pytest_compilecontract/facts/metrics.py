@@ -25,7 +25,7 @@ class Metric:
     `field` is where a measurement has it, and by which it says why it was not measured: its name, if nothing is said.
 
     A metric with a `label` is compared between two runs. `better` is None where neither direction is. `banded` ones
-    move by themselves: what lies within the spread over repeats (`--contract-repeat`) is no change, and without a
+    move by themselves: what lies within the spread over repeats (`--contract-repeat`) is not a change, and without a
     spread on both sides they are not compared. One with a `band` of its own is a count, which may then be judged by
     that width alone (0.05 is 5 %), or by the policy's. `gates` is the default policy's word. A `young` one is not in
     receipts of older versions of this package, which say nothing of it: then it is not compared. `cause` is how near it

@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 @dataclass(kw_only=True, slots=True)
 class Course:
     """What the events have told so far. `running` are the tests that began and did not end, each with its entry if
-    nothing more is heard of it; None for one that is no contract."""
+    nothing more is heard of it; None for one that is not a contract."""
 
     plugin: str = ""
     created: str = ""

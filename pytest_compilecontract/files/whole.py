@@ -14,7 +14,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 
 LARGEST_BYTES = 256 * 1024 * 1024
-# How old a file has to be, where there are no locks, till its writer must be gone.
+# How old a file has to be, where there are no locks, until its writer must be gone.
 STRAY_SECONDS = 3600
 _STRAY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
@@ -65,7 +65,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _written_beside(path: Path, data: bytes) -> bool:
-    """Write a new file and put it in the place of `path`; whether nobody had taken it for a stray before."""
+    """Write a new file and put it in place of `path`; whether nobody had taken it for a stray before."""
     beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with beside.open("xb") as file:
@@ -86,7 +86,7 @@ def _written_beside(path: Path, data: bytes) -> bool:
 
 
 def clear_strays(folder: Path) -> None:
-    """Remove what a process that was killed while it wrote has left in the folder: nobody holds its lock any more.
+    """Remove what a process that was killed while it wrote has left in the folder: nobody holds its lock now.
 
     Nothing here fails what is going on: a stray that cannot be removed stays.
     """

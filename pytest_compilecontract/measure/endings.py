@@ -30,7 +30,7 @@ class DeviceLost(BrokenLane):
 
 
 class Endings:
-    """Exceptions of passes, as measurements have them: with the line of the user's that they came from."""
+    """Exceptions of passes, as measurements have them: with the user's line that they came from."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -72,7 +72,7 @@ class Endings:
         )
 
     def user_line(self, error: BaseException) -> Location | None:
-        """The innermost line of the project's that the exception passed; for a compile error, the line compiled."""
+        """The innermost line of the project that the exception passed; for a compile error, the line compiled."""
         # An internal error of Dynamo's has no stack of its own: it says in its text what it was tracing.
         traced = [
             (each.filename, each.lineno or 0, each.name) for each in getattr(error, "real_stack", None) or ()

@@ -114,7 +114,7 @@ class SteadySteps:
         if "cuda_graphs" not in facts.found and "cuda_graphs" not in facts.unmeasured:
             facts.unmeasured["cuda_graphs"] = "nothing measured it"
         if self._graphs is not None and self._graphs.missing is None and "cuda_graphs" not in facts.found:
-            # What the counted calls showed is known all the same.
+            # What the counted calls showed is still known.
             facts.unmeasured["cuda_graphs.steady"] = facts.unmeasured.pop("cuda_graphs")
             facts.found["cuda_graphs"] = self._cuda_graphs(calls)
         return facts
@@ -137,7 +137,7 @@ class SteadySteps:
             peak = self._peak(step)
             overwritten = _shared_outputs(step)
             pools = memory.pools(self._pools)
-            # Looked at again, for what a cycle holds till it is collected is no leak.
+            # Looked at again, for what a cycle holds until it is collected is no leak.
             grown = _growth_without_garbage(step) if memory.growth(samples) else 0
             self._refuse_when_compiling()
             facts.found |= {
@@ -267,7 +267,7 @@ class _Stepper:
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """What a step needs around it, and is no part of it."""
+        """What a step needs around it, and is not part of it."""
         for leaf in self._leaves:
             leaf.grad = None
         with stance.eager() if self._eager else contextlib.nullcontext():

@@ -43,9 +43,9 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
     """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
 
     `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
-    Given are sentences on what of the project's own is otherwise inside than around the test. A lane says by itself how
-    it is compiled and run; a test that compiles by itself has the stance, the grad mode and the default dtype that its
-    project has set.
+    Given are sentences on which of the project's settings differ inside from those around the test. A lane says by
+    itself how it is compiled and run; a test that compiles by itself has the stance, the grad mode and the default
+    dtype that its project has set.
 
     Saved and put back: random generators, grad and inference mode, default dtype and device, determinism, matmul
     precision, autocast, anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch

@@ -51,7 +51,7 @@ def placed(
 
 @contextlib.contextmanager
 def _replaced(buffers: Tensors, device: torch.device | None, dtype: torch.dtype | None) -> Iterator[None]:
-    """Another tensor in the place of each buffer that cannot be given other data, as nn.Module.to does with buffers."""
+    """Another tensor in place of each buffer that cannot be given other data, as nn.Module.to does with buffers."""
     own = {name: each for name, each in buffers.items() if each is not None and each.layout in COMPRESSED}
     for name, each in own.items():
         buffers[name] = each.to(device or each.device, dtype if dtype and each.is_floating_point() else each.dtype)

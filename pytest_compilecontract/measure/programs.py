@@ -91,7 +91,7 @@ class Forward:
         own: set[int] | None = None  # the leaves that had a gradient before any call
 
         def upstream(root: torch.Tensor) -> torch.Tensor:
-            # Made once, so that it is no part of the steps after.
+            # Made once, so that it is not part of the steps after.
             key = (root.shape, root.dtype)
             if key not in ones:
                 ones[key] = torch.ones_like(root)

@@ -93,7 +93,7 @@ class Measuring:
         Measuring._active = True
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         Measuring._active = False
         self._processes.__exit__()
         self._trace.__exit__()

@@ -132,7 +132,7 @@ class Runner:
         return Measurement(backend=self._lane.backend, raised=raised, unmeasured=unmeasured)
 
     def _unknown(self, reason: str) -> Measurement:
-        """The measurement of a run that ended for no reason of compiling: what it counted till then says nothing."""
+        """The measurement of a run that ended for no reason of compiling: what it counted until then says nothing."""
         counts = ("graphs", "ops_captured", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "numerics")
         unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts), reason)
         return Measurement(backend=self._lane.backend, unmeasured=unmeasured)

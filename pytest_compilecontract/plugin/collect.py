@@ -151,7 +151,7 @@ def limits_of(node: pytest.Item) -> Limits:
     """The limits of a test, by its markers and those of what it is in.
 
     Raises:
-        UsageError: a marker says what is no limit.
+        UsageError: a marker says what is not a limit.
     """
     marks = list(node.iter_markers_with_node("compile_contract"))[::-1]
     for _, mark in marks:

@@ -41,7 +41,7 @@ class State:
     unusable: str | None = None
     turned_away: str = ""
     refused: str = ""
-    # What of the project's own is otherwise in the lane than around the test.
+    # Which of the project's settings differ in the lane from those around the test.
     notes: tuple[str, ...] = ()
     card: str = ""
     compile_lane: CompileLane | None = None
@@ -101,7 +101,7 @@ class Current:
         self.state = replace(self.state, refused=why)
 
     def note(self, *notes: str) -> None:
-        """Something of the project's own is otherwise in the lane than around the test."""
+        """A setting of the project differs in the lane from the one around the test."""
         self.state = replace(self.state, notes=(*self.state.notes, *notes))
 
     def place_on(self, card: str) -> None:

@@ -57,7 +57,7 @@ class Finishing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write(self) -> str:
-        """Write what there is to write; what is wrong with it, a line each."""
+        """Write what there is to write; what is wrong with it, one line each."""
         try:
             self._receipt = self._session.write_report()
             return self._hold_to_history()
@@ -89,7 +89,7 @@ class Finishing:
         return "\n".join(problems)
 
     def _find_gone(self) -> tuple[str, ...]:
-        """Contracts that the baselines have and the project has no more; removed by a recording of all there is."""
+        """Contracts that the baselines have and the project no longer has; removed by a recording of all there is."""
         collected = self._collecting.collected
         if collected is None:
             return ()

@@ -94,7 +94,7 @@ class History:
         return stale(Comparison(before="", after="", lanes=lanes), self.waivers, self.today, whole=False)
 
     def is_recorded(self, entry: Entry, held: Held) -> bool:
-        """Whether this run writes the lane anew, so that what changed in it is no failure."""
+        """Whether this run records the lane again, so that what changed in it is not a failure."""
         wanted = {"all", "changed" if held.own else "new"}
         return self.settings.record in wanted and (not refusal(entry) or bool(self.settings.accepted))
 
@@ -137,7 +137,7 @@ class History:
         return Summary(held=tuple(held), new=tuple(new), known=sum(map(self.baselines.size, keys)))
 
     def drifted(self, summary: Summary | None) -> dict[tuple[str, str], str]:
-        """What drifted, by contract and lane; what this run records anew is no drift."""
+        """What drifted, by contract and lane; what this run records again is not drift."""
         return {
             (each.lane.contract, each.lane.lane): what_drifted(each.lane)
             for each in (summary.held if summary is not None else ())

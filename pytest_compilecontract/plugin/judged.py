@@ -30,7 +30,7 @@ class Subject:
     environment: str
     worker: str
     card: str = ""
-    # What of the project's own is otherwise in the lane than around the test.
+    # Which of the project's settings differ in the lane from those around the test.
     notes: tuple[str, ...] = ()
 
 
@@ -153,7 +153,7 @@ def unmeasured(subject: Subject, reason: str) -> Entry:
 
 
 def failed(subject: Subject, reason: str, measured: Entry | None) -> Entry:
-    """The entry of a lane whose test failed by itself; what was measured till then is kept."""
+    """The entry of a lane whose test failed by itself; what was measured until then is kept."""
     if measured is None:
         return _entry(subject, verdict="broken", reason=reason)
     if measured.measurement is not None and measured.measurement.raised_in_both is not None:

@@ -24,7 +24,7 @@ from pytest_compilecontract.files.run_log import Log, lines_of
 EXIT = 70  # EX_SOFTWARE
 REPORTS = "reports.jsonl"
 ITEMS = "items.json"
-# pytest-xdist's word, in the place of setup, call or teardown, for a test whose process died.
+# pytest-xdist's word, in place of setup, call or teardown, for a test whose process died.
 LOST_TEST = "???"
 
 

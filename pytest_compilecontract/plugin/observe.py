@@ -1,4 +1,4 @@
-"""Observing: tests that are no contracts, measured where they compile. What `--contract-observe` adds to the hooks."""
+"""Observing: tests that are not contracts, measured where they compile. What `--contract-observe` adds to the hooks."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ WATCHED = pytest.StashKey[Watched]()
 class Observer:
     """Makes a contract without limits of each test whose body compiles or calls torch.compile, or did for its baseline.
 
-    What a fixture compiles is not counted, and compiled anew where the body runs it: in which test a shared one is made
-    depends on the selection. A unittest's setUp is a part of the body.
+    What a fixture compiles is not counted, and compiled again where the body runs it: in which test a shared one is
+    made depends on the selection. A unittest's setUp is a part of the body.
     """
 
     def __init__(self, settings: Settings, history: History, process: Process, results: Results) -> None:
@@ -146,7 +146,7 @@ class Observer:
         drifted = watched is not None and bool(watched.drifted)
         raised = call.excinfo if not drifted else None
         subtests = watched is not None and watched.failed
-        # What pytest makes of a test that went through and was expected not to; drift is no failure of the test's own.
+        # What pytest makes of a test that went through and was expected not to; drift is not the test's own failure.
         expected = raised is None and report.failed and not drifted
         if raised is None and not subtests and not expected:
             if measured is None and self._is_held(item) and (why := self._why_not()):

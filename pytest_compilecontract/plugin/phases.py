@@ -70,7 +70,7 @@ class Phases:
         if current is None:
             return (yield)
         current.begin_body()
-        # A process that loses its device could not say any more where it ran.
+        # A process that loses its device could no longer say where it ran.
         self._runs.process.where()
         try:
             with self._observed(current), ends_within(self._settings.timeout, self._hangs, self._stderr):

@@ -123,7 +123,7 @@ class Results:
         return failed(subject, reason, entry)
 
     def _entry_of_rung(self, state: State, call: pytest.CallInfo[None]) -> Entry | None:
-        """The entry of a ladder that its own test ended; a rung that went through is no entry of its own."""
+        """The entry of a ladder that its own test ended; a rung that went through is not an entry of its own."""
         if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
             return None
         steps, measured, reason = state.steps, None, own_failure(call)

@@ -86,7 +86,7 @@ class Runs:
         self._surrounds = False
 
     def of(self, item: pytest.Item) -> Current | None:
-        """The run of a test that goes on, or its last one; None for what is no contract."""
+        """The run of a test that goes on, or its last one; None for what is not a contract."""
         current = self._current
         return current if current is not None and current.state.contract.item is item else None
 
@@ -149,7 +149,7 @@ class Runs:
         current.place_on("" if current.state.unusable else card_of(state.lane))
 
     def _look_at_compile(self, current: Current) -> None:
-        """What stands in the place of torch.compile compiles no lane; for other tests it is their project's."""
+        """What stands in place of torch.compile compiles no lane; for other tests it is their project's."""
         from pytest_compilecontract.measure.probes.availability import replaced_compile
         from pytest_compilecontract.measure.probes.source import Paths
 
@@ -173,7 +173,7 @@ class Runs:
 
 
 class Turn:
-    """A contract that a strategy runs, till the next test. What pytest keeps of the item is as before in each run."""
+    """A contract that a strategy runs, until the next test. What pytest keeps of the item is as before in each run."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from pytest_compilecontract.escaping import one_line, typed
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.measure.environment import plugin_version, without_folders
 
-# Options of other plugins, whose values are nobody's affair.
+# Options of other plugins, whose values are not to be shown.
 _SECRET = re.compile(r"(?i)--?[\w-]*(?:token|secret|passw|credential|api-?key|auth)[\w-]*")
 _HIDDEN = "..."
 

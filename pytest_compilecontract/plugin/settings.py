@@ -27,11 +27,11 @@ class Settings:
     `baselines` is the folder of the baselines, `waivers` the file of what may drift. `asked_for_baselines` and
     `asked_for_lanes`: an option named them. `record` says what to write there, None nothing; `accepted` is why even
     what should not be recorded is to be. A lane is measured `repeat` times. `overrides` are settings of torch by
-    their full names, given to every lane in place of torch's defaults. `observe`: tests that are no contracts are
+    their full names, given to every lane in place of torch's defaults. `observe`: tests that are not contracts are
     measured too. `timeout` is how many seconds the body of a test may run in a lane, None for ever. `timed`: every
     lane on a CUDA device is timed, not only those with a limit on their speed. `rest` is the file that says what a
     replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
-    measured is no failure. `rank` is that of this process among several that run the same session: all but the
+    measured is not a failure. `rank` is that of this process among several that run the same session: all but the
     first write to folders of their own, and record nothing. `pages`: what is reported is written to be read, too.
     """
 

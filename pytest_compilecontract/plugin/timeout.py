@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn, TextIO
 
-# Native code hears no signal till it returns. After as much again, the process is given up.
+# Native code hears no signal until it returns. After as much again, the process is given up.
 GRACE_SECONDS = 10.0
 
 
 @contextlib.contextmanager
 def ends_within(seconds: float | None, say: Callable[[FrameType | None], NoReturn], stream: TextIO) -> Iterator[None]:
-    """Call `say`, which raises, in the frame that runs after `seconds`; None is no limit.
+    """Call `say`, which raises, in the frame that runs after `seconds`; None is not a limit.
 
     If that does not end it, as where native code never returns, the process ends, with all its stacks on `stream`.
     """

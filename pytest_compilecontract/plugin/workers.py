@@ -27,7 +27,7 @@ UNKNOWN_LANE = Lane(name="unknown", backend="")
 
 
 def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
-    """Tell the controller which lane runs from now on: it hears no more of it if this worker dies."""
+    """Tell the controller which lane runs from now on: it hears nothing more of it if this worker dies."""
     # pytest passes over a setup that passed: nobody but the controller's own hook takes notice of this one.
     report = pytest.TestReport(
         nodeid=item.nodeid, location=item.location, keywords={}, outcome="passed", longrepr=None, when="setup"

@@ -235,7 +235,7 @@ def _drift_lines(drift: Drift, place: str) -> Iterator[str]:
 def _fact_lines(mark: str, fact: Fact) -> Iterator[str]:
     reason = plain(first_line(fact.reason))
     inner = _MARGIN * 4
-    # Where there is no line of the user's to show, the reason takes its place.
+    # Where there is no user's line to show, the reason takes its place.
     said = plain(fact.source) or reason
     yield cut(f"{_MARGIN * 2}{mark} {plain(fact.where)}" + (f": {said}" if said else ""))
     if fact.source and reason:

@@ -105,7 +105,7 @@ def markdown(entries: Sequence[Entry]) -> str:
 
 
 def html(entries: Sequence[Entry]) -> str:
-    """The table as one HTML page that needs nothing but itself. No text of a test's is read as HTML."""
+    """The table as one HTML page that needs nothing but itself. No text of a test is read as HTML."""
     import jinja2
 
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)

@@ -69,7 +69,7 @@ class Mark:
     """One fact: where it is, and what to say there; `said` are labels and texts.
 
     Without `at` it belongs to no line that anybody knows of. `broke` is the graph break that it comes from. `callers`
-    lead there, the innermost first: one of them has to do where `at` is in no file of the project's. `more` is what
+    lead there, the innermost first: one of them has to do where `at` is in none of the project's files. `more` is what
     may differ from lane to lane. Two marks that differ in nothing but these are one.
     """
 

@@ -1,6 +1,6 @@
 """What a page of a run shows, as data: the answer, what does not hold, files with what happened on each line, modules.
 
-Pure: a receipt and the lines of source files go in, frozen data comes out. What it looks like is `run_page`'s affair.
+Pure: a receipt and the lines of source files go in, frozen data comes out. What it looks like is for `run_page`.
 """
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ def _called(verdict: Shown, count: int) -> str:
 
 
 def _tolerated(marks: Sequence[PlacedMark], lanes: Sequence[LaneView]) -> str:
-    """What lanes that hold show all the same, as one sentence; empty where they show nothing."""
+    """What lanes that hold show anyway, as one sentence; empty where they show nothing."""
     kinds = Counter(each.mark.kind for each in marks if any(lanes[number].verdict == "held" for number, _ in each.seen))
     told = [counted(kinds[kind], *NOUNS[kind]) for kind in KINDS if kinds[kind] and kind != "operators"]
     return f"The contracts that hold tolerate {_listed(told)}." if told else ""

@@ -48,7 +48,7 @@ _SHOWN_IF_ANY = tuple(name for name, metric in COUNTS.items() if metric.shown ==
 class Row:
     """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured.
 
-    `observed` is a test that is no contract of its author's: there may be hundreds, so they are told together.
+    `observed` is a test that is not a contract of its author's: there may be hundreds, so they are told together.
     """
 
     contract: str

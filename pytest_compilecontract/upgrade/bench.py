@@ -167,7 +167,7 @@ class Bench:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """The folder that keeps environments and receipts, made where it is missing, and nobody else's till the end.
+    """The folder that keeps environments and receipts, made where it is missing, and nobody else's until the end.
 
     Raises:
         UsageError: it cannot be written, or another run has it.

@@ -1,6 +1,6 @@
 """Trying settings: which of torch's changed defaults explains a drift. Each trial is a pytest of its own, elsewhere.
 
-The lane is run on the new torch with the old torch's defaults: with all that changed, then with fewer, till those that
+The lane is run on the new torch with the old torch's defaults: with all that changed, then with fewer, until those that
 the drift needs are left. Without torch here.
 """
 

@@ -140,7 +140,7 @@ class Suite:
         lines = lines_of(data)
         self._read += lines.read
         for _, event in lines.events:
-            # What tests print or write may end in this file too: a line that is no event of ours tells nothing.
+            # What tests print or write may end in this file too: a line that is not an event of ours tells nothing.
             with contextlib.suppress(ReceiptError):
                 self.course.take(event)
         if known is None and self.course.count is not None:

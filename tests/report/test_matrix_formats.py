@@ -461,7 +461,8 @@ def test_a_long_table_is_folded_and_one_too_long_says_where_it_was_cut() -> None
 
     assert "<details><summary>21 lanes that did not hold everywhere</summary>" in folded
     assert "cut" not in folded
-    cut = re.search(r"^The table was cut at (\d+) of 1000 rows to fit a comment; the receipts have all rows\.$", whole, re.M)
+    told = r"^The table was cut at (\d+) of 1000 rows to fit a comment; the receipts have all rows\.$"
+    cut = re.search(told, whole, re.M)
     assert cut is not None
     assert whole.count("\n| tests/") == int(cut[1])
     assert whole.count("<details>") == whole.count("</details>") == 2

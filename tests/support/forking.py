@@ -92,7 +92,7 @@ def why_not() -> str | None:
 
 
 def serve(request: Request, connection: socket.socket, kept: list[str]) -> None:
-    """Fork a session, and the workers that it asks for, till it is done or who asked for it has gone."""
+    """Fork a session, and the workers that it asks for, until it is done or who asked for it has gone."""
     here, there = socket.socketpair()
 
     def session() -> int:

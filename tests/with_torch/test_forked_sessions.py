@@ -344,7 +344,7 @@ def servers() -> Iterator[Servers]:
 def test_a_server_that_has_gone_is_another_server(servers: Servers) -> None:
     first = servers.find(os.environ)
     os.kill(first.pid, signal.SIGKILL)
-    # Its first thread may have ended before the others: till then nobody can wait for it.
+    # Its first thread may have ended before the others: until then nobody can wait for it.
     assert gone(first.pid)
     first._running.wait(10)
 

@@ -1,4 +1,4 @@
-"""What a run leaves in memory: which of its arguments and outputs are still alive once nobody has them any more."""
+"""What a run leaves in memory: which of its arguments and outputs are still alive once nobody holds them."""
 
 from __future__ import annotations
 

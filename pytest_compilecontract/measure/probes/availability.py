@@ -87,7 +87,7 @@ def _installed(package: str) -> bool:
 
 
 def replaced_compile(paths: Paths) -> str:
-    """What stands in the place of torch.compile, and where it is; empty where it is torch's own.
+    """What stands in place of torch.compile, and where it is; empty where it is torch's own.
 
     A wrapper has torch's name and not torch's code.
     """

@@ -262,5 +262,5 @@ def _mode(mode: object) -> str | None:
 def _written(value: object) -> str:
     try:
         return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    except Exception:  # noqa: BLE001 - a class of the user's
+    except Exception:  # noqa: BLE001 - a user's class
         return f"<{type(value).__name__}>"

@@ -68,7 +68,7 @@ class GraphTaps:
             taps.set(method, manager, method, self._counting(name))
         scheduler = getattr(_module("torch._inductor.scheduler"), "Scheduler", None)
         taps.set("should_partition", scheduler, "should_partition", self._on_partition)
-        # Without it nothing is miscounted, the user's line is missing; whether work is split is known all the same.
+        # Without it nothing is miscounted, the user's line is missing; whether work is split is still known.
         taps.missing.pop("should_partition", None)
         self._counters = importlib.import_module("torch._dynamo.utils").counters
         self._base = self._now()

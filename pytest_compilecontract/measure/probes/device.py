@@ -6,7 +6,7 @@ import re
 
 import torch
 
-# What CUDA says of an error after which no call of the process works any more.
+# What CUDA says of an error after which no call of the process works.
 _STICKY = re.compile(
     r"illegal memory access|device-side assert|misaligned address|illegal instruction|illegal address|"
     r"unspecified launch failure|launch timed out|hardware stack error|invalid program counter|"

@@ -1,4 +1,4 @@
-"""Dispatch keys: what it means that a tensor has one, or has one no more.
+"""Dispatch keys: what it means that a tensor has one, or no longer has one.
 
 torch guards the set of keys of each tensor, with those that the thread adds (`LocalState::apply` in
 torch/csrc/dynamo/guards.cpp), and names both sets whole. What each key is for stands in c10/core/DispatchKey.h.

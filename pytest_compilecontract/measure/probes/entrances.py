@@ -1,4 +1,4 @@
-"""Where Dynamo is entered, and where its settings are changed: taps that stay on, and cost nothing till then."""
+"""Where Dynamo is entered, and where its settings are changed: taps that stay on, and cost nothing until then."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Entrances(Taps):
         self._were = {}
 
     def settings(self) -> list[tuple[ConfigModule, dict[str, object]]]:
-        """Each module that had a setting written since `note_settings`, and all its settings before; notes no more."""
+        """Each module that had a setting written since `note_settings`, and all its settings before; stops noting."""
         were, self._were = self._were or {}, None
         return list(were.values())
 

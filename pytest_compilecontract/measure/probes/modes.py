@@ -229,7 +229,7 @@ def autocast_nesting() -> int:
 
 
 def set_autocast_nesting(nesting: int) -> None:
-    """Leave autocasts till there are so many; what they have cached goes with the last."""
+    """Leave autocasts until there are so many; what they have cached goes with the last."""
     while autocast_nesting() > nesting:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()

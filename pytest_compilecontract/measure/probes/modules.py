@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-# Attributes of every nn.Module that hold no state of the user's.
+# Attributes of every nn.Module that hold no state of the user.
 OWN = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}
 _HOOKS = tuple(name for name in sorted(OWN) if "_hooks" in name and "state_dict" not in name)
 _NON_PERSISTENT = "_non_persistent_buffers_set"

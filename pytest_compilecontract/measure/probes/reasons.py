@@ -57,7 +57,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What a graph takes, by torch's names for where it comes from; `free` are the numbers that are no constants."""
+    """What a graph takes, by torch's names for where it comes from; `free` are the numbers that are not constants."""
 
     tensors: dict[str, Input] = field(default_factory=dict)
     free: frozenset[str] = frozenset()

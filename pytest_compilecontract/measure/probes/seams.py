@@ -18,7 +18,7 @@ OWN = canary.__module__
 
 
 class Turn:
-    """What a compiled function depends on, so that it is compiled anew where it has changed.
+    """What a compiled function depends on, so that it is compiled again where it has changed.
 
     A text: of a number Dynamo would make a variable.
     """
@@ -119,7 +119,7 @@ def given_back(run: Callable[..., object]) -> Callable[..., object]:
 
 
 def depending(run: Callable[..., object], turn: Turn) -> Callable[..., object]:
-    """`run`, compiled anew each time that the turn has changed."""
+    """`run`, compiled again each time that the turn has changed."""
 
     def guarded(*args: object, **kwargs: object) -> object:
         if turn.value == "":

@@ -1,7 +1,7 @@
 """Host syncs: where a step makes the CPU wait for the device, by torch's own warning, each with the user's line.
 
 torch warns in `.item()`, `.cpu()`, `nonzero` and blocking copies, not in `torch.cuda.synchronize()`, in waits for an
-event, or inside of libraries (c10/cuda/CUDAFunctions.h).
+event, or inside libraries (c10/cuda/CUDAFunctions.h).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def host_syncs(step: Callable[[], object], paths: Paths) -> tuple[HostSync, ...]
 
 
 def user_line(frame: FrameType | None, paths: Paths) -> Location | None:
-    """The innermost frame of the project's, from `frame` outwards; ours are nobody's."""
+    """The innermost frame of the project, from `frame` outwards; ours are nobody's."""
     while frame is not None:
         code = frame.f_code
         ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS

@@ -22,7 +22,7 @@ class Taps(contextlib.ExitStack):
     def set(
         self, name: str, owner: object, attribute: str, around: Callable[..., object], *, reads: tuple[str, ...] = ()
     ) -> None:
-        """Put `around(original, *args, **kwargs)` in the place of `owner.attribute`.
+        """Put `around(original, *args, **kwargs)` in place of `owner.attribute`.
 
         `reads` are the parameters that `around` looks up by name: without them it would count wrong.
         """

@@ -28,7 +28,7 @@ class State:
 
     Reached are a module itself with its hooks, a bound method's owner, a function's closure, defaults, attributes and
     the globals it names, and what an object of the project's classes has in common with the others: the attributes of
-    the class, and what its methods reach. Classes of installed packages keep their own affairs, and of their objects
+    the class, and what its methods reach. Classes of installed packages are left alone, and of their objects
     only those are followed that hold tensors, modules or plain values (`numerics.kind_of`).
 
     `unreached` says what is not kept: what is too far, too much, or cannot be saved.
@@ -75,11 +75,11 @@ class State:
         self._pieces.restore(accepted=accepted)
 
     def accept(self) -> None:
-        """From now on what is otherwise is wanted so: `restore` puts it there, and it is no change."""
+        """From now on what is otherwise is wanted so: `restore` puts it there, and it is not a change."""
         self._pieces.accept()
 
     def forget(self) -> None:
-        """What was accepted is not wanted any more: `restore` puts back what was found."""
+        """What was accepted is no longer wanted: `restore` puts back what was found."""
         self._pieces.forget()
 
     def release(self) -> None:

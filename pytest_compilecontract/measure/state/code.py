@@ -44,7 +44,7 @@ def save_function(walk: Reached, function: FunctionType, name: str, *, depth: in
 
 
 def reach_names(walk: Reached, module: Any, names: set[str], *, depth: int) -> None:
-    """What a function may mean by `module.name`, of a module of the project's."""
+    """What a function may mean by `module.name`, of one of the project's modules."""
     if not is_projects(module.__name__):
         return
     for key in sorted(names & set(vars(module))):
@@ -80,7 +80,7 @@ def save_object(walk: Reached, value: object, name: str, *, depth: int) -> None:
 
 
 def save_inherited(walk: Reached, value: object, name: str) -> None:
-    """What an object, or a class, has from a class of the project's till it is given one of its own.
+    """What an object, or a class, has from one of the project's classes until it is given one of its own.
 
     `self.calls += 1` makes an attribute, but changes what was there to be read.
     """

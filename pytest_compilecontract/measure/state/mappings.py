@@ -31,7 +31,7 @@ def save_mapping(
     if len(mapping) > ENTRIES:
         save_large(walk, mapping, name)
         return
-    # Not more than it says it has: what a class of the user's gives out may have no end.
+    # Not more than it says it has: what a user's class gives out may have no end.
     entries = itertools.islice(mapping.items(), len(mapping))
     saved = {key: value for key, value in entries if key not in without}
     new = _keep_new(walk, mapping, name, known=saved.keys() | without, stays=stays, counts=new_counts)

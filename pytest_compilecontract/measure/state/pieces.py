@@ -87,7 +87,7 @@ class Pieces:
             saved.wanted = was
 
     def accept(self) -> None:
-        """From now on what is otherwise is wanted so: `restore` puts it there, and it is no change."""
+        """From now on what is otherwise is wanted so: `restore` puts it there, and it is not a change."""
         for saved, now in self._accepts:
             try:
                 saved.wanted = now()
@@ -95,7 +95,7 @@ class Pieces:
                 self._left_out[f"what was made of the target (cannot be saved: {first_said(str(error))})"] = None
 
     def forget(self) -> None:
-        """What was accepted is not wanted any more: `restore` puts back what was found."""
+        """What was accepted is no longer wanted: `restore` puts back what was found."""
         for saved, _ in self._accepts:
             saved.wanted = saved.found
 

@@ -12,7 +12,7 @@ from .reached import Reached
 
 
 def _with_values(own: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A gradient as it was: the same tensor, which may be a view of a buffer of the user's."""
+    """A gradient as it was: the same tensor, which may be a view of a user's buffer."""
     try:
         if not tensors.same(own, values):
             own.detach().copy_(values)

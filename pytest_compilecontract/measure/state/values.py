@@ -83,7 +83,7 @@ def position(value: object) -> tuple[object, ...] | None:
 
 
 def again(value: object) -> object:
-    """Another iterator that is where this one is, over the same values; what is no iterator stays itself."""
+    """Another iterator that is where this one is, over the same values; what is not an iterator stays itself."""
     if isinstance(value, tuple):
         return tuple(map(again, value))
     if (parts := _reduced(value)) is None:
@@ -119,7 +119,7 @@ def _reduced(value: object) -> tuple[Any, ...] | None:
 
 
 def is_user_object(value: object) -> bool:
-    """An object of a class of the user's, or one of Python's that holds what its user puts there; none of torch's."""
+    """An object of a user's class, or one of Python's that holds what its user puts there; none of torch's."""
     if isinstance(value, (type, ModuleType)):
         return False
     if own_dict(value) is None and not numerics.slots_of(value):

@@ -31,7 +31,7 @@ Saver = Callable[..., None]
 
 
 class Walk(Reached):
-    """Follows what is reached, till nothing is left."""
+    """Follows what is reached, until nothing is left."""
 
     def follow(self) -> None:
         # The nearest first: where there is too much, what is left out is the farthest.
@@ -73,7 +73,7 @@ class Walk(Reached):
                 save_object(self, value, name, depth=depth)
 
     def _saver(self, value: object, depth: int) -> Saver | None:
-        """What saves a value of this kind; None where it has no state of the user's."""
+        """What saves a value of this kind; None where it has no state of the user."""
         if self.pieces.beside and not _is_followed_beside(value):
             return None
         for kind, save in _BY_TYPE:
