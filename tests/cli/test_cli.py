@@ -272,7 +272,7 @@ def test_the_command_does_not_need_torch() -> None:
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        ("run/receipt.json", "is of run, a run to read"),
+        ("run/receipt.json", "belongs to run, a run to read"),
         ("policy.toml", "is read, too"),
         ("loop", "a symlink loop"),
     ],

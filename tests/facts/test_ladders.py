@@ -61,7 +61,7 @@ def test_a_lane_of_the_projects_that_has_a_dimensions_name_is_refused_unless_it_
     other = lanes_from_table({"autocast": {"autocast": "float16"}}, where="pyproject.toml")
 
     assert rung(["capture", "autocast"], BUILT_IN | same).lane.autocast == "bfloat16"
-    with pytest.raises(UsageError, match="'autocast' is a dimension, and another lane of the project's"):
+    with pytest.raises(UsageError, match="'autocast' is a dimension, and also a lane of the project"):
         rung(["capture", "autocast"], BUILT_IN | other)
 
 

@@ -86,7 +86,7 @@ def test_of_a_line_that_is_torn_the_others_are_kept(tmp_path: Path, capsys: pyte
 
     code = main(["recover", str(tmp_path)])
 
-    assert capsys.readouterr().out.splitlines()[-1] == f"left out: {tmp_path / NAME}: line 3 is no JSON"
+    assert capsys.readouterr().out.splitlines()[-1] == f"left out: {tmp_path / NAME}: line 3 is not JSON"
     assert (code, len(read_receipt(tmp_path / "receipt.json").entries)) == (0, 2)
 
 
@@ -209,7 +209,7 @@ def test_a_worker_that_wrote_nothing_is_no_matter(tmp_path: Path) -> None:
     found = recovered(tmp_path / NAME)
 
     assert len(found.receipt.entries) == 2
-    assert found.torn == (f"{tmp_path / 'journal.gw1.jsonl'}: line 1 is no JSON",)
+    assert found.torn == (f"{tmp_path / 'journal.gw1.jsonl'}: line 1 is not JSON",)
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ def test_a_worker_that_wrote_nothing_is_no_matter(tmp_path: Path) -> None:
         pytest.param('{"event": "entry", "entry": null}', "line 2: ", id="null"),
         pytest.param('{"event": "finish"}', "line 2: test: missing", id="nothing-in-it"),
         pytest.param('{"event": "collected", "count": "3"}', "line 2: count: expected an int, got '3'", id="text"),
-        pytest.param("[" * 5000, "line 2 is no JSON", id="nested"),
+        pytest.param("[" * 5000, "line 2 is not JSON", id="nested"),
         pytest.param('{"event": "finish", "test": ' + "[" * 400 + "]" * 400 + "}", "line 2", id="nested-less"),
-        pytest.param("1" * 5000, "line 2 is no JSON", id="number"),
-        pytest.param("NaN", "line 2 is no event", id="nan"),
-        pytest.param('{"entry": {}}', "line 2 is no event", id="no-kind"),
+        pytest.param("1" * 5000, "line 2 is not JSON", id="number"),
+        pytest.param("NaN", "line 2 is not an event", id="nan"),
+        pytest.param('{"entry": {}}', "line 2 is not an event", id="no-kind"),
     ],
 )
 def test_a_line_that_says_nothing_is_left_out(tmp_path: Path, line: str, said: str) -> None:

@@ -151,7 +151,7 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or ca
         (["blocks:sample", "--timeout=0"], "--timeout: expected seconds, got 0"),
         (
             ["blocks:endless", "--timeout=0.01"],
-            "blocks:endless: took longer than 0.01 s (no lane had begun); --timeout gives it more",
+            "blocks:endless: took longer than 0.01 s (no lane had begun); --timeout sets another limit",
         ),
     ],
     ids=["raises", "wrong calls", "no such name", "no such module", "no colon", "no time", "too little time"],
@@ -169,7 +169,7 @@ def test_a_sample_without_an_end_is_told_with_its_lane(capsys: pytest.CaptureFix
     # A busy machine may take the nine seconds to start.
     assert re.fullmatch(
         r"compilecontract: blocks:endless: took longer than 9 s "
-        r"\((it was in lane capture|no lane had begun)\); --timeout gives it more\n",
+        r"\((it was in lane capture|no lane had begun)\); --timeout sets another limit\n",
         capsys.readouterr().err,
     )
     assert code == 2

@@ -388,7 +388,7 @@ def test_pytest_that_only_sets_up_walks_nothing(marked: tuple[Project, str]) -> 
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        pytest.param('frontier=["capture", "capture"]', "frontier: 'capture' is there twice", id="twice"),
+        pytest.param('frontier=["capture", "capture"]', "frontier: 'capture' is given twice", id="twice"),
         pytest.param('frontier=["capture", "moon"]', "frontier: unknown rung 'moon'", id="unknown"),
         pytest.param("frontier=[]", "frontier: expected a list of rungs, the lowest first, got []", id="empty"),
         pytest.param('frontier=["aot"], lanes=["aot"]', "contradicts lanes", id="lanes"),

@@ -143,7 +143,7 @@ def test_a_run_that_leaves_a_mode_on_says_so_and_the_next_is_not_in_it(name: str
     entry = hold(lambda lane: lane.run(target, (X,)), lane="capture", max_eager_frames=9)
     after = hold(lambda lane: lane.run(lambda x: x * 2, (X,), (X,)), lane="capture", max_graph_breaks=0)
 
-    said = f"left {expected[0]} on; it was taken off"
+    said = f"left {expected[0]} on; it was turned off"
     assert entry.verdict == "unverified"
     assert f"the eager run {said}" in entry.reason
     assert f"the compiled run {said}" in entry.reason
@@ -183,7 +183,7 @@ def test_an_exception_that_leaves_a_mode_on_has_a_note_of_it() -> None:
     with lane_of("capture") as lane, pytest.raises(ValueError, match="left behind") as caught:
         lane.run(target, (X,))
 
-    assert f"the eager run left the dispatch mode {HERE}Dispatch on; it was taken off" in caught.value.__notes__[0]
+    assert f"the eager run left the dispatch mode {HERE}Dispatch on; it was turned off" in caught.value.__notes__[0]
     assert is_clean()
 
 
