@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.sessions import runpytest_session
 
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.files.receipt import read_receipt
@@ -198,7 +199,7 @@ def test_lanes(pytester: pytest.Pytester, limits: str, options: tuple[str, ...],
 def test_a_contract_none_of_whose_lanes_was_chosen_says_so(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_block=CONTRACT.format(limits="lanes=['dynamic']"))
 
-    result = pytester.runpytest_subprocess("--compile-contracts", "-rs", "--contract-lanes=capture,aot")
+    result = runpytest_session(pytester, "--compile-contracts", "-rs", "--contract-lanes=capture,aot")
 
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * not among the lanes chosen (capture, aot)"])
@@ -207,7 +208,7 @@ def test_a_contract_none_of_whose_lanes_was_chosen_says_so(pytester: pytest.Pyte
 def test_a_lane_that_was_not_chosen_is_no_part_of_the_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_block=CONTRACT.format(limits="lanes=['dynamic']"))
 
-    pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=capture,aot", "--contract-report=out")
+    runpytest_session(pytester, "--compile-contracts", "--contract-lanes=capture,aot", "--contract-report=out")
 
     assert read_receipt(pytester.path / "out" / "receipt.json").entries == ()
 
@@ -568,7 +569,7 @@ def test_a_module_marker_leaves_ordinary_tests_alone(pytester: pytest.Pytester) 
         """
     )
 
-    result = pytester.runpytest_subprocess("--compile-contracts")
+    result = runpytest_session(pytester, "--compile-contracts")
 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*compile contracts on torch *: 0 of 1 held*"])
@@ -805,9 +806,9 @@ def test_what_the_project_says_is_as_if_typed_and_an_option_wins(pytester: pytes
     lane_project(pytester, TABLE.replace("waivers", "policy"))
     pytester.makepyfile(test_block=CONTRACT.format(limits='lanes=["eager"]'))
 
-    pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=eager")
+    runpytest_session(pytester, "--compile-contracts", "--contract-lanes=eager")
     own = sorted(path.name for path in (pytester.path / "out").iterdir())
-    pytester.runpytest_subprocess("--compile-contracts", "--contract-lanes=eager", "--contract-report=typed")
+    runpytest_session(pytester, "--compile-contracts", "--contract-lanes=eager", "--contract-report=typed")
 
     assert "receipt.json" in own
     assert (pytester.path / "typed" / "receipt.json").is_file()
