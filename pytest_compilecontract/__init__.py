@@ -20,33 +20,33 @@ def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorato
         max_recompiles (int): code compiled again for a frame that had compiled code
         max_graph_breaks (int): distinct graph breaks: user line and torch's kind
         max_graphs (int): graphs that Dynamo made
-        max_eager_frames (int): frames with something to compile that ran eager, given back by Dynamo or skipped by its
-            rules; 0 unless said
+        max_eager_frames (int): frames with something to compile that ran eager: Dynamo fell back, or skipped them by
+            its rules; default 0
         max_eager_ops (int): operators of a steady call that ran eager, whatever the reason
-        min_ops_captured (int): call nodes in the graphs; 1 unless said
-        fullgraph (bool): no graph break, no frame returned to eager
-        allow_recompile_limit (bool): reaching the recompile limit is no violation
-        numerics ("fp64", "allclose", "bitwise", None): how compiled is held to eager; "fp64" unless said
+        min_ops_captured (int): call nodes in the graphs; default 1
+        fullgraph (bool): no graph break, no frame that falls back to eager
+        allow_recompile_limit (bool): reaching the recompile limit is not a violation
+        numerics ("fp64", "allclose", "bitwise", None): how compiled is compared with eager; default "fp64"
         rtol, atol (float): tolerances instead of those by dtype
         check_grads (bool): compare gradients; always in `compile_lane.train`, only if True in `compile_lane.run`
         check_state_dict (bool): the keys of `state_dict` and the module's type must not change
         lanes (list of names): only these of the lanes that the session chose
         frontier (list of names): a ladder of lanes, each rung adding one dimension to those below: capture, aot,
             inductor, train, autocast, dynamic, cudagraphs, distributed, or one of the project's lanes
-        min_frontier (name): the rung of the frontier that has to hold; the first unless said
+        min_frontier (name): the rung of the frontier that has to hold; default the first
         capture_targets (list of classes, or of their names): a graph holds operations of each of these modules
         keeps_outputs (bool): what a call returned is not changed by the next one
 
-    Limits that are judged on a CUDA device alone, on a steady step after the calls that are counted:
+    Limits that are judged only on a CUDA device, on a steady step after the calls that are counted:
         cudagraphs ("required", "partitioned"): in lanes that ask for CUDA graphs, every steady step is replayed from
             them, whole or in parts
         max_kernels (int): kernels that the device runs; max_kernels_ratio (float): by those of eager
         max_host_syncs (int): times that the CPU waits for the device
         max_memory_ratio (float): peak memory by that of eager, the pools of CUDA graphs included
-        max_memory_growth (int): bytes that each step leaves behind; 0 unless said
+        max_memory_growth (int): bytes that each step leaves behind; default 0
         min_speedup (float): device time of eager by that of compiled; times both, which takes a while
 
-    What is wrong with them is said when pytest collects the test, so that one line names all of them.
+    Errors in them are reported when pytest collects the tests, all at once.
     """
     import pytest
 

@@ -85,9 +85,9 @@ class CompileLane:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
-        """Around the body of the test: a mode that it leaves on is told with what it measured, or raised.
+        """Around the body of the test: a mode that it leaves on is reported with what it measured, or raised.
 
-        It is still on afterwards: a fixture may take it off, or else who isolates the test.
+        It is still on afterwards: a fixture may turn it off, or else what isolates the test.
         """
         __tracebackhide__ = True
         modes = Modes()
@@ -114,7 +114,7 @@ class CompileLane:
                 unless one of them is there already, and floating ones to its dtype, and put back.
             calls: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
             compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
-                be called; for regions of a module, or a wrapper of one's own. Without it the whole target is compiled.
+                be called; for regions of a module, or your own wrapper. Without it the whole target is compiled.
 
         Raises:
             UsageError: what was given cannot be run.
@@ -150,11 +150,11 @@ class CompileLane:
         Args:
             module: a module, not compiled yet.
             batches: one a step: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
-            loss: makes a scalar tensor of the output. One that requires more gets it from the end of the batch:
-                `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if it has
-                one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the mean of
-                their squares.
-            optimizer: makes an optimizer of a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
+            loss: makes a scalar tensor from the output. If it takes more arguments, they come from the end of the
+                batch: `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if
+                it has one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the
+                mean of their squares.
+            optimizer: makes an optimizer from a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
                 a learning rate of 0.01.
             compile_with: as in `run`.
 
@@ -204,11 +204,11 @@ class CompileLane:
     def compare(self, body: Callable[[Callable[..., Any]], object]) -> Measurement:
         """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
 
-        For what lies between calls: a learning rate that moves, a parameter that is frozen, a backward of one's own.
+        For what lies between calls: a learning rate that moves, a parameter that is frozen, your own backward.
 
         Args:
             body: builds what it needs, compiles with its one argument, calls, and returns what is to be compared.
-                Its argument is `compile_lane.compile`, or in the eager runs a function that gives back what it gets.
+                Its argument is `compile_lane.compile`, or in the eager runs a function that returns its argument.
 
         Raises:
             As `run`.
@@ -222,7 +222,7 @@ class CompileLane:
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
 
-        With `in_place` (or `in_place = true` in the lane, unless said otherwise here) a module is compiled in place, as
+        With `in_place` (default: `in_place` of the lane) a module is compiled in place, as
         `module.compile()` does, and returned.
         """
         if self._lane.reference:
