@@ -266,6 +266,8 @@ COUNTS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each.
 GATEABLE = tuple(name for name, metric in METRICS.items() if metric.better)
 BANDS = {name: metric.band for name, metric in METRICS.items() if metric.band is not None}
 BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
+# What a call takes, by its phase.
+SECONDS = tuple(name for name, metric in METRICS.items() if metric.join is joins.seconds)
 # Those whose number is compared as it is: neither direction is worse.
 PLAIN = tuple(name for name, metric in METRICS.items() if metric.better is None)
 # The fields of a measurement that a baseline leaves out: what a run took is not what a later one is held to.

@@ -9,9 +9,9 @@ from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Value
 from pytest_compilecontract.compare.gate import Answer
 from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
-from pytest_compilecontract.compare.tell import facts_of
+from pytest_compilecontract.compare.tell import READERS, facts_of
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.facts.metrics import COUNTS, METRICS, SECONDS
 from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
@@ -20,7 +20,10 @@ from .html import MOST_LINES, Numbers, Texts, rendered, visible
 from .matrix import lists_of, stopped_lines
 
 _LISTS = ("validated", "workaround", "open risk")
-_SECONDS = ("cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds")
+# What an environment of any kind counts and compares: with its facts, and as a number alone.
+_COUNTED = [name for name, each in COUNTS.items() if each.label and not each.on_device]
+_WITH_FACTS = [name for name in _COUNTED if name in READERS]
+_NUMBERS = [name for name in _COUNTED if name not in READERS]
 
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> str:
@@ -73,6 +76,7 @@ class _Data:
             "rows": rows,
             "facts": self._facts.values,
             "metrics": self._metrics.values,
+            "seconds": [(name, METRICS[name].label) for name in SECONDS],
             "lines": self._lines.values,
             "measured": self._measured.values,
             "changes": self._changes.values,
@@ -99,7 +103,7 @@ class _Data:
             self._text(reason),
             self._text(entry.verdict if entry else ""),
             self._measured.of(tuple(self._shown(entry))) if entry else -1,
-            [_rounded(getattr(entry.measurement, name)) for name in _SECONDS] if entry and entry.measurement else 0,
+            [_rounded(getattr(entry.measurement, name)) for name in SECONDS] if entry and entry.measurement else 0,
             self._changes.of(self._changed(lane)) if lane and (lane.drifts or lane.unknown or lane.excused) else -1,
             self._attributions.of(self._attribution(lane.attribution)) if lane else -1,
             self._texts.of(cell.rerun),
@@ -141,13 +145,13 @@ class _Data:
         seen = entry.measurement
         if seen is None:
             return
-        for metric in ("graph_breaks", "recompiles", "eager_frames", "limit_hits"):
+        for metric in _WITH_FACTS:
             yield self._line(metric, METRICS[metric].label, *_counted(metric, entry, facts))
         yield self._line("eager_ops", "operators that ran eager", _known(seen, "eager_ops"), facts.get("eager_ops", ()))
         yield self._line("numerics", "numeric differences", *_counted("numerics", entry, facts))
         yield self._line("state_dict", "state dict changes", *_counted("state_dict", entry, facts))
-        for name in ("graphs", "ops_captured", "graphs_executed", "backward_graphs"):
-            yield self._line(name, name.replace("_", " "), _known(seen, name))
+        for metric in _NUMBERS:
+            yield self._line(metric, METRICS[metric].label, _known(seen, metric))
         for name in ("first_compiles", "continuations", "break_events", "backend_calls"):
             yield self._line(name, name.replace("_", " "), _known(seen, name))
         if seen.numerics is not None:

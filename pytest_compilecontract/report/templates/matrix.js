@@ -5,8 +5,6 @@
   const { rows, columns, texts } = data;
   const BATCH = 150;
   const LISTS = ["Validated default", "Workaround (waived)", "Still-open risk"];
-  const SECONDS = ["first call", "calls that compiled", "a steady call", "overhead a call"];
-  const SECONDS_OF = ["cold_seconds", "warmup_seconds", "steady_seconds", "overhead_seconds"];
   const ORDER = Object.keys(VERDICTS);
   const VERDICT = 0, FACT = 1, REASON = 2, OWN = 3, MEASURED = 4, TOOK = 5, CHANGES = 6, ATTRIBUTION = 7, RERUN = 8;
 
@@ -195,9 +193,9 @@
       found.set(key, { name, label, value: texts[value], facts });
     }
     if (cell[TOOK]) {
-      SECONDS.forEach((label, at) => {
+      data.seconds.forEach(([name, label], at) => {
         const took = cell[TOOK][at];
-        if (took !== null) found.set(label, { name: SECONDS_OF[at], label: `seconds of ${label}`, value: String(took), facts: [], moves: true });
+        if (took !== null) found.set(label, { name, label, value: String(took), facts: [], moves: true });
       });
     }
     return found;
