@@ -1,4 +1,4 @@
-"""The `compilecontract` command, a module a command.
+"""The `compilecontract` command, one module per command.
 
 On top of all rooms. No torch here: what needs it runs in a child.
 """

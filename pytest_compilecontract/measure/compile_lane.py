@@ -143,7 +143,7 @@ class CompileLane:
         optimizer: Callable[..., object] | None = None,
         compile_with: Callable[[Any], object] | None = None,
     ) -> Measurement:
-        """Train `module` for one step a batch, eager and compiled, compare, measure; leaves the module as it was.
+        """Train `module` for one step per batch, eager and compiled, compare, measure; leaves the module as it was.
 
         A step is forward, loss, backward, optimizer step, zero_grad.
 

@@ -277,12 +277,12 @@ class _Stepper:
         return speed.Step(run=self.run, around=self.around)
 
     def close(self) -> None:
-        """Let go of what the step holds on the device."""
+        """Release what the step holds on the device."""
         del self._step, self._arguments, self._leaves
 
 
 def _growth_without_garbage(step: Callable[[], object]) -> int:
-    """Bytes that each step leaves behind when garbage is taken away, over as many steps twice; 0 if not both times."""
+    """Bytes that each step leaves behind when garbage is collected, over as many steps twice; 0 if not both times."""
     looks: list[int] = []
     for steps in (0, GROWTH_STEPS // 2, GROWTH_STEPS // 2):
         for _ in range(steps):

@@ -163,11 +163,11 @@ class GlobalSettings:
         self._saved = {name: read() for name, (read, _) in _GLOBAL.items()}
 
     def left(self) -> dict[str, str]:
-        """What is otherwise now, in words that are the same for the same value."""
+        """What differs now, in words that are the same for the same value."""
         return {f"setting left: {name}": str(now) for name, now in self._changed()}
 
     def put_back(self) -> None:
-        """Set what is otherwise now as it was.
+        """Put back what differs now.
 
         What is as it was is left alone: to set a precision changes others beside it, and with them the keys of torch's
         caches.

@@ -1,4 +1,4 @@
-"""Walks: a contract with a frontier runs once a rung, from a clean start each time, as one test with one verdict.
+"""Walks: a contract with a frontier runs once per rung, from a clean start each time, as one test with one verdict.
 
 Kept out: what a ladder is (`facts.ladder`), what a walk comes to (`judged`), and how one rung is measured (`run`).
 """
@@ -109,7 +109,7 @@ class Climbing:
         return expected is None or expected.run
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of a walk; a mark that expects a failure is about the whole of it, and about no rung."""
+        """The reports of a walk; a mark that expects a failure is about the whole of it, not about a rung."""
         expected = _expected(turn.contract.item)
         option = turn.contract.item.config.option
         before, option.runxfail = option.runxfail, True

@@ -1,4 +1,4 @@
-"""The matrix as JUnit XML: a test suite an environment, a test case a lane. Nothing here writes.
+"""The matrix as JUnit XML: one test suite per environment, one test case per lane. Nothing here writes.
 
 | verdict | in JUnit |
 | --- | --- |

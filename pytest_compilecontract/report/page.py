@@ -136,7 +136,7 @@ class _Data:
         )
 
     def _shown(self, entry: Entry) -> Iterator[int]:
-        """What an entry showed, a line a metric: its name, its label, its value, and its facts with their keys."""
+        """What an entry showed, one line per metric: its name, its label, its value, and its facts with their keys."""
         facts = {metric: tuple(self._keyed(found)) for metric, found in facts_of(entry).items()}
         limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
         yield self._line("limits", "limits of the contract", limits or "none but the defaults")

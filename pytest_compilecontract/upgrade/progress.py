@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error: one line that changes in a terminal, a line a stage elsewhere."""
+"""Progress of long work, on standard error: one line that changes in a terminal, one line per stage elsewhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Progress:
         self._shown = True
 
     def clear(self) -> None:
-        """Take away what `now` has shown."""
+        """Remove what `now` has shown."""
         if self._shown:
             self.stream.write("\r\x1b[K")
             self.stream.flush()

@@ -42,7 +42,7 @@ def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
     """The packages asked for, as {"torch": "torch==2.12.1"}; `where` is the option that messages name.
 
     Raises:
-        UsageError: a word is no requirement, or names a package that another names.
+        UsageError: a word is not a requirement, or names a package that another names.
     """
     specs: dict[str, str] = {}
     for word in words:
@@ -319,7 +319,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _under(table: Mapping[str, object], name: str) -> object:
-    """What a table has under a name, however it is spelled there; None where it has none such."""
+    """What a table has under a name, however it is spelled there; None where it has no such name."""
     return next((value for key, value in table.items() if canonicalize_name(key) == canonicalize_name(name)), None)
 
 
