@@ -134,8 +134,8 @@ def headline(rows: Sequence[Row], torch_version: str) -> str:
 def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
     """The summary of a session as (text, markup) lines, markup as pytest's `write_line` takes it.
 
-    Below 0: what is not held, and the totals. 0: one line per contract, then what is unmeasured and why. Above 0: a line
-    a lane, with all counts.
+    Below 0: what is not held, and the totals. 0: one line per contract, then what is unmeasured and why. Above 0: one
+    line per lane, with all counts.
     """
     if not rows:
         return [("no compile contract was measured", {"yellow": True})]

@@ -105,7 +105,7 @@ def _plainly(value: object) -> object:
 
 
 def _reduced(value: object) -> tuple[Any, ...] | None:
-    """What one of Python's own iterators could be made from again. A generator's place is in its frame, so it has none."""
+    """What one of Python's own iterators could be made from again. A generator's place is in its frame: none."""
     if type(value).__module__ not in ("builtins", "itertools") or not isinstance(value, Iterator):
         return None
     try:
