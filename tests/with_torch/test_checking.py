@@ -140,11 +140,11 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["blocks:failing"], "blocks:failing raised ValueError: no weights (line 27 of blocks.py)"),
+        (["blocks:failing"], "blocks:failing raised ValueError: no weights (line 31 of blocks.py)"),
         (["blocks:bare"], f"blocks:bare returned Tensor as the calls: {EXPECTED}"),
         (
             ["blocks:simple"],
-            "blocks:simple: 'simple' is not there (functions there: sample, misfit, failing, bare, endless)",
+            "blocks:simple: 'simple' is not there (functions there: sample, misfit, sizes, failing, bare, endless)",
         ),
         (["block:sample"], "block:sample: cannot import 'block': ModuleNotFoundError: No module named 'block'"),
         (["blocks"], "expected MODULE:FACTORY, as models.block:sample, got 'blocks'"),

@@ -682,7 +682,7 @@ def test_keys_that_mean_the_same_are_told_together_and_unknown_ones_by_name() ->
         "expected DispatchKeySet(CPU), actual DispatchKeySet(CPU, FuncTorchDynamicLayerBackMode, New, FuncTorchBatched,"
         " FuncTorchDynamicLayerFrontMode)"
     ) == (
-        "dispatch keys that came: FuncTorchDynamicLayerBackMode, FuncTorchDynamicLayerFrontMode (inside of a transform "
+        "dispatch keys that came: FuncTorchDynamicLayerBackMode, FuncTorchDynamicLayerFrontMode (inside a transform "
         "of torch.func), New, FuncTorchBatched (batched by torch.vmap)"
     )
 
