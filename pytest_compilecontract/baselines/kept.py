@@ -22,6 +22,8 @@ def refusal(entry: Entry) -> str:
         return f"nothing was measured ({entry.reason or entry.verdict})"
     if entry.verdict != "held":
         return f"{entry.verdict}: {entry.reason}" if entry.reason else entry.verdict
+    if entry.measurement.hunted is not None:
+        return "hunted: the calls are drawn anew in each run"
     if entry.measurement.disagreements:
         return f"two ways of counting disagree: {entry.measurement.disagreements[0]}"
     allowed = entry.limits.get("max_graphs") == 0 or entry.limits.get("min_ops_captured") == 0

@@ -492,6 +492,23 @@ class CaptureTargets:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Hunted:
+    """How many sequences of calls a hunt held, of how many calls in all; and the shortest that failed, as a test.
+
+    `ended` says what ended it before it had made as many as it was to.
+    """
+
+    sequences: int
+    calls: int
+    counterexample: tuple[str, ...] = ()
+    ended: str = ""
+
+    def __str__(self) -> str:
+        held = f"hunted: {self.sequences} sequences of {self.calls} calls in all"
+        return f"{held}, ended {self.ended}" if self.ended else held
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
     """Every metric of one contract in one lane.
 
@@ -519,6 +536,7 @@ class Measurement:
     overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
     operators_run     the operators of one steady call, compiled and eager
+    hunted            how many sequences of calls a hunt held; then the rest is of the one that compiled most, or failed
     overwritten       outputs that a later call changed after they were returned
     cuda_graphs, kernels, host_syncs, memory, speed
                       of steady steps on a CUDA device, after the calls that are counted
@@ -557,6 +575,7 @@ class Measurement:
     capture_targets: CaptureTargets | None = None
     operators_run: StepOperators | None = None
     overwritten: tuple[str, ...] | None = None
+    hunted: Hunted | None = None
     cuda_graphs: CudaGraphs | None = None
     kernels: StepKernels | None = None
     host_syncs: tuple[HostSync, ...] | None = None

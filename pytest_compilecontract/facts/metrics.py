@@ -76,6 +76,10 @@ def _number(field: str) -> Count:
     return count
 
 
+def _hunted(seen: Measurement) -> int | None:
+    return None if seen.hunted is None else seen.hunted.sequences
+
+
 _ALL = (
     # What a summary counts, in its order. Most are compared too.
     Metric(name="graphs", label="graphs", noun=("graph", "graphs"), count=_number("graphs"), shown="always"),
@@ -122,6 +126,14 @@ _ALL = (
         shown="if any",
     ),
     Metric(name="resets", noun=("reset", "resets"), count=_number("resets"), shown="if any"),
+    Metric(
+        name="hunted",
+        noun=("sequence hunted", "sequences hunted"),
+        count=_hunted,
+        shown="if any",
+        join=joins.first,
+        kept=False,
+    ),
     Metric(
         name="ops_captured",
         label="ops captured",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation, by_default
 from pytest_compilecontract.wording import counted
@@ -32,8 +32,18 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
     found = tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
     if found and measurement.raised_in_both is not None:
         first, *others = found
-        return (replace(first, details=(str(measurement.raised_in_both), *first.details)), *others)
+        found = (replace(first, details=(str(measurement.raised_in_both), *first.details)), *others)
+    if found and measurement.hunted is not None and measurement.hunted.counterexample:
+        first, *others = found
+        found = (replace(first, details=(*first.details, *_counterexample(measurement.hunted))), *others)
     return found
+
+
+def _counterexample(hunted: Hunted) -> tuple[str, ...]:
+    return (
+        "the shortest sequence of calls that was found to fail, as a test:",
+        *map("  {}".format, hunted.counterexample),
+    )
 
 
 def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:

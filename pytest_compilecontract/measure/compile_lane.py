@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
 from .gpu_steps import nowhere, with_facts
+from .hunt import Budget, Hunt, Where, in_modes, not_held
 from .placement import placed
 from .probes.availability import device_of, replaced_compile
 from .probes.inplace import compile_in_place, is_compiled, structure
@@ -27,7 +29,13 @@ from .probes.source import Paths
 from .probes.targets import made_by
 from .programs import Body, Forward, Program, Training
 from .recorder import Measuring, without_comparison
-from .runner import Runner
+from .runner import Held, Runner
+from .shapes import Moded
+
+# Makes a scalar tensor of an output, an optimizer of parameters, what is to be called of a target.
+Loss = Callable[..., torch.Tensor] | None
+Optimizer = Callable[..., object] | None
+Compiles = Callable[[Any], object] | None
 
 
 class Observation:
@@ -106,7 +114,7 @@ class CompileLane:
         """Undo what compiling in place changed in modules."""
         self._undo.close()
 
-    def run(self, target: object, *calls: object, compile_with: Callable[[Any], object] | None = None) -> Measurement:
+    def run(self, target: object, *calls: object, compile_with: Compiles = None) -> Measurement:
         """Call `target` eager and compiled, compare, measure; leaves the target as it was.
 
         Args:
@@ -123,25 +131,23 @@ class CompileLane:
         """
         __tracebackhide__ = True
         made = _as_calls(calls, where="compile_lane.run")
-        if not callable(target) or isinstance(target, type):
-            got = f"the class {target.__name__}" if isinstance(target, type) else repr(type(target).__name__)
-            raise UsageError(f"compile_lane.run takes a function or module, got {got}")
+        _refuse_uncallable(target, "run")
         if self._trains:
             if not isinstance(target, torch.nn.Module):
                 raise UsageError(
                     f"frontier: 'train' trains what is run, a torch.nn.Module, got {type(target).__name__!r}"
                 )
-            return self._train(target, calls, compile_with=compile_with)
-        return self._hold(target, Forward(gradients=bool(self._limits.check_grads)), made, compile_with)
+            return self._train(target, calls, None, None, compile_with)
+        return self._keep(self._held(target, Forward(gradients=bool(self._limits.check_grads)), made, compile_with))
 
     def train(
         self,
         module: torch.nn.Module,
         batches: Sequence[object],
         *,
-        loss: Callable[..., torch.Tensor] | None = None,
-        optimizer: Callable[..., object] | None = None,
-        compile_with: Callable[[Any], object] | None = None,
+        loss: Loss = None,
+        optimizer: Optimizer = None,
+        compile_with: Compiles = None,
     ) -> Measurement:
         """Train `module` for one step per batch, eager and compiled, compare, measure; leaves the module as it was.
 
@@ -166,38 +172,23 @@ class CompileLane:
             raise UsageError(
                 "frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on"
             )
-        return self._train(module, batches, loss=loss, optimizer=optimizer, compile_with=compile_with)
+        return self._train(module, batches, loss, optimizer, compile_with)
 
     def _train(
-        self,
-        module: torch.nn.Module,
-        batches: Sequence[object],
-        *,
-        loss: Callable[..., torch.Tensor] | None = None,
-        optimizer: Callable[..., object] | None = None,
-        compile_with: Callable[[Any], object] | None = None,
+        self, module: torch.nn.Module, batches: Sequence[Any], loss: Loss, optimizer: Optimizer, compile_with: Compiles
     ) -> Measurement:
         __tracebackhide__ = True
         if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
             raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
         made = _as_calls(tuple(batches), where="compile_lane.train")
-        if not isinstance(module, torch.nn.Module):
-            raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
-        if loss is not None and (not callable(loss) or isinstance(loss, type)):
-            got = f"the class {loss.__name__}" if isinstance(loss, type) else repr(type(loss).__name__)
-            raise UsageError(f"compile_lane.train: loss= is a function or module, got {got}")
-        if isinstance(optimizer, torch.optim.Optimizer):
-            name = type(optimizer).__name__
-            raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
-        if optimizer is not None and not callable(optimizer):
-            raise UsageError(f"compile_lane.train: optimizer= makes an optimizer, got {type(optimizer).__name__!r}")
+        _refuse_training(module, loss, optimizer)
         program = Training(
             module=module,
             loss=loss,
             optimizer=optimizer or functools.partial(torch.optim.SGD, lr=0.01),
             gradients=self._limits.check_grads is not False,
         )
-        seen = self._hold(module, program, made, compile_with)
+        seen = self._keep(self._held(module, program, made, compile_with))
         self.trained = True
         return seen
 
@@ -215,9 +206,55 @@ class CompileLane:
         """
         __tracebackhide__ = True
         if not callable(body) or isinstance(body, type):
-            got = f"the class {body.__name__}" if isinstance(body, type) else repr(type(body).__name__)
-            raise UsageError(f"compile_lane.compare takes a function of one argument, got {got}")
-        return self._hold(_uncompiled, Body(body=body), (call(),), lambda _: self.compile)
+            raise UsageError(f"compile_lane.compare takes a function of one argument, got {_named(body)}")
+        return self._keep(self._held(_uncompiled, Body(body=body), (call(),), lambda _: self.compile))
+
+    def hunt(
+        self,
+        target: Any,
+        drawn: Any,
+        *,
+        sequences: int = 100,
+        calls: int = 4,
+        seconds: float = 60.0,
+        derandomize: bool | None = None,
+        compile_with: Compiles = None,
+    ) -> Measurement:
+        """Hold sequences of calls that hypothesis draws, each as `run` does, and keep the shortest that is not held.
+
+        A sequence starts from no compiled code; the limits are those of one. Kept is the one that compiled most.
+
+        Args:
+            drawn: a strategy for one call, or a list of calls that go together: tensors, tuples of arguments,
+                `call(...)`. `pytest_compilecontract.shapes` has some.
+            sequences: how many are drawn at most, each of at most `calls` draws.
+            seconds: for the search, and once more to make what it found short.
+            derandomize: draw the same in each run; None: as hypothesis is set, which does so where CI is set.
+
+        Raises:
+            UsageError: hypothesis is not installed, or nothing could be run of what was drawn.
+        """
+        __tracebackhide__ = True
+        _refuse_uncallable(target, "hunt")
+        budget = Budget(
+            sequences=1 if self._lane.reference else sequences, calls=calls, seconds=seconds, derandomize=derandomize
+        )
+        hunt = Hunt(
+            hold=functools.partial(self._hold_sequence, target, compile_with),
+            why=functools.partial(not_held, self._limits, reference=self._lane.reference),
+            budget=budget,
+            where=Where.of(sys._getframe(1), lane=self.name),
+        )
+        return self._keep(hunt.through(drawn))
+
+    def _hold_sequence(self, target: Any, compile_with: Compiles, made: Sequence[Moded]) -> Held:
+        calls = [each.made for each in made]
+        if not any(each.has_modes for each in made):
+            return self._held(target, Forward(gradients=bool(self._limits.check_grads)), calls, compile_with)
+        dtype = self.dtype if self._lane.dtype else None
+        with placed(target, calls, device=self.device, dtype=dtype) as moved:
+            body = in_modes(target, [replace(each, made=on) for each, on in zip(made, moved, strict=True)])
+            return self._held(_uncompiled, Body(body=body), (call(),), lambda _: compile_with or self.compile)
 
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
@@ -250,22 +287,17 @@ class CompileLane:
         if not self.open:
             raise UsageError("compile_lane measures in the body of the test, not in a fixture: only the body is judged")
 
-    def _hold(
-        self, target: object, program: Program, calls: Sequence[call], compile_with: Callable[[Any], object] | None
-    ) -> Measurement:
+    def _keep(self, held: Held) -> Measurement:
+        __tracebackhide__ = True
+        self.measurements.append(held.measurement)
+        if held.error is not None:
+            raise held.error
+        return held.measurement
+
+    def _held(self, target: Any, program: Program, calls: Sequence[call], compile_with: Compiles) -> Held:
         __tracebackhide__ = True
         self._refuse_when_over()
-        if maker := made_by(target):
-            raise UsageError(
-                f"a {type(target).__name__} made by {maker} is not a target of torch.compile: "
-                "give compile_lane the module or function that it was made from"
-            )
-        if isinstance(target, torch.nn.Module) and any(map(is_lazy, (*target.parameters(), *target.buffers()))):
-            raise UsageError("the module has uninitialized lazy parameters: call it once first")
-        if is_compiled(target):
-            raise UsageError("the target is already compiled; give compile_lane the eager function or module")
-        if compile_with is not None and not callable(compile_with):
-            raise UsageError(f"compile_with= is a function of the target, got {type(compile_with).__name__!r}")
+        _refuse_target(target, compile_with)
         put_back = structure(target) if isinstance(target, torch.nn.Module) else None
         runner = Runner(
             lane=self._lane,
@@ -279,14 +311,45 @@ class CompileLane:
         dtype = self.dtype if self._lane.dtype else None
         try:
             with placed(target, calls, device=self.device, dtype=dtype) as made:
-                held = runner.hold(target, program, made)
+                return runner.hold(target, program, made)
         finally:
             if put_back is not None and compile_with is not None:
                 put_back()
-        self.measurements.append(held.measurement)
-        if held.error is not None:
-            raise held.error
-        return held.measurement
+
+
+def _named(given: Any) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else repr(type(given).__name__)
+
+
+def _refuse_uncallable(target: object, method: str) -> None:
+    if not callable(target) or isinstance(target, type):
+        raise UsageError(f"compile_lane.{method} takes a function or module, got {_named(target)}")
+
+
+def _refuse_training(module: object, loss: object, optimizer: object) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
+    if loss is not None and (not callable(loss) or isinstance(loss, type)):
+        raise UsageError(f"compile_lane.train: loss= is a function or module, got {_named(loss)}")
+    if isinstance(optimizer, torch.optim.Optimizer):
+        name = type(optimizer).__name__
+        raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
+    if optimizer is not None and not callable(optimizer):
+        raise UsageError(f"compile_lane.train: optimizer= makes an optimizer, got {type(optimizer).__name__!r}")
+
+
+def _refuse_target(target: object, compile_with: object) -> None:
+    if maker := made_by(target):
+        raise UsageError(
+            f"a {type(target).__name__} made by {maker} is not a target of torch.compile: "
+            "give compile_lane the module or function that it was made from"
+        )
+    if isinstance(target, torch.nn.Module) and any(map(is_lazy, (*target.parameters(), *target.buffers()))):
+        raise UsageError("the module has uninitialized lazy parameters: call it once first")
+    if is_compiled(target):
+        raise UsageError("the target is already compiled; give compile_lane the eager function or module")
+    if compile_with is not None and not callable(compile_with):
+        raise UsageError(f"compile_with= is a function of the target, got {type(compile_with).__name__!r}")
 
 
 def _as_calls(values: Sequence[object], *, where: str) -> tuple[call, ...]:

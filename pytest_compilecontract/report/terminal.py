@@ -190,7 +190,7 @@ def _facts(details: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     facts: list[list[str]] = []
     for detail in details:
         inner = detail.startswith(_MARGIN)
-        line = (_MARGIN if inner else "") + plain(detail).strip()
+        line = " " * (len(detail) - len(detail.lstrip(" ")) if inner else 0) + plain(detail).strip()
         if inner and facts:
             facts[-1].append(line)
         else:

@@ -1,0 +1,262 @@
+"""Hunting: sequences of calls that hypothesis draws, each held as a contract of its own, and the shortest that fails.
+
+Each sequence starts from no compiled code and from the target's own state, as a contract does: what one of them
+compiles says nothing of the next. A limit is thus the bound of one sequence, whatever the number of sequences.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.limits import Limits
+from pytest_compilecontract.facts.measurement import Hunted, Measurement
+from pytest_compilecontract.judge.limits import judge
+from pytest_compilecontract.judge.verdicts import doubts
+
+from .endings import BrokenLane
+from .numerics import Copies
+from .runner import Held
+from .shapes import Moded, as_call, strategies, written_call
+
+Sequences = Sequence[Moded]
+
+
+class _Fails(Exception):  # noqa: N818 - what hypothesis is to see; nobody else does
+    """A sequence that the contract does not hold; a class of it for each reason, which shrinking keeps apart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """How far a hunt goes: sequences, calls in each of them, seconds for all. `derandomize` None: as hypothesis is set.
+
+    Seconds bound the search, and once more what makes a counterexample short.
+    """
+
+    sequences: int
+    calls: int
+    seconds: float
+    derandomize: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sequences", "calls"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(f"compile_lane.hunt: {name}: expected an int of at least 1, got {value!r}")
+        if isinstance(self.seconds, bool) or not isinstance(self.seconds, (int, float)) or not self.seconds > 0:
+            raise UsageError(f"compile_lane.hunt: seconds: expected a number above 0, got {self.seconds!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """Who hunts: the target as its source has it, and a name by which hypothesis keeps what it found."""
+
+    target: str
+    name: str
+
+    @classmethod
+    def of(cls, frame: FrameType, *, lane: str) -> Where:
+        name = f"hunt_{lane}_{frame.f_code.co_qualname}"
+        return cls(target=target_text(frame), name="".join(each if each.isalnum() else "_" for each in name))
+
+
+@dataclass(kw_only=True, slots=True)
+class Hunt:
+    """The sequences that were held so far. `why` names what of a measurement is not held; nothing where it is."""
+
+    hold: Callable[[Sequences], Held]
+    why: Callable[[Measurement], tuple[str, ...]]
+    budget: Budget
+    where: Where
+    held: int = 0
+    calls: int = 0
+    refused: str = ""
+    kept: Measurement | None = None
+    failing: tuple[Held, Sequences] | None = None
+    _ends: float = 0.0
+    _known: dict[str, tuple[Held, tuple[str, ...]]] = field(default_factory=dict)
+    _kinds: dict[tuple[str, ...], type[_Fails]] = field(default_factory=dict)
+
+    def through(self, drawn: Any) -> Held:
+        """Look through what `drawn` gives, and tell what was measured: of the shortest sequence that fails, or else of
+        the one that compiled most.
+
+        Raises:
+            UsageError: hypothesis is not there, or nothing could be run of what it drew.
+        """
+        st = strategies()
+        from hypothesis import HealthCheck, Verbosity, errors, given, reject, settings
+
+        if not isinstance(drawn, st.SearchStrategy):
+            raise UsageError(f"compile_lane.hunt takes a strategy of hypothesis, got {type(drawn).__name__!r}")
+
+        def look(sequence: list[Any]) -> None:
+            made = _sequence(sequence)
+            if not self._takes(made):
+                reject()
+
+        look.__name__ = look.__qualname__ = self.where.name
+        chosen: dict[str, Any] = {
+            "max_examples": self.budget.sequences,
+            "deadline": None,
+            "suppress_health_check": list(HealthCheck),
+            "report_multiple_bugs": False,
+            "verbosity": Verbosity.quiet,
+            "print_blob": False,
+        }
+        if self.budget.derandomize is not None:
+            chosen["derandomize"] = self.budget.derandomize
+        if self.budget.derandomize:
+            chosen["database"] = None
+        sequences = st.lists(drawn, min_size=1, max_size=self.budget.calls)
+        self._ends = time.monotonic() + self.budget.seconds
+        doubts: tuple[str, ...] = ()
+        try:
+            search = settings(**chosen)(given(sequences)(look))  # type: ignore[no-untyped-call]
+            search()
+        except _Fails:
+            pass
+        except errors.Unsatisfiable:
+            self._refuse_nothing()
+        except errors.Flaky:
+            doubts = ("a sequence of calls that failed did not fail when it was made again",)
+        if self.kept is None and self.failing is None:
+            self._refuse_nothing()
+        return self._told(doubts)
+
+    def _refuse_nothing(self) -> None:
+        raise UsageError(f"compile_lane.hunt: nothing could be run of what was drawn: {self.refused or 'nothing'}")
+
+    def _told(self, doubts: tuple[str, ...]) -> Held:
+        hunted = Hunted(sequences=self.held, calls=self.calls)
+        if self.held < self.budget.sequences and self.failing is None and time.monotonic() >= self._ends:
+            hunted = replace(hunted, ended=f"after {self.budget.seconds:g} s")
+        if self.failing is None:
+            assert self.kept is not None
+            return Held(measurement=replace(self.kept, hunted=hunted))
+        held, sequence = self.failing
+        hunted = replace(hunted, counterexample=_test(self.where.target, sequence))
+        measured = replace(held.measurement, hunted=hunted, doubts=(*held.measurement.doubts, *doubts))
+        return replace(held, measurement=measured)
+
+    def _takes(self, sequence: Sequences) -> bool:
+        """Hold a sequence; whether eager could run it.
+
+        Raises:
+            _Fails: it is not held.
+        """
+        text = "\n".join(map(_written, sequence))
+        known = self._known.get(text)
+        if known is None:
+            # What failed is made short for as long once more.
+            extra = 0.0 if self.failing is None else self.budget.seconds
+            if time.monotonic() > self._ends + extra:
+                return True
+            known = self._looked_at(sequence, text)
+        held, why = known
+        if held.error is not None and not isinstance(held.error, BrokenLane):
+            # Eager takes no such call, compiled or not.
+            self.refused = f"{type(held.error).__name__}: {held.error}"
+            return False
+        if why:
+            self.failing = (held, sequence)
+            raise self._kinds.setdefault(why, type("Fails", (_Fails,), {}))(", ".join(why))
+        return True
+
+    def _looked_at(self, sequence: Sequences, text: str) -> tuple[Held, tuple[str, ...]]:
+        held = self.hold(sequence)
+        why = self.why(held.measurement)
+        self.held += 1
+        self.calls += len(sequence)
+        if held.error is None and not why and _compiled(held.measurement) > _compiled(self.kept):
+            self.kept = held.measurement
+        if "<" not in text:
+            self._known[text] = (held, why)
+        return held, why
+
+
+def _sequence(drawn: Sequence[Any]) -> Sequences:
+    """The calls that were drawn, those that were drawn together one after another."""
+    calls = [each for part in drawn for each in (part if type(part) is list else [part])]
+    return [each if isinstance(each, Moded) else Moded(made=as_call(each)) for each in calls]
+
+
+def _compiled(measurement: Measurement | None) -> int:
+    """How much was compiled; the more, the more there is to tell."""
+    return -1 if measurement is None else (measurement.graphs or 0) + len(measurement.recompiles or ())
+
+
+def _written(each: Moded) -> str:
+    modes = [
+        f"{name}={value}" for name, value in (("grad", each.grad), ("training", each.training)) if value is not None
+    ]
+    return f"{written_call(each.made)}{f'  # {chr(44).join(modes)}' if modes else ''}"
+
+
+def _test(target: str, sequence: Sequences) -> tuple[str, ...]:
+    """A sequence as a test to paste, a line each."""
+    calls = [_written(each) for each in sequence]
+    modes = any("  # " in each for each in calls)
+    lines = [f"compile_lane.run({target}, {', '.join(calls)})"]
+    if modes or len(lines[0]) > 100:
+        calls = [f"{code},{space}{mode}" for code, space, mode in (each.partition("  # ") for each in calls)]
+        lines = ["compile_lane.run(", f"    {target},", *(f"    {each}" for each in calls), ")"]
+    names = ", ".join(name for name in ("call", "tensor") if any(f"{name}(" in each for each in calls))
+    of = {"call": "pytest_compilecontract", "tensor": "pytest_compilecontract.shapes"}
+    imports = [f"from {of[name]} import {name}" for name in names.split(", ") if name]
+    return (*imports, "def test_found(compile_lane):", *(f"    {line}" for line in lines))
+
+
+def not_held(limits: Limits, measurement: Measurement, *, reference: bool) -> tuple[str, ...]:
+    """What of a measurement is not held: the limits by name, or else why it is not certain."""
+    if reference:
+        return ()
+    violations = judge(limits, measurement, torch_version=torch.__version__)
+    return tuple(each.name for each in violations) or doubts(limits, measurement)
+
+
+def in_modes(target: Any, made: Sequences) -> Callable[[Callable[..., Any]], list[Any]]:
+    """A body that makes the calls of a sequence, each in its modes."""
+
+    def body(compile: Callable[..., Any]) -> list[Any]:
+        run, results = compile(target), []
+        modules = [each for each in (target, run) if isinstance(each, torch.nn.Module)]
+        for each in made:
+            args, kwargs = Copies({}).of((each.made.args, each.made.kwargs))
+            if each.training is not None:
+                for module in modules:
+                    module.train(each.training)
+            with torch.set_grad_enabled(torch.is_grad_enabled() if each.grad is None else each.grad):
+                results.append(run(*args, **kwargs))
+        return results
+
+    return body
+
+
+def target_text(frame: FrameType | None) -> str:
+    """The first argument of the `hunt` that a frame is making, as its source has it; or else a word for it."""
+    if frame is None:
+        return "target"
+    source = "".join(linecache.getlines(frame.f_code.co_filename))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return "target"
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "hunt"
+            and node.args
+            and node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)
+        ):
+            return ast.unparse(node.args[0])
+    return "target"

@@ -1,0 +1,305 @@
+"""Hunting: what a hunt finds, how short it makes it, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from holding import hold, lane_of, measured
+from torch import nn
+from torch._dynamo import register_backend
+
+from pytest_compilecontract.baselines.kept import refusal
+from pytest_compilecontract.calls import call
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure import hunt as hunting
+from pytest_compilecontract.measure.shapes import written_call
+from pytest_compilecontract.shapes import buckets, calls, modes, sizes, tensor, tensors
+
+hypothesis = pytest.importorskip("hypothesis")
+pytestmark = pytest.mark.insides
+
+st = hypothesis.strategies
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x))
+
+
+def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> str:
+    """A backend that runs the graph, and does `wrong` to its first output."""
+    name = f"spoils_by_{wrong.__name__}"
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        return lambda *args: (wrong(graph(*args)[0]), *graph(*args)[1:])
+
+    register_backend(backend, name=name)
+    return name
+
+
+def odd(out: torch.Tensor) -> torch.Tensor:
+    return out * 1.5 if out.shape[0] % 2 else out
+
+
+def strided(out: torch.Tensor) -> torch.Tensor:
+    """As if the output were contiguous, whatever it is."""
+    return out if out.is_contiguous() else out.as_strided(out.shape, (out.shape[1], 1)).clone()
+
+
+def hunted(target: Any, drawn: Any, *, lane: str | Lane = "capture", sequences: int = 200, **limits: Any) -> Entry:
+    return hold(
+        lambda compile_lane: compile_lane.hunt(target, drawn, sequences=sequences, derandomize=True),
+        lane=lane,
+        **limits,
+    )
+
+
+def counterexample(entry: Entry) -> str:
+    found = measured(entry).hunted
+    assert found is not None
+    return "\n".join(found.counterexample)
+
+
+def test_a_family_within_its_bound_holds_whatever_the_number_of_sequences() -> None:
+    entry = hunted(Block(4), tensors(sizes(1, 64), 4), max_recompiles=2, sequences=30)
+
+    found = measured(entry).hunted
+    assert entry.verdict == "held", entry.reason
+    assert found is not None
+    assert found.sequences > 5
+    assert found.calls > found.sequences
+    assert found.counterexample == ()
+    assert refusal(entry) == "hunted: the calls are drawn anew in each run"
+
+
+# Each with the least calls that show it, and what must be said of it.
+def branches(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] > 100 else x.sin()
+
+
+def special(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() if x.shape[0] == 1 else x.cos()
+
+
+def edge(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() if x.shape[0] < 64 else x.cos()
+
+
+def scales(x: torch.Tensor, by: float) -> torch.Tensor:
+    return x * 2 if by > 0.5 else x * by
+
+
+FAULTS = [
+    pytest.param(
+        special, tensors(sizes(1, 128), 4), "capture", {"max_recompiles": 0}, ["tensor(1, 4)"], id="a size of 1"
+    ),
+    pytest.param(
+        torch.sin,
+        tensors(sizes(2, 128), 4),
+        Lane(name="odd", backend=spoiled(odd)),
+        {"max_recompiles": 9},
+        ["(tensor(3, 4),)"],
+        id="wrong for odd lengths",
+    ),
+    pytest.param(
+        edge,
+        tensors(buckets(8, 16, 32, 64, 128), 4),
+        "capture",
+        {"max_recompiles": 1},
+        ["tensor(64, 4)"],
+        id="one bucket more than a graph",
+    ),
+    pytest.param(
+        torch.sin,
+        tensors(sizes(2, 64), 4, contiguous=buckets(True, False)),
+        Lane(name="strided", backend=spoiled(strided)),
+        {"max_recompiles": 9},
+        ["(tensor(2, 4, contiguous=False),)"],
+        id="a stride that is assumed",
+    ),
+    pytest.param(
+        scales,
+        calls(tensors(3), buckets(0.25, 0.3, 0.75)),
+        "capture",
+        {"max_recompiles": 0},
+        ["(tensor(3), 0.25)"],
+        id="a float that is guarded",
+    ),
+    pytest.param(
+        branches,
+        tensors(sizes(2, 128), 4),
+        "capture",
+        {"max_recompiles": 1},
+        ["(tensor(101, 4),)"],
+        id="a branch on a size",
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "drawn", "lane", "limits", "shortest"), FAULTS)
+def test_a_fault_is_found_and_made_short(
+    target: Any, drawn: Any, lane: str | Lane, limits: dict[str, Any], shortest: list[str]
+) -> None:
+    entry = hunted(target, drawn, lane=lane, **limits)
+
+    assert entry.verdict == "violated", entry.reason
+    said = counterexample(entry)
+    assert [each for each in shortest if each not in said] == [], said
+    assert said.count("tensor(") <= 3, said
+
+
+def test_the_failure_has_a_test_to_paste_that_fails_too() -> None:
+    entry = hunted(branches, tensors(sizes(2, 128), 4), max_recompiles=1)
+
+    said = counterexample(entry)
+    details = entry.violations[0].details
+    where = details.index("the shortest sequence of calls that was found to fail, as a test:")
+    assert details[where + 1 :] == tuple(f"  {line}" for line in said.splitlines())
+    found: dict[str, Any] = {"target": branches}
+    exec(said, found)
+    pasted = hold(found["test_found"], lane="capture", max_recompiles=1)
+    assert [each.limit for each in pasted.violations] == ["max_recompiles=1"]
+
+
+def test_calls_in_modes_are_told_with_them() -> None:
+    drawn = modes(tensors(2, 4), grad=buckets(True, False), training=buckets(True, False))
+
+    entry = hunted(Block(4), drawn, max_recompiles=0)
+
+    assert entry.verdict == "violated"
+    assert "# grad=" in counterexample(entry)
+    assert "GLOBAL_STATE changed: grad_mode" in str(entry.violations[0].details)
+
+
+def test_a_strategy_may_draw_sequences_of_its_own() -> None:
+    pairs = st.tuples(sizes(2, 8), sizes(2, 8)).map(lambda both: [(tensor(both[0]),), (tensor(both[1]),)])
+
+    entry = hunted(torch.sin, pairs, max_recompiles=0)
+
+    assert entry.verdict == "violated"
+    assert counterexample(entry).count("tensor(") == 2
+
+
+def test_what_eager_refuses_is_no_counterexample() -> None:
+    def refuses(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 0:
+            raise ValueError("empty")
+        return x.sin()
+
+    assert hunted(refuses, tensors(sizes(0, 4)), max_recompiles=9, sequences=20).verdict == "held"
+    with lane_of("capture") as compile_lane, pytest.raises(UsageError) as caught:
+        compile_lane.hunt(refuses, tensors(0), sequences=5)
+    assert str(caught.value) == "compile_lane.hunt: nothing could be run of what was drawn: ValueError: empty"
+
+
+def test_a_compiled_call_that_raises_is_a_counterexample() -> None:
+    def raises(graph: Any, _inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            if any(isinstance(each, torch.Tensor) and each.shape[0] == 5 for each in args):
+                raise RuntimeError("five")
+            return graph(*args)
+
+        return run
+
+    register_backend(raises, name="raises_at_five")
+
+    entry = hunted(torch.sin, tensors(sizes(2, 9)), lane=Lane(name="five", backend="raises_at_five"), max_recompiles=9)
+
+    assert entry.verdict == "broken"
+    assert "(tensor(5),)" in counterexample(entry)
+
+
+def test_a_hunt_leaves_the_target_as_it_was() -> None:
+    model = Block(4)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+
+    hunted(model, tensors(sizes(1, 9), 4), max_recompiles=2, sequences=10)
+
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def test_time_that_is_over_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lane_of("capture", max_recompiles=9) as compile_lane:
+        seen = compile_lane.hunt(torch.sin, tensors(sizes(1, 99)), sequences=500, seconds=0.5)
+
+    assert seen.hunted is not None
+    assert seen.hunted.ended == "after 0.5 s"
+    assert 0 < seen.hunted.sequences < 500
+
+
+def test_the_eager_lane_makes_one_sequence() -> None:
+    entry = hunted(torch.sin, tensors(sizes(1, 9)), lane="eager", max_recompiles=0)
+
+    assert entry.verdict == "reference"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        pytest.param({"drawn": torch.ones(2)}, "takes a strategy of hypothesis, got 'Tensor'", id="no strategy"),
+        pytest.param({"target": Block}, "takes a function or module, got the class Block", id="a class"),
+        pytest.param({"sequences": 0}, ": sequences: expected an int of at least 1, got 0", id="no sequence"),
+        pytest.param({"calls": True}, ": calls: expected an int of at least 1, got True", id="a bool"),
+        pytest.param({"seconds": -1}, ": seconds: expected a number above 0, got -1", id="no time"),
+    ],
+)
+def test_what_cannot_be_is_one_line(given: dict[str, Any], said: str) -> None:
+    whole: dict[str, Any] = {"target": torch.sin, "drawn": tensors(2), **given}
+
+    with lane_of("capture") as compile_lane, pytest.raises(UsageError) as caught:
+        compile_lane.hunt(whole.pop("target"), whole.pop("drawn"), **whole)
+
+    assert str(caught.value) == f"compile_lane.hunt{said if said.startswith(':') else f' {said}'}"
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        pytest.param(call(tensor(2, 3)), "(tensor(2, 3),)", id="one tensor"),
+        pytest.param(call(tensor(2, dtype=torch.int64), 3), "(tensor(2, dtype=torch.int64), 3)", id="two arguments"),
+        pytest.param(call(tensor(2), mask=None), "call(tensor(2), mask=None)", id="by keyword"),
+        pytest.param(call([tensor(2, 2, contiguous=False)]), "([tensor(2, 2, contiguous=False)],)", id="a list"),
+        pytest.param(call(torch.ones(2)), "(<tensor (2,) torch.float32>,)", id="a tensor of one's own"),
+        pytest.param(
+            call({"x": tensor(1, requires_grad=True)}), "({'x': tensor(1, requires_grad=True)},)", id="a dict"
+        ),
+    ],
+)
+def test_how_a_call_is_written(made: call, text: str) -> None:
+    assert written_call(made) == text
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8]
+)
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 1, 4), (0, 3)])
+def test_a_tensor_has_its_sizes_and_the_same_values_each_time(
+    dtype: torch.dtype, contiguous: bool, shape: tuple[int, ...]
+) -> None:
+    first, second = (tensor(*shape, dtype=dtype, contiguous=contiguous) for _ in range(2))
+
+    assert (first.shape, first.dtype) == (shape, dtype)
+    assert torch.equal(first, second)
+    if all(size > 1 for size in shape) and shape:
+        assert first.is_contiguous() is contiguous
+
+
+def test_the_target_is_named_as_the_test_has_it() -> None:
+    import sys
+
+    class Lane:
+        def hunt(self, _target: Any, _drawn: Any) -> str:
+            return hunting.target_text(sys._getframe(1))
+
+    assert Lane().hunt(Block(4 + 4), tensors(2)) == "Block(4 + 4)"
+    assert hunting.target_text(None) == "target"
