@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / PACKAGE
 SLOW = ("torch", "numpy", "msgspec", "jsonschema", "jinja2", "markupsafe", "triton", "hypothesis", "asyncio")
 # What is in no room: the package's face, and what all rooms may use.
-FACE = {"__init__", "__main__", "lane"}
+FACE = {"__init__", "__main__", "lane", "shapes"}
 
 
 def rooms() -> list[str]:
