@@ -1,6 +1,6 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import Copies, gradients_in, has_storage, leaves_of, moved, tensors_in, wide
+from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
 from .judging import judge
 from .parts import (
     HOLDERS,
@@ -62,6 +62,7 @@ __all__ = [
     "same_bits",
     "same_memory",
     "same_values",
+    "single",
     "slots_of",
     "snapshot",
     "tensors_in",
