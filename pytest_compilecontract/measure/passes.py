@@ -23,6 +23,7 @@ from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
 from .probes.modes import Modes
 from .probes.refusals import Refusals
+from .probes.rounding import Rounding
 from .programs import Body, Forward, Program, Surroundings, Trail
 from .recorder import Measuring, synchronize
 from .state import NotWide, State
@@ -83,7 +84,7 @@ class How:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
-    """The eager pass in a wider precision, `dtype`; without one `absent` says why. `told` is what is to be said of it."""
+    """The eager pass in a wider precision, `dtype`, with what is to be said of it; without one `absent` says why."""
 
     trail: Trail | None
     dtype: str = "float64"
@@ -124,6 +125,11 @@ class Passes:
         __tracebackhide__ = True
         self.start_anew(job.state)
         return self._pass(run, job, how)
+
+    def rounded(self, job: Job, eager: Trail, rounding: Rounding) -> Trail:
+        """An eager pass in which every result is rounded otherwise."""
+        with stance.eager():
+            return self.fresh(job.target, job, How(kind="eager", names=eager.changed, mode=rounding))
 
     def reference(self, job: Job, eager: Trail) -> Reference:
         """The pass in float64; where there is none, that in float32, for what computes in less."""

@@ -24,6 +24,7 @@ from . import numerics
 from .compiled_run import CompiledRun, without
 from .endings import BrokenLane, DeviceLost, Endings, ended_as
 from .gpu_steps import nowhere
+from .noise_runs import NoiseRuns
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
 from .probes.source import Paths
@@ -167,7 +168,7 @@ class Runner:
             measured = without(measured, "numerics", "the run raised")
         else:
             compared, note = self._compared(job, eager, compiled)
-            judged = self._judged(compared, eager=eager, again=again, gold=gold, note=note)
+            judged = self._judged(job, compared, eager=eager, again=again, gold=gold, note=note)
             measured = replace(measured, numerics=judged)
         error = BrokenLane() if raised is not None else eager.error
         if error is not None and error is not eager.error:
@@ -185,22 +186,28 @@ class Runner:
         notes = (note, job.state.unreached, *dict.fromkeys(self._passes.notes))
         return compiled, "; ".join(each for each in notes if each)
 
-    def _judged(self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
+    def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         lowest = self._lane.autocast or self._lane.dtype
+        tf32 = self._tf32 and lowest is None
         assert self._limits.numerics is not None
-        judged = numerics.judge(
+        tolerance = numerics.Tolerance(
+            method=self._limits.numerics,
+            rtol=self._limits.rtol,
+            atol=self._limits.atol,
+            precision=torch.float16 if tf32 else getattr(torch, lowest) if lowest else None,
+            tf32=tf32,
+            reference=gold.dtype,
+        )
+        runs = numerics.Runs(
             eager=eager.run(),
             compiled=compiled.run(),
             again=again.run(),
             gold=gold.trail.run() if gold.trail else None,
             gold_absent=gold.absent,
-            method=self._limits.numerics,
-            rtol=self._limits.rtol,
-            atol=self._limits.atol,
-            precision=getattr(torch, lowest) if lowest else None,
-            tf32=self._tf32 and lowest is None,
         )
-        return replace(judged, note="; ".join(each for each in (judged.note, gold.told, note) if each))
+        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32)
+        found = noise.judged(lambda moved: numerics.judged(replace(runs, moved=moved), tolerance)).numerics
+        return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
 
 
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:

@@ -1,7 +1,7 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
-from .judging import judge
+from .judging import Judged, Runs, judge, judged
 from .parts import (
     HOLDERS,
     Bound,
@@ -16,7 +16,7 @@ from .parts import (
     own_dict,
     slots_of,
 )
-from .rule import same_bits, same_memory, same_values
+from .rule import Tolerance, same_bits, same_memory, same_values
 from .snapshot import (
     MADE,
     Branch,
@@ -27,6 +27,7 @@ from .snapshot import (
     TensorLeaf,
     aliases,
     joined,
+    only,
     renamed,
     snapshot,
 )
@@ -37,11 +38,14 @@ __all__ = [
     "Bound",
     "Branch",
     "Copies",
+    "Judged",
     "Opaque",
     "Run",
+    "Runs",
     "ScalarLeaf",
     "Snapshot",
     "TensorLeaf",
+    "Tolerance",
     "aliases",
     "attributes_of",
     "firsts",
@@ -54,9 +58,11 @@ __all__ = [
     "is_users",
     "joined",
     "judge",
+    "judged",
     "kind_of",
     "leaves_of",
     "moved",
+    "only",
     "own_dict",
     "renamed",
     "same_bits",

@@ -157,6 +157,15 @@ def renamed(values: Snapshot, was: str, now: str) -> Snapshot:
     return Snapshot(nodes={now + at[len(was) :]: node for at, node in values.nodes.items() if at.startswith(was)})
 
 
+def only(run: Run, places: frozenset[str]) -> Run:
+    """What a run has at these places."""
+    groups = {
+        name: Snapshot(nodes={at: node for at, node in each.nodes.items() if at in places})
+        for name, each in run.groups.items()
+    }
+    return Run(groups=groups)
+
+
 class _Walk:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
