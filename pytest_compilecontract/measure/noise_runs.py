@@ -13,7 +13,7 @@ from .programs import Trail
 
 # A few tell whether eager moves at all. More are made where it does, and not far enough yet.
 FEW = 6
-MANY = 16
+MANY = numerics.ENOUGH
 TOLD = 3  # choices that are named
 
 Judge = Callable[[Sequence[numerics.Run]], numerics.Judged]
@@ -30,6 +30,10 @@ class NoiseRuns:
         self._choices = Choices(paths)
         self._runs: list[numerics.Run] = []
         self._failed = ""
+
+    @property
+    def made(self) -> int:
+        return len(self._runs)
 
     def judged(self, judge: Judge) -> numerics.Judged:
         """What is found without noise, and where that is anything that noise may explain, with it."""
@@ -65,11 +69,11 @@ class NoiseRuns:
             f"within eager's own noise, of {len(self._runs)} runs rounded otherwise: "
             f"{', '.join(found.explained[:TOLD])}{more}"
         )
-        if flips := self._choices.told():
-            told.append(f"in which a choice flips: {', '.join(_flip(each) for each in flips[:TOLD])}")
+        flips = dict.fromkeys(map(_flip, self._choices.told()))
+        if flips:
+            told.append(f"in which a choice flips: {', '.join(list(flips)[:TOLD])}")
         return told
 
 
 def _flip(flip: Flip) -> str:
-    at = f" at {flip.location.file}:{flip.location.line}" if flip.location is not None else ""
-    return f"{flip.operator}{at} ({flip.count} of {flip.of})"
+    return flip.operator if flip.location is None else f"{flip.operator} at {flip.location.file}:{flip.location.line}"

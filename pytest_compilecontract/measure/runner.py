@@ -187,6 +187,15 @@ class Runner:
         return compiled, "; ".join(each for each in notes if each)
 
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
+        runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
+        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32)
+        found = noise.judged(lambda moved: numerics.judged(replace(runs, moved=moved), tolerance)).numerics
+        return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
+
+    def sides(
+        self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference
+    ) -> tuple[numerics.Runs, numerics.Tolerance]:
+        """What is compared, and by what."""
         lowest = self._lane.autocast or self._lane.dtype
         tf32 = self._tf32 and lowest is None
         assert self._limits.numerics is not None
@@ -205,9 +214,7 @@ class Runner:
             gold=gold.trail.run() if gold.trail else None,
             gold_absent=gold.absent,
         )
-        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32)
-        found = noise.judged(lambda moved: numerics.judged(replace(runs, moved=moved), tolerance)).numerics
-        return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
+        return runs, tolerance
 
 
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:

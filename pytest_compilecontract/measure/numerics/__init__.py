@@ -1,5 +1,6 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
+from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
 from .judging import Judged, Runs, judge, judged
 from .parts import (
@@ -33,6 +34,7 @@ from .snapshot import (
 )
 
 __all__ = [
+    "ENOUGH",
     "HOLDERS",
     "MADE",
     "Bound",

@@ -22,9 +22,13 @@ LEAST: dict[torch.dtype, float] = {
 }
 NARROW = 1.5e-2
 # Deviates of a normal distribution. Beyond the first of them a mean is looked into, which costs a few runs of eager.
+# With few runs of eager, what is beyond DOUBTED of their noise is not settled; with ENOUGH of them NOISE settles it.
 SCATTER = 4.5
+DOUBTED = 2.0
 NOISE = 3.5
-# With fewer elements that count, scatter says nothing; a mean is looked into where it is this often eager's own.
+ENOUGH = 16
+# With fewer elements that count, scatter says nothing; of a tensor that is no longer, the mean is looked into where it
+# is this often eager's own.
 FEW = 8
 TIMES = 4.0
 STEPS = 1.5
@@ -203,12 +207,13 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
     enough = deviates(by / means.scatter.clamp(min=torch.finfo(torch.float64).tiny), means.freedom) >= SCATTER
     # Of a few elements the last digit may be all that is off.
     alone = (by > TIMES * means.eagers.abs()) & (by > looked.step * means.unit)
-    suspect &= torch.where(few, alone, enough)
+    suspect &= torch.where(few, alone & (dim is None), enough)
     noise, hopeful = None, torch.zeros_like(suspect)
     if means.moves is not None:
         noise, beyond = _noise(means.moves, by)
-        suspect &= beyond >= NOISE
-        hopeful = beyond < 2 * NOISE
+        settled = means.moves.shape[0] >= ENOUGH
+        suspect &= beyond >= (NOISE if settled else DOUBTED)
+        hopeful = (beyond < 2 * NOISE) & (not settled)
     if not bool(suspect.any()):
         return
     worst = int(torch.where(suspect, by / means.unit, -1.0).argmax())
