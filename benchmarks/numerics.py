@@ -4,8 +4,8 @@
     python benchmarks/numerics.py show STATE ...        the table of what was measured, of several states side by side
 
 Each model runs in each precision and lane, inferred and trained with AdamW, once. What the runs left is then judged by
-four rules, as it is and with one fault at a time put into compiled's values: an output, one channel of it, the loss or a
-gradient, times 1.01, or 1.001 where float32 computes. STATE is a file of JSON lines: what is in it is not run again.
+four rules, as it is and with one fault at a time put into compiled's values: an output, one channel of it, the loss or
+a gradient, times 1.01, or 1.001 where float32 computes. STATE is a file of JSON lines: what is in it is not run again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import logging
-import platform
 import sys
 import time
 import traceback
@@ -333,9 +332,7 @@ def show(args: argparse.Namespace) -> None:
     entries = [each for state in args.states for each in _read(state)]
     ran = [each for each in entries if each.get("alarm")]
     by = sorted({(each["torch"], each["device"], each["precision"]) for each in ran})
-    print(
-        f"{len(ran)} lanes; {len(entries) - len(ran)} could not run. Measured on {platform.processor() or 'a CPU'}.\n"
-    )
+    print(f"{len(ran)} lanes; {len(entries) - len(ran)} could not run.\n")
     print("| torch, device, precision | lanes | " + " | ".join(f"{each}: alarms, found" for each in RULES) + " |")
     print("| --- " * (2 + len(RULES)) + "|")
     for key in by:

@@ -97,8 +97,11 @@ def find_bias(looked: Looked) -> Bias | None:
 
     With eager's runs in `moved` it is beyond what these show; without, it may be that.
     """
-    found = [bias for dim in _dims(looked.compiled) for bias in _of_dim(looked, dim)]
-    return max(found, key=lambda each: abs(each.by) / _unit(each, looked), default=None)
+    for dim in _dims(looked.compiled):
+        # What is off as a whole is off in each row, too.
+        if found := list(_of_dim(looked, dim)):
+            return max(found, key=lambda each: abs(each.by) / _unit(each, looked))
+    return None
 
 
 def _unit(bias: Bias, looked: Looked) -> float:

@@ -42,7 +42,7 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
         return replace(finding, hopeful=True)
     held, _ = with_reference(values)
     noise = _noise(held, tolerance) if finding.differences and values.moved else None
-    kept = [each for each in finding.differences if noise is None or not _is_explained(each, noise, values)]
+    kept = [_with(each, noise, values) for each in finding.differences if not _is_explained(each, noise, values)]
     bias = _bias(held, tolerance, noise) if not kept else None
     if bias is not None:
         kept.append(_told(values, bias))
@@ -64,10 +64,21 @@ def _noise(values: Values, tolerance: Tolerance) -> Noise:
     return held_to_noise(sides, lambda e, g: allowed.limit((e - g).abs(), g), allowed.rms)
 
 
-def _is_explained(found: Difference, noise: Noise, values: Values) -> bool:
+def _is_explained(found: Difference, noise: Noise | None, values: Values) -> bool:
+    if noise is None:
+        return False
     if found.kind == "nan":
         return ever_finite_alike(values.eager, values.compiled, values.moved)
     return noise.excused
+
+
+def _with(found: Difference, noise: Noise | None, values: Values) -> Difference:
+    """A difference with how far eager itself moves."""
+    if noise is None or found.kind == "nan":
+        return found
+    runs = len(values.moved)
+    said = f"; eager itself moves by up to {noise.moved:.1e} in {runs} runs that are rounded otherwise: {noise.why}"
+    return replace(found, detail=found.detail + said)
 
 
 def _may_be_explained(noise: Noise | None, bias: Bias | None) -> bool:

@@ -31,17 +31,17 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # What gives numbers that it was given, or that have no rounding.
 EXACT = frozenset(
     """
-    _conj _local_scalar_dense _neg_view _reshape_copy _to_copy abs alias amax amin arange as_strided_scatter bernoulli
-    broadcast_tensors cat ceil chunk clamp clamp_ clamp_max clamp_min clamp_min_ clone concat constant_pad_nd contiguous
-    copy copy_ copysign detach diagonal_backward diagonal_scatter embedding empty empty_like empty_permuted
-    empty_strided eye expand_copy fill fill_ flatten flip floor fmax fmin full full_like gather hardtanh hardtanh_ index
-    index_copy index_copy_ index_fill index_select item lift lift_fresh masked_fill masked_fill_ masked_scatter
-    masked_select max max_pool2d_with_indices max_pool3d_with_indices maximum min minimum narrow_copy neg neg_ new_empty
-    new_empty_strided new_full new_ones new_zeros ones ones_like pad permute_copy pixel_shuffle relu relu_ relu6 repeat
-    repeat_interleave reshape resize_ roll round scalar_tensor scatter select_backward select_copy select_scatter set_
-    sign slice_backward slice_copy slice_scatter sort split_copy split_with_sizes squeeze_copy stack t_copy take
-    threshold threshold_backward topk transpose_copy tril triu trunc unbind_copy unfold_copy unsqueeze_copy
-    upsample_nearest2d view_copy where zero_ zeros zeros_like
+    _conj _local_scalar_dense _neg_view _reshape_copy _to_copy _unsafe_index _unsafe_view abs alias amax amin arange
+    as_strided_scatter bernoulli broadcast_tensors cat ceil chunk clamp clamp_ clamp_max clamp_min clamp_min_ clone
+    concat constant_pad_nd contiguous copy copy_ copysign detach diagonal_backward diagonal_scatter embedding empty
+    empty_like empty_permuted empty_strided expand_copy eye fill fill_ flatten flip floor fmax fmin full full_like
+    gather hardtanh hardtanh_ index index_copy index_copy_ index_fill index_select item lift lift_fresh masked_fill
+    masked_fill_ masked_scatter masked_select max max_pool2d_with_indices max_pool3d_with_indices maximum min
+    minimum narrow_copy neg neg_ new_empty new_empty_strided new_full new_ones new_zeros ones ones_like pad
+    permute_copy pixel_shuffle relu relu6 relu_ repeat repeat_interleave reshape resize_ roll round scalar_tensor
+    scatter select_backward select_copy select_scatter set_ sign slice_backward slice_copy slice_scatter sort
+    split_copy split_with_sizes squeeze_copy stack t_copy take threshold threshold_backward topk transpose_copy tril
+    triu trunc unbind_copy unfold_copy unsqueeze_copy upsample_nearest2d view_copy where zero_ zeros zeros_like
     """.split()  # noqa: SIM905 - one a line they are a page
 )
 # What CUDA may compute in TF32, which keeps as many digits as float16.
