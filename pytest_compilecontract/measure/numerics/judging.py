@@ -185,15 +185,15 @@ def _listed(sentence: str, items: list[str]) -> list[str]:
 
 def _places(runs: Runs) -> Iterator[_Place]:
     """Every place that both runs have. Where one lacks a place, something above it differs, and that is reported."""
-    eager = runs.eager
+    eager, largest_input = runs.eager, _largest_input(runs.eager)
     for group, reference in eager.groups.items():
         found, repeated, exact = (_group(run, group) for run in (runs.compiled, runs.again or eager, runs.gold))
         rounded = [_group(run, group) for run in runs.moved]
         before = eager.before.nodes if group in ("input", "parameter") and eager.before else {}
         sizes = {at: _size_at(leaf, exact.get(at)) for at, leaf in reference.tensors()}
         group_size = max(sizes.values(), default=0.0)
-        if group_size <= NOTHING * _largest_input(eager):
-            group_size = _largest_input(eager)
+        if group_size <= NOTHING * largest_input:
+            group_size = largest_input
         for at, node in reference.nodes.items():
             if at in found:
                 yield _Place(

@@ -1,5 +1,9 @@
 """The rule: how far one tensor of a compiled run may be from eager's and from the float64 reference.
 
+It is quick, and what it lets by is well. What it stops is asked of eager's own noise (`explained`), which needs none of
+the numbers below: they are there for what rounding does inside of one operator, where nothing can be rounded
+otherwise, and so that noise need not be measured where it is known.
+
 It is that of PyTorch's own benchmarks (`same` in torch/_dynamo/utils.py): compiled may be no further from a float64
 reference than a multiple of eager's own distance, plus a floor. Theirs is a mean over each tensor, with an absolute
 floor. Here it holds for every element as well, and the floor follows the size of the values, so that one wrong element
@@ -24,6 +28,7 @@ Method = Literal["fp64", "allclose", "bitwise"]
 # there eager's error is one draw of a noise of which compiled's is another.
 MULTIPLE = 3.0
 
+# Kept for the order of a sum, which is inside of an operator, and for functions that a compiler approximates.
 # The floor, as a share of the larger of the element and the tensor's RMS. It carries where eager's own error says
 # little: a loss is one element, and eager sums a BatchNorm's gradient in double where Inductor does in float32. Over
 # 12 small models, two steps, 6 seeds, Inductor on a CPU, the largest share needed was 6.6e-5 in float32 (gradients
@@ -40,6 +45,7 @@ FLOOR: dict[torch.dtype, float] = {
 # The same models needed 1.1e-5 in float32, without one whose gradients reach 1e15 (see MASK).
 RMS_SHARE = 0.25
 
+# Kept so that what cancels, which is in every model with BatchNorm or attention, costs no runs.
 # A tensor that eager has with an error of more than this share is rounding noise of larger numbers that cancel (the
 # gradient of a key's bias, of a convolution's bias before BatchNorm). Its floor is GRAIN, as a share of the largest
 # tensor's RMS in its group: 90, 84, 16 and 8 steps of the precision. The same models needed 16 in float32 and none in
@@ -62,6 +68,7 @@ GRAIN: dict[torch.dtype, float] = {
 # Then the size of what went in stands for the size of the group.
 NOTHING = 1e-12
 
+# Kept to tell a reference from none, before anything is compared with it.
 # The largest error, as a share of the element or the RMS, that rounding explains. Where eager is further than that from
 # float64 it went another way: a discrete choice flipped, or, in more than FLIPPED of the elements, the float64 run
 # computed something else (other random numbers) and is no reference.
@@ -74,6 +81,7 @@ PLAUSIBLE: dict[torch.dtype, float] = {
 FLIPPED = 0.05
 FAR_GRAIN = 64.0  # times GRAIN: the same for what cancels
 
+# Kept for the same reason: every model that Adam trains has such elements.
 # An optimizer that divides by the size of the gradient (Adam) makes a whole step of the sign of a gradient that is
 # rounding noise. An element of a parameter may be off by twice what the steps moved any parameter, times this multiple
 # of the share of its gradient that may be noise, which ends at 1.
