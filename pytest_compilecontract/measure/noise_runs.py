@@ -11,12 +11,16 @@ from .probes.rounding import Choices, Flip, Rounding
 from .probes.source import Paths
 from .programs import Trail
 
-# A few tell whether eager moves at all. More are made where it does, and not far enough yet.
+# A few tell whether eager moves at all. More are made where it does, and not far enough yet; and where choices are
+# made, which may be too close to call and still fall alike in a few runs. These move results further, for it is oftener
+# then that a choice falls otherwise; of how far everything moves in them a share is counted.
 FEW = 6
 MANY = numerics.ENOUGH
+FURTHER = 3
 TOLD = 3  # choices that are named
 
-Judge = Callable[[Sequence[numerics.Run]], numerics.Judged]
+# Judges with these runs, and looks for a bias or not.
+Judge = Callable[[Sequence[numerics.Run], bool], numerics.Judged]
 
 
 class NoiseRuns:
@@ -37,26 +41,28 @@ class NoiseRuns:
 
     def judged(self, judge: Judge) -> numerics.Judged:
         """What is found without noise, and where that is anything that noise may explain, with it."""
-        found = judge(())
-        places = found.open
+        found = judge((), True)
+        places = found.values
         for until in (FEW, MANY):
-            if not found.open or not self._run(until, places):
+            if not found.values or not (found.open or self._choices.any):
                 break
-            found = judge(self._runs)
+            self._run(until, places)
+            # A bias is none before noise was asked.
+            found = judge(self._runs, not self._failed)
         note = "; ".join(each for each in (found.numerics.note, *self._told(found)) if each)
         return replace(found, numerics=replace(found.numerics, note=note))
 
-    def _run(self, until: int, places: frozenset[str]) -> bool:
+    def _run(self, until: int, places: frozenset[str]) -> None:
         """Make runs until there are so many; of each only these places are kept."""
         while len(self._runs) < until and not self._failed:
+            steps = FURTHER if len(self._runs) >= FEW else 1
             self._choices.start()
-            rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32)
+            rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps)
             trail = self._passes.rounded(self._job, self._eager, rounding)
             if trail.error is not None and (self._eager.error is None or trail.error_at != self._eager.error_at):
                 self._failed = f"{type(trail.error).__name__}: {trail.error}".splitlines()[0]
-                break
-            self._runs.append(numerics.only(trail.run(), places))
-        return bool(self._runs)
+            else:
+                self._runs.append(numerics.only(trail.run(), places, steps=steps))
 
     def _told(self, found: numerics.Judged) -> list[str]:
         told = []

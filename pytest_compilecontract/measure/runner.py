@@ -189,7 +189,9 @@ class Runner:
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
         noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32)
-        found = noise.judged(lambda moved: numerics.judged(replace(runs, moved=moved), tolerance)).numerics
+        found = noise.judged(
+            lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
+        ).numerics
         return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
 
     def sides(

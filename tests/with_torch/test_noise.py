@@ -165,7 +165,9 @@ def test_what_is_no_refusal_is_raised() -> None:
 
 def sides(compiled: torch.Tensor, eager: torch.Tensor, moved: list[torch.Tensor]) -> Noise:
     return held_to_noise(
-        Sides(compiled=compiled, eager=eager, reference=eager, slack=torch.zeros(1), moved=moved),
+        Sides(
+            compiled=compiled, eager=eager, reference=eager, slack=torch.zeros(1), moved=moved, steps=[1] * len(moved)
+        ),
         lambda e, g: torch.full_like(g, 1e-6),
         1e-6,
     )
@@ -265,6 +267,7 @@ def looked(
         least=least_of(dtype),
         step=step_of(dtype, dtype),
         moved=[each.double() for each in moved or ()],
+        steps=[1] * len(moved or ()),
     )
 
 

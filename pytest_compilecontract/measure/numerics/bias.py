@@ -32,8 +32,10 @@ ENOUGH = 16
 FEW = 8
 TIMES = 4.0
 STEPS = 1.5
-# A row or channel that is smaller than this share of the tensor is left to the floor of the elements.
+# A row or channel that is smaller than this share of the tensor is left to the floor of the elements; and so is one of
+# which fewer elements than this share count, or one of more rows.
 SMALL = 0.1
+MOST = 0.5
 SLICES = 4096
 # Elements that are looked at; of more, a part that is evenly spread.
 LOOKED_AT = 1 << 24
@@ -43,8 +45,8 @@ LOOKED_AT = 1 << 24
 class Looked:
     """A tensor in the runs that are compared, in float64, and which of its elements count.
 
-    `least` is the least factor that is looked for, `step` the share of a number that one rounding may change, and
-    `floor` what every number may be off by.
+    `moved` is eager rounded otherwise, by so many `steps`. `least` is the least factor that is looked for, `step` the
+    share of a number that one rounding may change, and `floor` what every number may be off by.
     """
 
     compiled: torch.Tensor
@@ -56,6 +58,7 @@ class Looked:
     step: float
     floor: float = 0.0
     moved: Sequence[torch.Tensor] = ()
+    steps: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,10 +159,8 @@ def _of_dim(looked: Looked, dim: int | None) -> Iterator[Bias]:
     )
     count = weights.sum(-1)
     rms = (g.square().sum(-1) / count.clamp(min=1.0)).sqrt()
-    for means in (
-        _factors(c - g, e - g, g, [each - e for each in moved]),
-        _offsets(c - g, e - g, weights, [each - e for each in moved], looked.size),
-    ):
+    moves = [each - e for each in moved]
+    for means in (_factors(c - g, e - g, g, moves), _offsets(c - g, e - g, weights, moves, looked.size)):
         yield from _beyond(means, looked, dim, count, rms)
 
 
@@ -210,10 +211,12 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
     enough = deviates(by / means.scatter.clamp(min=torch.finfo(torch.float64).tiny), means.freedom) >= SCATTER
     # Of a few elements the last digit may be all that is off.
     alone = (by > TIMES * means.eagers.abs()) & (by > looked.step * means.unit)
-    suspect &= torch.where(few, alone & (dim is None), enough)
+    suspect &= torch.where(few, alone & (dim is None) & bool(looked.counts.all()), enough)
+    # What is left of a tensor that moves as a whole stands for nothing.
+    suspect &= count >= MOST * (looked.counts.numel() / len(count))
     noise, hopeful = None, torch.zeros_like(suspect)
     if means.moves is not None:
-        noise, beyond = _noise(means.moves, by)
+        noise, beyond = _noise(means.moves, by, looked.steps)
         settled = means.moves.shape[0] >= ENOUGH
         suspect &= beyond >= (NOISE if settled else DOUBTED)
         hopeful = (beyond < 2 * NOISE) & (not settled)
@@ -231,11 +234,15 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
     )
 
 
-def _noise(moves: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far each mean moves in eager's runs, and how far beyond that compiled's is, in deviates."""
+def _noise(moves: torch.Tensor, by: torch.Tensor, steps: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far each mean moves in eager's runs, and how far beyond that compiled's is, in deviates.
+
+    What a choice moves that falls otherwise is of no normal distribution: no further than in any run is not beyond.
+    """
     runs, slices = moves.shape
-    own = moves.square().mean(0).sqrt()
+    own = (moves / torch.tensor(steps, dtype=torch.float64, device="cpu")[:, None]).square().mean(0).sqrt()
     if slices >= FEW:
         # Few runs tell little of one slice. What nine in ten keep below counts for each.
         own = torch.maximum(own, own.kthvalue(math.ceil(0.9 * slices)).values)
-    return own, deviates(by / own.clamp(min=torch.finfo(torch.float64).tiny), float(runs))
+    beyond = deviates(by / own.clamp(min=torch.finfo(torch.float64).tiny), float(runs))
+    return own, torch.where(by > moves.abs().amax(0), beyond, 0.0)

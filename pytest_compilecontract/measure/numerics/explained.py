@@ -41,15 +41,18 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
             return replace(finding, differences=(), noise="chooses otherwise")
         return replace(finding, hopeful=True)
     held, _ = with_reference(values)
-    noise = _noise(held, tolerance) if finding.differences and values.moved else None
+    noise = _noise(held, tolerance) if values.moved else None
     kept = [_with(each, noise, values) for each in finding.differences if not _is_explained(each, noise, values)]
-    bias = _bias(held, tolerance, noise) if not kept else None
+    bias = _bias(held, tolerance, noise) if tolerance.bias and not kept else None
     if bias is not None:
         kept.append(_told(values, bias))
-    finding = replace(finding, hopeful=_may_be_explained(noise, bias), differences=tuple(kept))
-    if noise is None or kept:
-        return finding
-    return replace(finding, noise=f"by up to {noise.moved:.1e}")
+    explained = noise is not None and finding.differences and not kept
+    return replace(
+        finding,
+        hopeful=_may_be_explained(noise, bias),
+        differences=tuple(kept),
+        noise=f"by up to {noise.moved:.1e}" if noise is not None and explained else "",
+    )
 
 
 def _noise(values: Values, tolerance: Tolerance) -> Noise:
@@ -60,6 +63,7 @@ def _noise(values: Values, tolerance: Tolerance) -> Noise:
         reference=values.reference,
         slack=values.slack,
         moved=values.moved,
+        steps=values.steps,
     )
     return held_to_noise(sides, lambda e, g: allowed.limit((e - g).abs(), g), allowed.rms)
 
@@ -106,7 +110,7 @@ def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | N
         counts = counts & each.isfinite()
     if noise is not None:
         parts = (2,) if counts.dim() > values.compiled.dim() else ()
-        counts = counts & ~noise.surprised.reshape((*values.compiled.shape, *parts))[part]
+        counts = counts & ~noise.loud.reshape((*values.compiled.shape, *parts))[part]
     return find_bias(
         Looked(
             compiled=compiled,
@@ -118,6 +122,7 @@ def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | N
             step=step_of(values.eager.dtype, values.lowest),
             floor=allowed.absolute,
             moved=moved,
+            steps=values.steps,
         )
     )
 

@@ -51,12 +51,16 @@ from .snapshot import (
     tensor_leaf,
 )
 
+# The kinds of difference that another rounding may make.
+VALUES = ("value", "nan", "input changed")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runs:
     """The runs of one lane. `again` is a second eager run from the same state; `gold` is one in a wider precision.
 
-    `moved` are eager runs that were rounded otherwise: what they explain is no difference.
+    `moved` are eager runs that were rounded otherwise: what they explain is no difference. Where there can be none, no
+    `bias` is looked for.
     """
 
     eager: Run
@@ -65,14 +69,19 @@ class Runs:
     gold: Run | None = None
     gold_absent: str = ""
     moved: Sequence[Run] = ()
+    bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What was found, the places at which more runs of eager may explain it, and those at which they did."""
+    """What was found. `explained` are the places at which eager's noise is the reason.
+
+    `open` are those at which more runs may tell otherwise, `values` all at which numbers differ.
+    """
 
     numerics: Numerics
     open: frozenset[str]
+    values: frozenset[str]
     explained: tuple[str, ...]
 
 
@@ -121,6 +130,7 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
         tolerance = replace(tolerance, method="allclose")
         notes.append("no float64 reference" + (f": {runs.gold_absent}" if runs.gold_absent else ""))
     gold = runs.gold if tolerance.method == "fp64" else None
+    tolerance = replace(tolerance, bias=runs.bias)
     alike, verdicts = _alike(eager, compiled, again, gold, tolerance)
     if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
         places = list(_places(runs))
@@ -132,9 +142,14 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
     verdicts += _judge_facts(eager, compiled, again)
     return Judged(
         numerics=replace(_numerics(tolerance.method, notes, verdicts), uncompared=uncompared),
-        open=frozenset(each.at for each in verdicts if each.hopeful and each.differences),
+        open=frozenset(each.at for each in verdicts if each.hopeful and _has_other_values(each)),
+        values=frozenset(each.at for each in verdicts if _has_other_values(each)),
         explained=tuple(f"{each.at} {each.noise}" for each in verdicts if each.noise),
     )
+
+
+def _has_other_values(found: Finding) -> bool:
+    return found.compared and any(each.kind in VALUES for each in found.differences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +165,7 @@ class _Place:
     before: Node | None
     size: float
     group_size: float
-    moved: tuple[Node, ...] = ()
+    moved: tuple[tuple[Node, int], ...] = ()
 
 
 def _numerics(method: str, notes: list[str], verdicts: list[Finding]) -> Numerics:
@@ -188,7 +203,7 @@ def _places(runs: Runs) -> Iterator[_Place]:
     eager, largest_input = runs.eager, _largest_input(runs.eager)
     for group, reference in eager.groups.items():
         found, repeated, exact = (_group(run, group) for run in (runs.compiled, runs.again or eager, runs.gold))
-        rounded = [_group(run, group) for run in runs.moved]
+        rounded = [(_group(run, group), run.steps) for run in runs.moved]
         before = eager.before.nodes if group in ("input", "parameter") and eager.before else {}
         sizes = {at: _size_at(leaf, exact.get(at)) for at, leaf in reference.tensors()}
         group_size = max(sizes.values(), default=0.0)
@@ -206,7 +221,7 @@ def _places(runs: Runs) -> Iterator[_Place]:
                     before=before.get(at),
                     size=sizes.get(at, 0.0),
                     group_size=group_size,
-                    moved=tuple(each[at] for each in rounded if at in each),
+                    moved=tuple((each[at], steps) for each, steps in rounded if at in each),
                 )
 
 
@@ -260,7 +275,9 @@ def _near(
     limit = 0.999 * RMS_SHARE * floor_of(lowest) * size
     # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. Each comparison is false for NaN, which
     # `max` of the two errors would pass over.
-    if float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit and not _is_biased(g, e, c, lowest, eager):
+    if not (float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit):
+        return None
+    if not (tolerance.bias and _is_biased(g, e, c, lowest, eager)):
         zeros = turned_zeros(compiled.data, eager.data)
         return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
     return None
@@ -428,7 +445,7 @@ def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolera
         return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
     if _is_same(compiled, eager):
         return Finding(at=place.at, compared=True)
-    if any(_is_same(each, compiled) for each in place.moved):
+    if any(_is_same(each, compiled) for each, _ in place.moved):
         return Finding(at=place.at, compared=True, noise="chooses otherwise")
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
     if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
@@ -458,7 +475,7 @@ def _judge_float(place: _Place, tolerance: Tolerance) -> Finding:
         return Finding(at=place.at, compared=True)
     # As far as can be known, `.item()` took it out of a float32 tensor.
     precision = lowest_of(torch.float32, tolerance.precision or torch.float32)
-    moved = tuple(leaf for node in place.moved if (leaf := _float_leaf(node)) is not None)
+    moved = tuple((leaf, steps) for node, steps in place.moved if (leaf := _float_leaf(node)) is not None)
     as_tensors = replace(
         place, eager=eager, compiled=compiled, again=again, gold=gold, size=size_of(eager.data), moved=moved
     )
@@ -515,9 +532,11 @@ def _values(
     sides = [compiled.data, eager.data, again.data]
     if gold is not None and gold.data is not None:
         sides.append(gold.data)
-    runs = [node.data for node in place.moved if isinstance(node, TensorLeaf) and node.shape == eager.shape]
-    of_moved = [each for each in runs if each is not None and each.is_complex() == eager.data.is_complex()]
-    together = broadcast(*sides, *of_moved)
+    runs = [(node, steps) for node, steps in place.moved if isinstance(node, TensorLeaf) and node.shape == eager.shape]
+    of_moved = [
+        (each.data, steps) for each, steps in runs if each.data is not None and is_complex(each) == is_complex(eager)
+    ]
+    together = broadcast(*sides, *(data for data, _ in of_moved))
     (compiled_data, eager_data, again_data, *of_gold), moved = together[: len(sides)], together[len(sides) :]
     return Values(
         at=place.at,
@@ -531,6 +550,7 @@ def _values(
         group_size=place.group_size,
         lowest=lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype),
         moved=moved,
+        steps=tuple(steps for _, steps in of_moved),
         named=tolerance.reference,
     )
 

@@ -9,7 +9,7 @@ of which is held against the others for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -32,7 +32,7 @@ Limit = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What was found of one tensor. `surprised` are its elements that are beyond their own bound.
+    """What was found of one tensor. `loud` are its elements that eager or compiled moved beyond what the rule lets by.
 
     `moved` is how far eager's runs moved an element at most; `worst` how many times compiled is beyond its bound.
     """
@@ -40,7 +40,7 @@ class Noise:
     excused: bool
     moved: float
     worst: float
-    surprised: torch.Tensor
+    loud: torch.Tensor
     why: str = ""
 
     @property
@@ -73,13 +73,17 @@ class _Count:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sides:
-    """One tensor in all runs, of one shape; `slack` is what each element may be off by anyway."""
+    """One tensor in all runs, of one shape; `slack` is what each element may be off by anyway.
+
+    A run in which results were moved by several `steps` counts by the share of one.
+    """
 
     compiled: torch.Tensor
     eager: torch.Tensor
     reference: torch.Tensor
     slack: torch.Tensor
-    moved: Sequence[torch.Tensor] = field(default=())
+    moved: Sequence[torch.Tensor]
+    steps: Sequence[int]
 
 
 def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
@@ -89,21 +93,24 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
     RMS over all.
     """
     compiled, others = _Count(), [_Count() for _ in sides.moved]
-    surprised: list[torch.Tensor] = []
+    loud: list[torch.Tensor] = []
     moved, worst, total = 0.0, 0.0, 0
+    steps = torch.tensor(sides.steps, dtype=torch.float64, device="cpu")[:, None, None]
     for c, e, g, slack, *runs in _rows(sides):
         comparable = c.isfinite() & e.isfinite()
         g = torch.where(g.isfinite(), g, e)
         off = torch.minimum((c - e).abs(), (c - g).abs())
         off = torch.where(comparable, (off - slack).clamp(min=0.0), 0.0)
         moves = torch.stack([torch.where(e.isfinite() & each.isfinite(), (each - e).abs(), 0.0) for each in runs])
+        furthest = moves.amax(dim=0)
+        moves = moves / steps
         bare = limit(e, g)
         largest, which = moves.max(dim=0)
         bound = bare + REACH * _with_row(largest)
         compiled.add(off, bound, largest <= bare)
-        surprised.append((off > bound).reshape(-1))
+        loud.append(((off > bound) | (furthest > bare)).reshape(-1))
         worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
-        moved = max(moved, float(largest.max()))
+        moved = max(moved, float(furthest.max()))
         total += off.numel()
         second = moves.scatter(0, which[None], 0.0).amax(dim=0)
         for at, count in enumerate(others):
@@ -111,7 +118,7 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
             without = torch.where(which == at, second, largest)
             count.add(moves[at], bare + REACH * _with_row(without), without <= bare)
     why = _why_not(compiled, others, total, rms_limit)
-    return Noise(excused=not why, moved=moved, worst=worst, surprised=torch.cat(surprised), why=why)
+    return Noise(excused=not why, moved=moved, worst=worst, loud=torch.cat(loud), why=why)
 
 
 def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: float) -> str:

@@ -103,6 +103,7 @@ class Tolerance:
     precision: torch.dtype | None
     tf32: bool = False
     reference: str = "float64"
+    bias: bool = True
 
     @property
     def given(self) -> bool:
@@ -149,7 +150,7 @@ class Values:
     """One tensor's values in each run.
 
     `lowest` is the coarsest dtype on the way to it. `slack` is what each element may be off by on top. `moved` are its
-    values in runs of eager that were rounded otherwise. `named` is what the reference is called.
+    values in runs of eager that were rounded otherwise, by so many `steps`. `named` is what the reference is called.
     """
 
     at: str
@@ -163,6 +164,7 @@ class Values:
     group_size: float
     lowest: torch.dtype
     moved: tuple[torch.Tensor, ...] = ()
+    steps: tuple[int, ...] = ()
     named: str = "float64"
 
     @property

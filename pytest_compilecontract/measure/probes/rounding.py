@@ -86,6 +86,11 @@ class Choices:
         elif self._next is not None and self._next < len(self._first):
             self._compare(self._first[self._next], operator, made)
 
+    @property
+    def any(self) -> bool:
+        """Whether the program makes such choices at all."""
+        return bool(self._first)
+
     def told(self) -> list[Flip]:
         """The choices that fell otherwise in any run, by how early they are made."""
         return [flip for _, flip in sorted(self.flips.items())]
@@ -121,14 +126,16 @@ class Choices:
 class Rounding(TorchDispatchMode):  # type: ignore[misc]
     """While entered, what operators compute is rounded otherwise. `tf32`: products of float32 may be in TF32.
 
-    The random numbers are its own: those of the program stay what they are.
+    Each result moves by `steps` in the last place, if at all: one is what rounding does. The random numbers are its
+    own: those of the program stay what they are.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, seed: int, choices: Choices, *, tf32: bool) -> None:
+    def __init__(self, seed: int, choices: Choices, *, tf32: bool, steps: int = 1) -> None:
         super().__init__()
         self._seed = seed
+        self._steps = steps
         self._choices = choices
         self._tf32 = tf32
         self._generators: dict[torch.device, torch.Generator] = {}
@@ -164,24 +171,26 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             copy = tensor.clone()
             if in_tf32 and copy.dtype == torch.float32:
                 draw = torch.rand(copy.shape, generator=self._generator(copy.device), device=copy.device)
-                return copy.mul_(1 + TF32_STEP * (draw - 0.5))
+                return copy.mul_(1 + self._steps * TF32_STEP * (draw - 0.5))
             self._move(copy)
             return copy
 
         return tree_map_only(torch.Tensor, moved, args), tree_map_only(torch.Tensor, moved, dict(kwargs))
 
     def _move(self, tensor: torch.Tensor) -> None:
-        """Move each element to a neighbour, or leave it; a zero, and what has no neighbour, stays."""
+        """Move each element to a neighbour, or leave it; a zero, and what has no neighbour in reach, stays."""
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
-        magnitude = tensor.abs()
-        stays = (magnitude == 0) | ~(magnitude < torch.finfo(tensor.dtype).max)
+        # Read as an integer, a magnitude is the number of its neighbours below.
+        bits = tensor.view(INTEGERS[tensor.itemsize])
+        below = bits & torch.iinfo(bits.dtype).max
+        largest = torch.tensor(torch.finfo(tensor.dtype).max, dtype=tensor.dtype).view(bits.dtype).item()
+        stays = (below < self._steps) | (below > largest - self._steps)
         draw = torch.randint(
             OF, tensor.shape, generator=self._generator(tensor.device), device=tensor.device, dtype=torch.int8
         )
         step = (draw == 0).to(torch.int8) - (draw == 1).to(torch.int8)
-        # A float of sign and magnitude has its neighbours at the neighbouring integers.
-        tensor.view(INTEGERS[tensor.itemsize]).add_(step.masked_fill_(stays, 0))
+        bits.add_(step.masked_fill_(stays, 0), alpha=self._steps)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
