@@ -202,11 +202,14 @@ def test_a_row_that_flips_may_flip_where_others_did_in_eager() -> None:
     flipped, many, larger = eager.clone(), eager.clone(), eager.clone()
     flipped[100] = normal(32, seed=50)
     many[100:110] = normal(10, 32, seed=50)
+    one = eager.clone()
+    one[100, 3] += 1.0
     larger[100] = 20 * normal(32, seed=50)
 
     assert sides(flipped, eager, moved).excused
     assert not sides(many, eager, moved).excused
     assert not sides(larger, eager, moved).excused
+    assert not sides(one, eager, moved).excused
 
 
 def test_one_wrong_element_is_no_row_that_flips() -> None:

@@ -9,7 +9,7 @@ of which is held against the others for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -49,20 +49,46 @@ class Noise:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Count:
-    """The surprises of one run, and of the elements that are none the sum of squares."""
+class _Surprises:
+    """Elements that are far off and quiet in all other runs: how many, and the largest distance among them."""
 
     count: int = 0
     largest: float = 0.0
+
+    def add(self, off: torch.Tensor, which: torch.Tensor) -> None:
+        self.count += int(which.sum())
+        self.largest = max(self.largest, float(off.masked_fill(~which, 0.0).max()))
+
+    def within(self, others: Sequence[_Surprises], total: int) -> bool:
+        """Whether there are not more of them, and none further off, than the worst of eager's runs has."""
+        most = max((each.count for each in others), default=0)
+        furthest = max((each.largest for each in others), default=0.0)
+        if not self.count:
+            return True
+        return most <= SHARE * total and self.count <= SURPRISES * most and self.largest <= SURPRISES * furthest
+
+
+@dataclass(kw_only=True, slots=True)
+class _Count:
+    """The surprises of one run: in rows that move as a whole, and alone. And of the others the sum of squares.
+
+    `loud` are those that move in other runs, and not as far.
+    """
+
+    rows: _Surprises = field(default_factory=_Surprises)
+    alone: _Surprises = field(default_factory=_Surprises)
     loud: int = 0
     squares: float = 0.0
     elements: int = 0
 
-    def add(self, off: torch.Tensor, bound: torch.Tensor, quiet: torch.Tensor) -> None:
+    def add(self, off: torch.Tensor, bound: torch.Tensor, bare: torch.Tensor, quiet: torch.Tensor) -> None:
         beyond = off > bound
-        self.count += int((beyond & quiet).sum())
+        surprising = beyond & quiet
+        # A choice that falls otherwise moves a row, one wrong element does not.
+        with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
+        self.rows.add(off, surprising & with_row)
+        self.alone.add(off, surprising & ~with_row)
         self.loud += int((beyond & ~quiet).sum())
-        self.largest = max(self.largest, float(off.masked_fill(~(beyond & quiet), 0.0).max()))
         self.squares += float(off.masked_fill(beyond, 0.0).square().sum())
         self.elements += int((~beyond).sum())
 
@@ -107,7 +133,7 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
         bare = limit(e, g)
         largest, which = moves.max(dim=0)
         bound = bare + REACH * _with_row(largest)
-        compiled.add(off, bound, largest <= bare)
+        compiled.add(off, bound, bare, largest <= bare)
         loud.append(((off > bound) | (furthest > bare)).reshape(-1))
         worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
         moved = max(moved, float(furthest.max()))
@@ -116,7 +142,7 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
         for at, count in enumerate(others):
             # Each of eager's runs is held against the others, as compiled is against all.
             without = torch.where(which == at, second, largest)
-            count.add(moves[at], bare + REACH * _with_row(without), without <= bare)
+            count.add(moves[at], bare + REACH * _with_row(without), bare, without <= bare)
     why = _why_not(compiled, others, total, rms_limit)
     return Noise(excused=not why, moved=moved, worst=worst, loud=torch.cat(loud), why=why)
 
@@ -125,12 +151,10 @@ def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: 
     """Why eager's noise does not explain compiled; empty where it does."""
     if compiled.loud:
         return f"{compiled.loud} elements are further off than eager's own noise there"
-    most = max((each.count for each in others), default=0)
-    furthest = max((each.largest for each in others), default=0.0)
-    if compiled.count and (
-        most > SHARE * total or compiled.count > SURPRISES * most or compiled.largest > SURPRISES * furthest
-    ):
-        return f"{compiled.count} elements are off where eager never is"
+    for kind in ("rows", "alone"):
+        mine: _Surprises = getattr(compiled, kind)
+        if not mine.within([getattr(each, kind) for each in others], total):
+            return f"{mine.count} elements are off where eager never is"
     noise = max((each.rms for each in others), default=0.0)
     if compiled.rms > rms_limit + SURPRISES * noise:
         return f"the RMS error {compiled.rms:.1e} is more than eager's own noise, {noise:.1e}"
