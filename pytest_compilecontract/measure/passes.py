@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ from .probes import device as devices
 from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
 from .probes.modes import Modes
+from .probes.refusals import Refusals
+from .probes.rounding import Rounding
 from .programs import Body, Forward, Program, Surroundings, Trail
 from .recorder import Measuring, synchronize
 from .state import NotWide, State
@@ -64,15 +66,30 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class How:
-    """How a pass is made: `make` makes each call; `names` are tensors of the state to keep, changed or not."""
+    """How a pass is made: `make` makes each call; `names` are tensors of the state to keep, changed or not.
+
+    `to` gives the dtype of the copy of an argument. `mode` is entered around each call.
+    """
 
     kind: Kind = "compiled"
     make: Callable[[Callable[[], Any]], Any] | None = None
     names: frozenset[str] = frozenset()
+    to: Callable[[torch.dtype], torch.dtype] | None = None
+    mode: AbstractContextManager[Any] | None = None
 
     @property
     def copies(self) -> Callable[..., numerics.Copies]:
-        return partial(numerics.Copies, to=numerics.wide) if self.kind == "float64" else numerics.Copies
+        return partial(numerics.Copies, to=self.to) if self.to is not None else numerics.Copies
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """The eager pass in a wider precision, `dtype`, with what is to be said of it; without one `absent` says why."""
+
+    trail: Trail | None
+    dtype: str = "float64"
+    absent: str = ""
+    told: str = ""
 
 
 class Passes:
@@ -109,26 +126,58 @@ class Passes:
         self.start_anew(job.state)
         return self._pass(run, job, how)
 
-    def gold(self, job: Job, eager: Trail) -> tuple[Trail | None, str]:
-        """The float64 pass, or why there is none."""
+    def rounded(self, job: Job, eager: Trail, rounding: Rounding) -> Trail:
+        """An eager pass in which every result is rounded otherwise."""
+        with stance.eager():
+            return self.fresh(job.target, job, How(kind="eager", names=eager.changed, mode=rounding))
+
+    def reference(self, job: Job, eager: Trail) -> Reference:
+        """The pass in float64; where there is none, that in float32, for what computes in less."""
         if isinstance(job.program, Body):
-            return None, "what makes its own tensors has no float64 run"
+            return Reference(trail=None, absent="what makes its own tensors has no float64 run")
         if eager.random:
-            return None, "random numbers are drawn otherwise in float64"
+            return Reference(trail=None, absent="random numbers are drawn otherwise in float64")
+        found, mode = self._wide(job, eager, torch.float64, None), None
+        if found.trail is None:
+            mode = Refusals(torch.float64)
+            found = replace(self._wide(job, eager, torch.float64, mode), absent=found.absent)
+        if found.trail is None and self._is_narrow(job):
+            mode = Refusals(torch.float32)
+            found = replace(self._wide(job, eager, torch.float32, mode), absent=found.absent)
+        if found.trail is None:
+            return found
+        told = [f"judged by a float32 run: {found.absent}"] if found.dtype == "float32" else []
+        told += [
+            f"in the {found.dtype} run {name} ran in {_short(dtype)}, as it refuses {found.dtype}"
+            for name, dtype in (mode.ran_in if mode is not None else {}).items()
+        ]
+        return replace(found, absent="", told="; ".join(told))
+
+    def _wide(self, job: Job, eager: Trail, dtype: torch.dtype, mode: Refusals | None) -> Reference:
+        """The pass in a wider dtype, or why there is none; with a mode, operators that refuse it run in their own."""
+        to, name = (numerics.wide if dtype == torch.float64 else numerics.single), _short(dtype)
         self.start_anew(job.state)
         default = torch.get_default_dtype()
         try:
-            with job.state.in_float64(), stance.eager():
-                torch.set_default_dtype(torch.float64)
-                trail = self._pass(job.target, job, How(kind="float64", names=eager.changed))
+            with job.state.in_wide(to), stance.eager():
+                torch.set_default_dtype(dtype)
+                trail = self._pass(job.target, job, How(kind="float64", names=eager.changed, to=to, mode=mode))
         except NotWide as reason:
-            return None, str(reason)
+            return Reference(trail=None, dtype=name, absent=str(reason))
         finally:
             torch.set_default_dtype(default)
         if trail.error is not None and (eager.error is None or trail.error_at != eager.error_at):
             message = next(iter(str(trail.error).strip().splitlines()), "")
-            return None, f"in float64 eager raises {type(trail.error).__name__}: {message}"
-        return trail, ""
+            return Reference(
+                trail=None, dtype=name, absent=f"in {name} eager raises {type(trail.error).__name__}: {message}"
+            )
+        return Reference(trail=trail, dtype=name)
+
+    def _is_narrow(self, job: Job) -> bool:
+        """Whether anything is computed in less than float32, as far as the lane and the tensors tell."""
+        given = numerics.tensors_in([(each.args, each.kwargs) for each in job.calls])
+        dtypes = {each.dtype for each in (*job.state.tensors.values(), *given)}
+        return self._lane.autocast is not None or any(numerics.single(each) != each for each in dtypes)
 
     def _pass(self, run: Any, job: Job, how: How) -> Trail:
         """Run all calls once.
@@ -175,7 +224,8 @@ class Passes:
             trail.before.append(numerics.snapshot(arguments, at=f"{at} input"))
             stepped = partial(step, call(*args, **kwargs), trail, at)
             try:
-                output = how.make(stepped) if how.make else stepped()
+                with how.mode or contextlib.nullcontext():
+                    output = how.make(stepped) if how.make else stepped()
                 # What a kernel did wrong is said at some later call, and has to be said of this one.
                 synchronize(self._device)
             except Exception as error:
@@ -213,6 +263,10 @@ class Passes:
         """Note the compiled backward graphs that a loss reaches."""
         if self.measuring is not None and root.requires_grad:
             self.measuring.backwards = (self.measuring.backwards or set()) | compiled_backwards(root)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _leaves_gradients(program: Program) -> bool:

@@ -24,7 +24,8 @@ from . import numerics
 from .compiled_run import CompiledRun, without
 from .endings import BrokenLane, DeviceLost, Endings, ended_as
 from .gpu_steps import nowhere
-from .passes import Job, Passes
+from .noise_runs import NoiseRuns
+from .passes import Job, Passes, Reference
 from .probes.modes import Modes
 from .probes.source import Paths
 from .programs import Program, Trail
@@ -147,9 +148,9 @@ class Runner:
         eager = self._passes.eager(job)
         comparing = self._limits.numerics is not None
         again = self._passes.eager(job, eager.changed) if comparing else None
-        gold, gold_absent = None, ""
+        gold = Reference(trail=None)
         if comparing and self._limits.numerics == "fp64":
-            gold, gold_absent = self._passes.gold(job, eager)
+            gold = self._passes.reference(job, eager)
         measured, compiled = self._compiled.measured(job, eager)
         raised = self._endings.raised(eager, compiled, unit)
         if raised is not None and not raised.out_of_memory:
@@ -167,7 +168,7 @@ class Runner:
             measured = without(measured, "numerics", "the run raised")
         else:
             compared, note = self._compared(job, eager, compiled)
-            judged = self._judged(compared, eager=eager, again=again, gold=gold, gold_absent=gold_absent, note=note)
+            judged = self._judged(job, compared, eager=eager, again=again, gold=gold, note=note)
             measured = replace(measured, numerics=judged)
         error = BrokenLane() if raised is not None else eager.error
         if error is not None and error is not eager.error:
@@ -185,24 +186,37 @@ class Runner:
         notes = (note, job.state.unreached, *dict.fromkeys(self._passes.notes))
         return compiled, "; ".join(each for each in notes if each)
 
-    def _judged(
-        self, compiled: Trail, *, eager: Trail, again: Trail, gold: Trail | None, gold_absent: str, note: str
-    ) -> Numerics:
+    def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
+        runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
+        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32)
+        found = noise.judged(
+            lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
+        ).numerics
+        return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
+
+    def sides(
+        self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference
+    ) -> tuple[numerics.Runs, numerics.Tolerance]:
+        """What is compared, and by what."""
         lowest = self._lane.autocast or self._lane.dtype
+        tf32 = self._tf32 and lowest is None
         assert self._limits.numerics is not None
-        judged = numerics.judge(
-            eager=eager.run(),
-            compiled=compiled.run(),
-            again=again.run(),
-            gold=gold.run() if gold else None,
-            gold_absent=gold_absent,
+        tolerance = numerics.Tolerance(
             method=self._limits.numerics,
             rtol=self._limits.rtol,
             atol=self._limits.atol,
-            precision=getattr(torch, lowest) if lowest else None,
-            tf32=self._tf32 and lowest is None,
+            precision=torch.float16 if tf32 else getattr(torch, lowest) if lowest else None,
+            tf32=tf32,
+            reference=gold.dtype,
         )
-        return replace(judged, note="; ".join(each for each in (judged.note, note) if each))
+        runs = numerics.Runs(
+            eager=eager.run(),
+            compiled=compiled.run(),
+            again=again.run(),
+            gold=gold.trail.run() if gold.trail else None,
+            gold_absent=gold.absent,
+        )
+        return runs, tolerance
 
 
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:

@@ -80,9 +80,8 @@ def why_not_wide(tensor: torch.Tensor) -> str:
     return ""
 
 
-def wide(data: torch.Tensor) -> torch.Tensor:
-    """The values in float64 or complex128, laid out alike: elements that share memory still do."""
-    dtype = numerics.wide(data.dtype)
+def wide(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The values in a wider dtype, laid out alike: elements that share memory still do."""
     if not _overlaps(data):
         return data.to(dtype)
     return _memory(data).to(dtype).as_strided(data.shape, data.stride())
@@ -98,9 +97,9 @@ def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
 
 def _are(tensor: torch.Tensor, saved: torch.Tensor, same: Same) -> bool:
     if tensor.dtype != saved.dtype:
-        if tensor.dtype != numerics.wide(saved.dtype):
+        if tensor.dtype not in (numerics.wide(saved.dtype), numerics.single(saved.dtype)):
             return False
-        saved = wide(saved)  # the run in float64
+        saved = wide(saved, tensor.dtype)  # the run in float64, or in float32
     if tensor.layout != saved.layout or _is_nested(tensor) != _is_nested(saved):
         return False
     if not _is_nested(tensor) and tensor.shape != saved.shape:

@@ -383,3 +383,29 @@ def test_nan_in_plain_values(compiled: Any, eager: Any, kinds: list[str], method
 
     assert [each.kind for each in found.differences] == kinds
     assert found.note == ""
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([(3,), (64,), (8, 16), (4, 8, 8)]),
+    st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+    st.floats(1e-5, 0.02),
+    st.sampled_from([0.0, 1e-4, 1e-3, 3e-3, 0.01, 0.03]),
+    st.booleans(),
+    st.integers(0, 1 << 20),
+)
+def test_no_shortcut_lets_a_bias_by(
+    shape: tuple[int, ...], dtype: torch.dtype, share: float, factor: float, one_row: bool, seed: int
+) -> None:
+    gold, *off = torch.randn(3, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    eager, compiled = (gold + share * each for each in off)
+    (compiled[-1] if one_row else compiled).mul_(1 + factor)
+    values = {
+        "eager": eager.to(dtype), "again": eager.to(dtype), "compiled": compiled.to(dtype), "gold": gold,
+        "group": "output", "method": "fp64",
+    }  # fmt: skip
+
+    with mock.patch.object(judging, "_alike", side_effect=lambda *_: (set(), [])):
+        by_the_rule = judged(values)
+
+    assert verdict(judged(values)) == verdict(by_the_rule)

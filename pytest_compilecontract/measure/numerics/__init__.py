@@ -1,7 +1,8 @@
 """Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
 
-from .copies import Copies, gradients_in, has_storage, leaves_of, moved, tensors_in, wide
-from .judging import judge
+from .bias import ENOUGH
+from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
+from .judging import Judged, Runs, judge, judged
 from .parts import (
     HOLDERS,
     Bound,
@@ -16,7 +17,7 @@ from .parts import (
     own_dict,
     slots_of,
 )
-from .rule import same_bits, same_memory, same_values
+from .rule import Tolerance, same_bits, same_memory, same_values
 from .snapshot import (
     MADE,
     Branch,
@@ -27,21 +28,26 @@ from .snapshot import (
     TensorLeaf,
     aliases,
     joined,
+    only,
     renamed,
     snapshot,
 )
 
 __all__ = [
+    "ENOUGH",
     "HOLDERS",
     "MADE",
     "Bound",
     "Branch",
     "Copies",
+    "Judged",
     "Opaque",
     "Run",
+    "Runs",
     "ScalarLeaf",
     "Snapshot",
     "TensorLeaf",
+    "Tolerance",
     "aliases",
     "attributes_of",
     "firsts",
@@ -54,14 +60,17 @@ __all__ = [
     "is_users",
     "joined",
     "judge",
+    "judged",
     "kind_of",
     "leaves_of",
     "moved",
+    "only",
     "own_dict",
     "renamed",
     "same_bits",
     "same_memory",
     "same_values",
+    "single",
     "slots_of",
     "snapshot",
     "tensors_in",

@@ -253,6 +253,13 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
+def single(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that the float32 run has in the place of one: float32 for a narrower one, or the same."""
+    if not is_number(dtype) or not dtype.is_floating_point or dtype.itemsize >= torch.float32.itemsize:
+        return dtype
+    return torch.float32
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in containers and objects, in order, each once."""
     return (each for each in _Walk().over(value) if isinstance(each, torch.Tensor))

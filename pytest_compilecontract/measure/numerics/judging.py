@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -11,6 +11,8 @@ import torch
 
 from pytest_compilecontract.facts.measurement import Difference, Numerics
 
+from .bias import Looked, find_bias, least_of, may_be_biased, step_of
+from .explained import judge_with_noise
 from .rule import (
     DOUBT,
     FLIPPED,
@@ -27,7 +29,6 @@ from .rule import (
     difference,
     floor_of,
     is_float,
-    judge_values,
     lowest_of,
     noise,
     same_bits,
@@ -49,6 +50,39 @@ from .snapshot import (
     short,
     tensor_leaf,
 )
+
+# The kinds of difference that another rounding may make.
+VALUES = ("value", "nan", "input changed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """The runs of one lane. `again` is a second eager run from the same state; `gold` is one in a wider precision.
+
+    `moved` are eager runs that were rounded otherwise: what they explain is no difference. Where there can be none, no
+    `bias` is looked for.
+    """
+
+    eager: Run
+    compiled: Run
+    again: Run | None = None
+    gold: Run | None = None
+    gold_absent: str = ""
+    moved: Sequence[Run] = ()
+    bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What was found. `explained` are the places at which eager's noise is the reason.
+
+    `open` are those at which more runs may tell otherwise, `values` all at which numbers differ.
+    """
+
+    numerics: Numerics
+    open: frozenset[str]
+    values: frozenset[str]
+    explained: tuple[str, ...]
 
 
 def judge(
@@ -81,22 +115,41 @@ def judge(
     in " parameter" and " grad" alone. torch.testing's tolerances are for one operation: of the 12 models that the
     constants above are from, 3 alarm by them in float32 and 9 in bfloat16. So they are not used.
     """
+    tolerance = Tolerance(
+        method=method, rtol=rtol, atol=atol, precision=torch.float16 if tf32 else precision, tf32=tf32
+    )
+    runs = Runs(eager=eager, compiled=compiled, again=again, gold=gold, gold_absent=gold_absent)
+    return judged(runs, tolerance).numerics
+
+
+def judged(runs: Runs, tolerance: Tolerance) -> Judged:
+    """Hold a compiled run against an eager one, as `judge` says; what eager's noise explains is no difference."""
+    eager, compiled, again = runs.eager, runs.compiled, runs.again or runs.eager
     notes = []
-    if method == "fp64" and gold is None:
-        method = "allclose"
-        notes.append("no float64 reference" + (f": {gold_absent}" if gold_absent else ""))
-    precision = torch.float16 if tf32 else precision
-    tolerance = Tolerance(method=method, rtol=rtol, atol=atol, precision=precision, tf32=tf32)
-    alike, verdicts = _alike(eager, compiled, again or eager, gold if method == "fp64" else None, tolerance)
+    if tolerance.method == "fp64" and runs.gold is None:
+        tolerance = replace(tolerance, method="allclose")
+        notes.append("no float64 reference" + (f": {runs.gold_absent}" if runs.gold_absent else ""))
+    gold = runs.gold if tolerance.method == "fp64" else None
+    tolerance = replace(tolerance, bias=runs.bias)
+    alike, verdicts = _alike(eager, compiled, again, gold, tolerance)
     if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
-        places = list(_places(eager, compiled, again, gold))
+        places = list(_places(runs))
         steps = _Steps(places, tolerance)
         verdicts += [_judge_place(place, steps, tolerance) for place in places if place.at not in alike]
     verdicts += _missing(eager, compiled)
     uncompared = tuple(_uncompared(eager, verdicts))
-    verdicts += _judge_aliases(eager, compiled, again or eager)
-    verdicts += _judge_facts(eager, compiled, again or eager)
-    return replace(_numerics(method, notes, verdicts), uncompared=uncompared)
+    verdicts += _judge_aliases(eager, compiled, again)
+    verdicts += _judge_facts(eager, compiled, again)
+    return Judged(
+        numerics=replace(_numerics(tolerance.method, notes, verdicts), uncompared=uncompared),
+        open=frozenset(each.at for each in verdicts if each.hopeful and _has_other_values(each)),
+        values=frozenset(each.at for each in verdicts if _has_other_values(each)),
+        explained=tuple(f"{each.at} {each.noise}" for each in verdicts if each.noise),
+    )
+
+
+def _has_other_values(found: Finding) -> bool:
+    return found.compared and any(each.kind in VALUES for each in found.differences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +165,7 @@ class _Place:
     before: Node | None
     size: float
     group_size: float
+    moved: tuple[tuple[Node, int], ...] = ()
 
 
 def _numerics(method: str, notes: list[str], verdicts: list[Finding]) -> Numerics:
@@ -144,15 +198,17 @@ def _listed(sentence: str, items: list[str]) -> list[str]:
     return [f"{sentence} {', '.join(items[:3])}{more}"]
 
 
-def _places(eager: Run, compiled: Run, again: Run | None, gold: Run | None) -> Iterator[_Place]:
+def _places(runs: Runs) -> Iterator[_Place]:
     """Every place that both runs have. Where one lacks a place, something above it differs, and that is reported."""
+    eager, largest_input = runs.eager, _largest_input(runs.eager)
     for group, reference in eager.groups.items():
-        found, repeated, exact = (_group(run, group) for run in (compiled, again or eager, gold))
+        found, repeated, exact = (_group(run, group) for run in (runs.compiled, runs.again or eager, runs.gold))
+        rounded = [(_group(run, group), run.steps) for run in runs.moved]
         before = eager.before.nodes if group in ("input", "parameter") and eager.before else {}
         sizes = {at: _size_at(leaf, exact.get(at)) for at, leaf in reference.tensors()}
         group_size = max(sizes.values(), default=0.0)
-        if group_size <= NOTHING * _largest_input(eager):
-            group_size = _largest_input(eager)
+        if group_size <= NOTHING * largest_input:
+            group_size = largest_input
         for at, node in reference.nodes.items():
             if at in found:
                 yield _Place(
@@ -165,6 +221,7 @@ def _places(eager: Run, compiled: Run, again: Run | None, gold: Run | None) -> I
                     before=before.get(at),
                     size=sizes.get(at, 0.0),
                     group_size=group_size,
+                    moved=tuple((each[at], steps) for each, steps in rounded if at in each),
                 )
 
 
@@ -218,10 +275,23 @@ def _near(
     limit = 0.999 * RMS_SHARE * floor_of(lowest) * size
     # Below MASK_LEAST nothing is a mask, and `size` is what the rule takes. Each comparison is false for NaN, which
     # `max` of the two errors would pass over.
-    if float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit:
+    if not (float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit):
+        return None
+    if not (tolerance.bias and _is_biased(g, e, c, lowest, eager)):
         zeros = turned_zeros(compiled.data, eager.data)
         return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
     return None
+
+
+def _is_biased(g: torch.Tensor, e: torch.Tensor, c: torch.Tensor, lowest: torch.dtype, eager: TensorLeaf) -> bool:
+    """Whether there is more to ask of numbers that are all near to the reference, and ordinary."""
+    size = size_of(g)
+    if not may_be_biased(float((c - g).abs().max()), size, lowest):
+        return False
+    counts = torch.ones_like(g, dtype=torch.bool)
+    least, step = least_of(lowest), step_of(eager.dtype, lowest)
+    looked = Looked(compiled=c, eager=e, reference=g, counts=counts, size=size, least=least, step=step)
+    return find_bias(looked) is not None
 
 
 def _is_discrete(node: ScalarLeaf) -> bool:
@@ -375,10 +445,12 @@ def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolera
         return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
     if _is_same(compiled, eager):
         return Finding(at=place.at, compared=True)
+    if any(_is_same(each, compiled) for each, _ in place.moved):
+        return Finding(at=place.at, compared=True, noise="chooses otherwise")
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
     if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
-        detail += f", float64 {place.gold.value!r}: a discrete choice may have flipped"
-    return replace(difference(place.at, "value", detail), compared=True)
+        detail += f", {tolerance.reference} {place.gold.value!r}: a discrete choice may have flipped"
+    return replace(difference(place.at, "value", detail), compared=True, hopeful=True)
 
 
 def _is_same(one: Node | None, other: ScalarLeaf) -> bool:
@@ -403,7 +475,10 @@ def _judge_float(place: _Place, tolerance: Tolerance) -> Finding:
         return Finding(at=place.at, compared=True)
     # As far as can be known, `.item()` took it out of a float32 tensor.
     precision = lowest_of(torch.float32, tolerance.precision or torch.float32)
-    as_tensors = replace(place, eager=eager, compiled=compiled, again=again, gold=gold, size=size_of(eager.data))
+    moved = tuple((leaf, steps) for node, steps in place.moved if (leaf := _float_leaf(node)) is not None)
+    as_tensors = replace(
+        place, eager=eager, compiled=compiled, again=again, gold=gold, size=size_of(eager.data), moved=moved
+    )
     return _judge_tensor(as_tensors, eager, compiled, None, replace(tolerance, precision=precision))
 
 
@@ -432,7 +507,7 @@ def _judge_tensor(
     if values is None:
         unread = [each.unread for each in (eager, compiled, again) if each.data is None]
         return Finding(at=place.at, differences=differences, unread=unread[0])
-    verdict = judge_values(values, tolerance)
+    verdict = judge_with_noise(values, tolerance)
     zeros = turned_zeros(values.compiled, values.eager) if tolerance.method != "bitwise" else 0
     if verdict.unstable:
         # Where eager has other values the second time, nothing is held against compiled.
@@ -457,7 +532,12 @@ def _values(
     sides = [compiled.data, eager.data, again.data]
     if gold is not None and gold.data is not None:
         sides.append(gold.data)
-    compiled_data, eager_data, again_data, *of_gold = broadcast(*sides)
+    runs = [(node, steps) for node, steps in place.moved if isinstance(node, TensorLeaf) and node.shape == eager.shape]
+    of_moved = [
+        (each.data, steps) for each, steps in runs if each.data is not None and is_complex(each) == is_complex(eager)
+    ]
+    together = broadcast(*sides, *(data for data, _ in of_moved))
+    (compiled_data, eager_data, again_data, *of_gold), moved = together[: len(sides)], together[len(sides) :]
     return Values(
         at=place.at,
         kind=_kind(place, eager, compiled),
@@ -469,6 +549,9 @@ def _values(
         size=place.size if gold or tolerance.method == "fp64" else size_of(eager.data),
         group_size=place.group_size,
         lowest=lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype),
+        moved=moved,
+        steps=tuple(steps for _, steps in of_moved),
+        named=tolerance.reference,
     )
 
 

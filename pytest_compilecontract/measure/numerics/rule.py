@@ -1,5 +1,9 @@
 """The rule: how far one tensor of a compiled run may be from eager's and from the float64 reference.
 
+It is quick, and what it lets by is well. What it stops is asked of eager's own noise (`explained`), which needs none of
+the numbers below: they are there for what rounding does inside of one operator, where nothing can be rounded
+otherwise, and so that noise need not be measured where it is known.
+
 It is that of PyTorch's own benchmarks (`same` in torch/_dynamo/utils.py): compiled may be no further from a float64
 reference than a multiple of eager's own distance, plus a floor. Theirs is a mean over each tensor, with an absolute
 floor. Here it holds for every element as well, and the floor follows the size of the values, so that one wrong element
@@ -24,6 +28,7 @@ Method = Literal["fp64", "allclose", "bitwise"]
 # there eager's error is one draw of a noise of which compiled's is another.
 MULTIPLE = 3.0
 
+# Kept for the order of a sum, which is inside of an operator, and for functions that a compiler approximates.
 # The floor, as a share of the larger of the element and the tensor's RMS. It carries where eager's own error says
 # little: a loss is one element, and eager sums a BatchNorm's gradient in double where Inductor does in float32. Over
 # 12 small models, two steps, 6 seeds, Inductor on a CPU, the largest share needed was 6.6e-5 in float32 (gradients
@@ -40,6 +45,7 @@ FLOOR: dict[torch.dtype, float] = {
 # The same models needed 1.1e-5 in float32, without one whose gradients reach 1e15 (see MASK).
 RMS_SHARE = 0.25
 
+# Kept so that what cancels, which is in every model with BatchNorm or attention, costs no runs.
 # A tensor that eager has with an error of more than this share is rounding noise of larger numbers that cancel (the
 # gradient of a key's bias, of a convolution's bias before BatchNorm). Its floor is GRAIN, as a share of the largest
 # tensor's RMS in its group: 90, 84, 16 and 8 steps of the precision. The same models needed 16 in float32 and none in
@@ -62,6 +68,7 @@ GRAIN: dict[torch.dtype, float] = {
 # Then the size of what went in stands for the size of the group.
 NOTHING = 1e-12
 
+# Kept to tell a reference from none, before anything is compared with it.
 # The largest error, as a share of the element or the RMS, that rounding explains. Where eager is further than that from
 # float64 it went another way: a discrete choice flipped, or, in more than FLIPPED of the elements, the float64 run
 # computed something else (other random numbers) and is no reference.
@@ -74,6 +81,7 @@ PLAUSIBLE: dict[torch.dtype, float] = {
 FLIPPED = 0.05
 FAR_GRAIN = 64.0  # times GRAIN: the same for what cancels
 
+# Kept for the same reason: every model that Adam trains has such elements.
 # An optimizer that divides by the size of the gradient (Adam) makes a whole step of the sign of a gradient that is
 # rounding noise. An element of a parameter may be off by twice what the steps moved any parameter, times this multiple
 # of the share of its gradient that may be noise, which ends at 1.
@@ -94,6 +102,8 @@ class Tolerance:
     atol: float | None
     precision: torch.dtype | None
     tf32: bool = False
+    reference: str = "float64"
+    bias: bool = True
 
     @property
     def given(self) -> bool:
@@ -102,7 +112,11 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What is known of one place after comparing it. `zeros` are those that have the other sign than in eager."""
+    """What is known of one place after comparing it. `zeros` are those that have the other sign than in eager.
+
+    `noise` is how far eager itself moves there, where that explains compiled. `hopeful`: where the differences are not
+    explained by few runs of eager, more may explain them.
+    """
 
     at: str
     compared: bool = False
@@ -113,6 +127,8 @@ class Finding:
     unstable: str = ""
     without_gold: str = ""
     unread: str = ""
+    noise: str = ""
+    hopeful: bool = False
 
 
 def difference(at: str, kind: str, detail: str) -> Finding:
@@ -133,7 +149,8 @@ def turned_zeros(compiled: torch.Tensor, eager: torch.Tensor) -> int:
 class Values:
     """One tensor's values in each run.
 
-    `lowest` is the coarsest dtype on the way to it. `slack` is what each element may be off by on top.
+    `lowest` is the coarsest dtype on the way to it. `slack` is what each element may be off by on top. `moved` are its
+    values in runs of eager that were rounded otherwise, by so many `steps`. `named` is what the reference is called.
     """
 
     at: str
@@ -146,6 +163,9 @@ class Values:
     size: float
     group_size: float
     lowest: torch.dtype
+    moved: tuple[torch.Tensor, ...] = ()
+    steps: tuple[int, ...] = ()
+    named: str = "float64"
 
     @property
     def reference(self) -> torch.Tensor:
@@ -167,7 +187,7 @@ class Values:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Allowed:
+class Allowed:
     """What the elements of one tensor may be off by: `multiple` times eager's error, plus the floor.
 
     `own` is eager's largest error among the ordinary elements, `own_rms` its RMS there. An element is not ordinary
@@ -190,6 +210,11 @@ class _Allowed:
 
     def ordinary(self, own: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
         return (reference.abs() <= self.mask_above) & (own <= self.far * reference.abs() + self.far_least)
+
+    def limit(self, own: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+        """What each element may be off by, by eager's error there and the reference."""
+        ordinary = self.ordinary(own, reference)
+        return self.multiple * torch.where(ordinary, self.own, own) + self.floor(reference)
 
     @property
     def rms(self) -> float:
@@ -217,7 +242,7 @@ class _Errors:
     def rms(self) -> float:
         return self.norm / math.sqrt(self.count) if self.count else 0.0
 
-    def exceed(self, allowed: _Allowed) -> bool:
+    def exceed(self, allowed: Allowed) -> bool:
         return self.beyond > 0 or self.rms > allowed.rms
 
 
@@ -235,28 +260,38 @@ def judge_values(values: Values, tolerance: Tolerance) -> Finding:
         differs = ()
         if tolerance.method == "bitwise":
             return _judge_exactly(values)
-    without_gold = ""
+    held, without_gold = with_reference(values)
     if tolerance.method == "fp64" and values.gold is None:
-        without_gold = "float64 has nothing comparable there"
-    elif values.gold is not None and went_another_way(values):
-        without_gold = "float64 went another way than eager"
-        values = replace(values, gold=None, size=size_of(values.eager))
-    verdict = _judge_floats(values, allowed_by(values, tolerance))
+        without_gold = f"{values.named} has nothing comparable there"
+    verdict = _judge_floats(held, allowed_by(held, tolerance))
     return replace(verdict, differences=differs + verdict.differences, without_gold=without_gold)
 
 
-def _judge_floats(values: Values, allowed: _Allowed) -> Finding:
+def with_reference(values: Values) -> tuple[Values, str]:
+    """The values without a reference that is none, and why it is none."""
+    if values.gold is None or not went_another_way(values):
+        return values, ""
+    return replace(values, gold=None, size=size_of(values.eager)), f"{values.named} went another way than eager"
+
+
+def widened(values: Values, allowed: Allowed) -> Allowed:
+    """With what eager moves by itself, from one run to the next."""
+    if same_bits(values.eager, values.again):
+        return allowed
+    largest, rms = noise(values.eager, values.again)
+    return replace(
+        allowed, absolute=allowed.absolute + MULTIPLE * largest, rms_floor=allowed.rms_floor + MULTIPLE * rms
+    )
+
+
+def _judge_floats(values: Values, allowed: Allowed) -> Finding:
     own = allowed.own if values.gold is not None else None
     base = Finding(at=values.at, compared=True, eager_error=own)
     if not same_bits(values.eager, values.again):
-        largest, rms = noise(values.eager, values.again)
         if _errors(replace(values, compiled=values.again), allowed).exceed(allowed):
+            largest, _ = noise(values.eager, values.again)
             return replace(base, unstable=f"{largest:.1e}")
-        allowed = replace(
-            allowed,
-            absolute=allowed.absolute + MULTIPLE * largest,
-            rms_floor=allowed.rms_floor + MULTIPLE * rms,
-        )
+        allowed = widened(values, allowed)
     errors = _errors(values, allowed)
     base = replace(base, error=errors.largest)
     if not errors.exceed(allowed):
@@ -264,12 +299,12 @@ def _judge_floats(values: Values, allowed: _Allowed) -> Finding:
     return replace(base, differences=difference(values.at, values.kind, _worst(values, errors, allowed)).differences)
 
 
-def allowed_by(values: Values, tolerance: Tolerance) -> _Allowed:
+def allowed_by(values: Values, tolerance: Tolerance) -> Allowed:
     has_gold, floor = values.gold is not None, floor_of(values.lowest)
     # Below its smallest normal number a format rounds to steps of one size (float16: 6e-8, under which gradients lie).
     smallest = torch.float32 if tolerance.tf32 and values.eager.dtype == torch.float32 else values.lowest
     step = 4 * torch.finfo(smallest).smallest_normal * torch.finfo(smallest).eps
-    bounds = _Allowed(
+    bounds = Allowed(
         multiple=MULTIPLE if has_gold else 0.0,
         own=0.0,
         own_rms=0.0,
@@ -294,7 +329,7 @@ def allowed_by(values: Values, tolerance: Tolerance) -> _Allowed:
     return bounds
 
 
-def _errors(values: Values, allowed: _Allowed) -> _Errors:
+def _errors(values: Values, allowed: Allowed) -> _Errors:
     found = _Errors()
     start = 0
     for c, e, g, slack in chunks(values.compiled, values.eager, values.reference, values.slack):
@@ -309,7 +344,7 @@ def _errors(values: Values, allowed: _Allowed) -> _Errors:
         found.ordinary = max(found.ordinary, _largest(off[ordinary]))
         found.norm = math.hypot(found.norm, _norm(off[ordinary]))
         found.count += int(ordinary.sum())
-        limit = allowed.multiple * torch.where(ordinary, allowed.own, own) + allowed.floor(g)
+        limit = allowed.limit(own, g)
         excess = torch.where(comparable, off - limit, -math.inf)
         # What is not a number (an overflow less another) says nothing: then only the same value is within.
         excess = torch.where(excess.isnan(), torch.where(c == e, -math.inf, math.inf), excess)
@@ -333,12 +368,12 @@ def went_another_way(values: Values) -> bool:
     return implausible > FLIPPED * count
 
 
-def _worst(values: Values, errors: _Errors, allowed: _Allowed) -> str:
+def _worst(values: Values, errors: _Errors, allowed: Allowed) -> str:
     compiled, eager, reference = errors.values
     error, own, numel = abs(compiled - reference), abs(eager - reference), _numel(values)
     text = f"worst at {_part(errors.worst, values)}: compiled {compiled:.6g}, eager {eager:.6g}"
     if values.gold is not None:
-        text += f", float64 {reference:.6g}"
+        text += f", {values.named} {reference:.6g}"
     text += f"; error {error:.1e}"
     if not errors.beyond:
         text += f" is allowed, but the RMS error {errors.rms:.1e} > allowed {allowed.rms:.1e}"
@@ -354,7 +389,7 @@ def _worst(values: Values, errors: _Errors, allowed: _Allowed) -> str:
     ):
         text += "; few but far off: a discrete choice may have flipped"
     elif own > allowed.far * abs(reference) + allowed.far_least:
-        text += "; eager itself is far from float64 there: a discrete choice may have flipped"
+        text += f"; eager itself is far from {values.named} there: a discrete choice may have flipped"
     return text
 
 
@@ -374,7 +409,7 @@ def _judge_exactly(values: Values) -> Finding:
     detail = f"{count} of {different.numel()} elements differ, first at {_index(first, values)}: "
     detail += f"compiled {compiled!r}, eager {eager!r}"
     if values.gold is not None and not is_float(values.eager):
-        detail += f", float64 {_element(values.gold, different, first)!r}"
+        detail += f", {values.named} {_element(values.gold, different, first)!r}"
     return replace(base, differences=difference(values.at, values.kind, detail).differences)
 
 
@@ -385,7 +420,7 @@ def _moved(values: Values, first: int, count: int) -> str:
     if values.gold is None:
         return text
     gold = _element(_real(values.gold, values.eager)[0], tensors[0], first)
-    return f"{text}; float64 has {gold!r} there"
+    return f"{text}; {values.named} has {gold!r} there"
 
 
 def _not_finite_elsewhere(eager: torch.Tensor, other: torch.Tensor) -> tuple[int, int] | None:

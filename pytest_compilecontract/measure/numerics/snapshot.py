@@ -124,13 +124,15 @@ class Run:
     "loss", "state" and MADE, the attributes that it made, as far as the run has them. `before` has the arguments before
     the call and the parameters before the first step, under the places that they have in "input" and "parameter" (see
     `renamed`). `aliases` are the pairs that `aliases()` found while the run's tensors were alive. `facts` are what else
-    a run left, by what it is called: they must be the same.
+    a run left, by what it is called: they must be the same. `steps` is how far the results of a run that is rounded
+    otherwise were moved.
     """
 
     groups: Mapping[str, Snapshot]
     before: Snapshot | None = None
     aliases: frozenset[tuple[str, str]] = frozenset()
     facts: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 1
 
 
 def snapshot(value: object, *, at: str) -> Snapshot:
@@ -155,6 +157,15 @@ def joined(snapshots: Iterable[Snapshot]) -> Snapshot:
 def renamed(values: Snapshot, was: str, now: str) -> Snapshot:
     """The same values under other places: what began with `was` begins with `now`. Nothing is copied."""
     return Snapshot(nodes={now + at[len(was) :]: node for at, node in values.nodes.items() if at.startswith(was)})
+
+
+def only(run: Run, places: frozenset[str], *, steps: int) -> Run:
+    """What a run that was rounded otherwise has at these places."""
+    groups = {
+        name: Snapshot(nodes={at: node for at, node in each.nodes.items() if at in places})
+        for name, each in run.groups.items()
+    }
+    return Run(groups=groups, steps=steps)
 
 
 class _Walk:

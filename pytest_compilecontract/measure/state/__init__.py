@@ -6,7 +6,7 @@ In place, because a model, its optimizer and the test hold references to one ano
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ from .walk import Walk
 __all__ = ["NotWide", "State"]
 
 
-class NotWide(Exception):  # noqa: N818 - no error of anybody's: the reason why there is no float64 run
-    """A tensor that cannot be had in float64."""
+class NotWide(Exception):  # noqa: N818 - no error of anybody's: the reason why there is no wider run
+    """A tensor that cannot be had in a wider dtype."""
 
 
 class State:
@@ -97,8 +97,8 @@ class State:
         return self._pieces.made()
 
     @contextlib.contextmanager
-    def in_float64(self) -> Iterator[None]:
-        """Every floating tensor reached has float64 data, and complex ones complex128, while the `with` lasts.
+    def in_wide(self, to: Callable[[torch.dtype], torch.dtype] = numerics.wide) -> Iterator[None]:
+        """Every tensor reached has data of the dtype that `to` gives for its own, while the `with` lasts.
 
         Raises:
             NotWide: one cannot have, such as a tensor inside a transform of torch.func.
@@ -106,9 +106,9 @@ class State:
         before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         try:
             for name, tensor in self.tensors.items():
-                dtype = numerics.wide(tensor.dtype)
+                dtype = to(tensor.dtype)
                 if dtype != tensor.dtype and (reason := tensors.why_not_wide(tensor)):
-                    raise NotWide(f"{name!r} {reason}, and cannot be cast to float64")
+                    raise NotWide(f"{name!r} {reason}, and cannot be cast to {str(dtype).removeprefix('torch.')}")
                 grad = tensor.grad if tensor.is_leaf else None
                 try:
                     data = tensor.data
@@ -116,9 +116,10 @@ class State:
                     if tensor.is_leaf:
                         tensor.grad = None
                     if dtype != tensor.dtype:
-                        tensor.data = tensors.wide(data)
+                        tensor.data = tensors.wide(data, dtype)
                 except (RuntimeError, NotImplementedError, TypeError) as error:
-                    raise NotWide(f"{name!r} cannot be cast to float64: {first_said(str(error))}") from error
+                    wanted = str(dtype).removeprefix("torch.")
+                    raise NotWide(f"{name!r} cannot be cast to {wanted}: {first_said(str(error))}") from error
             yield
         finally:
             for tensor, data, grad in before:

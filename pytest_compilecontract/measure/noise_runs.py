@@ -1,0 +1,85 @@
+"""Noise runs: eager again and again, each time rounded otherwise, for what the rule of numerics has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from . import numerics
+from .passes import Job, Passes
+from .probes.rounding import Choices, Flip, Rounding
+from .probes.source import Paths
+from .programs import Trail
+
+# A few tell whether eager moves at all. More are made where it does, and not far enough yet; and where choices are
+# made, which may be too close to call and still fall alike in a few runs. These move results further, for it is oftener
+# then that a choice falls otherwise; of how far everything moves in them a share is counted.
+FEW = 6
+MANY = numerics.ENOUGH
+FURTHER = 3
+TOLD = 3  # choices that are named
+
+# Judges with these runs, and looks for a bias or not.
+Judge = Callable[[Sequence[numerics.Run], bool], numerics.Judged]
+
+
+class NoiseRuns:
+    """Judges one lane with as many runs of eager as it takes, and says what they showed."""
+
+    def __init__(self, passes: Passes, job: Job, eager: Trail, paths: Paths, *, tf32: bool) -> None:
+        self._passes = passes
+        self._job = job
+        self._eager = eager
+        self._tf32 = tf32
+        self._choices = Choices(paths)
+        self._runs: list[numerics.Run] = []
+        self._failed = ""
+
+    @property
+    def made(self) -> int:
+        return len(self._runs)
+
+    def judged(self, judge: Judge) -> numerics.Judged:
+        """What is found without noise, and where that is anything that noise may explain, with it."""
+        found = judge((), True)
+        places = found.values
+        for until in (FEW, MANY):
+            if not found.values or not (found.open or self._choices.any):
+                break
+            self._run(until, places)
+            # A bias is none before noise was asked.
+            found = judge(self._runs, not self._failed)
+        note = "; ".join(each for each in (found.numerics.note, *self._told(found)) if each)
+        return replace(found, numerics=replace(found.numerics, note=note))
+
+    def _run(self, until: int, places: frozenset[str]) -> None:
+        """Make runs until there are so many; of each only these places are kept."""
+        while len(self._runs) < until and not self._failed:
+            steps = FURTHER if len(self._runs) >= FEW else 1
+            self._choices.start()
+            rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps)
+            trail = self._passes.rounded(self._job, self._eager, rounding)
+            if trail.error is not None and (self._eager.error is None or trail.error_at != self._eager.error_at):
+                self._failed = f"{type(trail.error).__name__}: {trail.error}".splitlines()[0]
+            else:
+                self._runs.append(numerics.only(trail.run(), places, steps=steps))
+
+    def _told(self, found: numerics.Judged) -> list[str]:
+        told = []
+        if self._failed:
+            told.append(f"how far eager moves when it is rounded otherwise is not known: {self._failed}")
+        if not found.explained:
+            return told
+        more = f" and {len(found.explained) - TOLD} more" if len(found.explained) > TOLD else ""
+        told.append(
+            f"within eager's own noise, of {len(self._runs)} runs rounded otherwise: "
+            f"{', '.join(found.explained[:TOLD])}{more}"
+        )
+        flips = dict.fromkeys(map(_flip, self._choices.told()))
+        if flips:
+            told.append(f"in which a choice flips: {', '.join(list(flips)[:TOLD])}")
+        return told
+
+
+def _flip(flip: Flip) -> str:
+    return flip.operator if flip.location is None else f"{flip.operator} at {flip.location.file}:{flip.location.line}"

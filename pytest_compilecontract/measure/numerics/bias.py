@@ -1,0 +1,248 @@
+"""Bias: what is off by the same factor, or by the same amount, over a tensor, a row or a channel. Pure.
+
+Rounding scatters: over many elements its mean is small. A factor that is one percent off is well within the rounding of
+each element in bfloat16, and far beyond that of their mean. So means are compared: the factor by which compiled differs
+from the reference, beside that by which eager does, and beside what scatter leaves of a mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+# The least factor and offset that are looked for, the latter as a share of the tensor's RMS: half of what is promised.
+LEAST: dict[torch.dtype, float] = {
+    torch.float64: 1e-6,
+    torch.float32: 5e-4,
+    torch.float16: 2.5e-3,
+    torch.bfloat16: 5e-3,
+}
+NARROW = 1.5e-2
+# Deviates of a normal distribution. Beyond the first of them a mean is looked into, which costs a few runs of eager.
+# With few runs of eager, what is beyond DOUBTED of their noise is not settled; with ENOUGH of them NOISE settles it.
+SCATTER = 4.5
+DOUBTED = 2.0
+NOISE = 3.5
+ENOUGH = 16
+# With fewer elements that count, scatter says nothing; of a tensor that is no longer, the mean is looked into where it
+# is this often eager's own.
+FEW = 8
+TIMES = 4.0
+STEPS = 1.5
+# A row or channel that is smaller than this share of the tensor is left to the floor of the elements; and so is one of
+# which fewer elements than this share count, or one of more rows.
+SMALL = 0.1
+MOST = 0.5
+SLICES = 4096
+# Elements that are looked at; of more, a part that is evenly spread.
+LOOKED_AT = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """A tensor in the runs that are compared, in float64, and which of its elements count.
+
+    `moved` is eager rounded otherwise, by so many `steps`. `least` is the least factor that is looked for, `step` the
+    share of a number that one rounding may change, and `floor` what every number may be off by.
+    """
+
+    compiled: torch.Tensor
+    eager: torch.Tensor
+    reference: torch.Tensor
+    counts: torch.Tensor
+    size: float
+    least: float
+    step: float
+    floor: float = 0.0
+    moved: Sequence[torch.Tensor] = ()
+    steps: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bias:
+    """One that was found: `by` is the factor less 1, or the offset; `hopeful`, that more runs might explain it."""
+
+    kind: str
+    place: str
+    by: float
+    eagers: float
+    noise: float | None
+    elements: int
+    hopeful: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == "factor":
+            text = f"a factor of {1 + self.by:.6g} over {self.elements} elements{self.place}"
+            text += f"; eager's own {1 + self.eagers:.6g}"
+        else:
+            text = f"{self.by:.3g} too much over {self.elements} elements{self.place}; eager's own {self.eagers:.3g}"
+        return text if self.noise is None else f"{text}, and it moves by {self.noise:.1e} as it is rounded"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Means:
+    """For each slice of a tensor: the mean of compiled, of eager and of its runs, and the scatter of compiled's."""
+
+    kind: str
+    of: torch.Tensor
+    eagers: torch.Tensor
+    scatter: torch.Tensor
+    freedom: torch.Tensor
+    unit: torch.Tensor
+    moves: torch.Tensor | None
+
+
+def find_bias(looked: Looked) -> Bias | None:
+    """The worst bias of the whole, of a row or of a channel; None where there is none that noise does not explain.
+
+    With eager's runs in `moved` it is beyond what these show; without, it may be that.
+    """
+    for dim in _dims(looked.compiled):
+        # What is off as a whole is off in each row, too.
+        if found := list(_of_dim(looked, dim)):
+            return max(found, key=lambda each: abs(each.by) / _unit(each, looked))
+    return None
+
+
+def _unit(bias: Bias, looked: Looked) -> float:
+    return 1.0 if bias.kind == "factor" else looked.size
+
+
+def deviates(ratio: torch.Tensor, freedom: torch.Tensor | float) -> torch.Tensor:
+    """A ratio of a mean to its scatter, of so many degrees of freedom, in deviates of the normal distribution.
+
+    The approximation is Wallace's: Annals of Mathematical Statistics 30 (1959), 1124.
+    """
+    freedom = torch.as_tensor(freedom, dtype=torch.float64, device="cpu").clamp(min=1.0)
+    corrected = (8 * freedom + 1) / (8 * freedom + 3)
+    return corrected * torch.sqrt(freedom * torch.log1p(ratio.square() / freedom))
+
+
+def _dims(data: torch.Tensor) -> Iterator[int | None]:
+    yield None
+    if data.dim() > 1:
+        yield from (dim for dim, size in enumerate(data.shape) if 1 < size <= SLICES and data.numel() // size >= FEW)
+
+
+def spread(shape: Sequence[int]) -> tuple[slice, ...]:
+    """Which elements of a tensor are looked at: all, or of its longest dimension every so manieth."""
+    numel = math.prod(shape)
+    if numel <= LOOKED_AT:
+        return ()
+    dim = max(range(len(shape)), key=lambda each: shape[each])
+    return (slice(None),) * dim + (slice(None, None, -(-numel // LOOKED_AT)),)
+
+
+def may_be_biased(error: float, size: float, lowest: torch.dtype) -> bool:
+    """Whether an error that is this large at most could be a bias: no mean is larger than the largest of its parts."""
+    return 0.0 < size < math.inf and error > SMALL * least_of(lowest) * size
+
+
+def least_of(dtype: torch.dtype) -> float:
+    """LEAST, and for the narrow formats what is beyond three steps of the coarsest."""
+    return LEAST.get(dtype, NARROW)
+
+
+def step_of(dtype: torch.dtype, lowest: torch.dtype) -> float:
+    """What rounding alone may change of a number of a dtype, as a share of it."""
+    return STEPS * torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else lowest).eps
+
+
+def _of_dim(looked: Looked, dim: int | None) -> Iterator[Bias]:
+    weights = _sliced(looked.counts, dim).to(torch.float64)
+    c, e, g, *moved = (
+        torch.where(weights > 0, _sliced(each, dim), 0.0)
+        for each in (looked.compiled, looked.eager, looked.reference, *looked.moved)
+    )
+    count = weights.sum(-1)
+    rms = (g.square().sum(-1) / count.clamp(min=1.0)).sqrt()
+    moves = [each - e for each in moved]
+    for means in (_factors(c - g, e - g, g, moves), _offsets(c - g, e - g, weights, moves, looked.size)):
+        yield from _beyond(means, looked, dim, count, rms)
+
+
+def _sliced(data: torch.Tensor, dim: int | None) -> torch.Tensor:
+    return data.reshape(1, -1) if dim is None else data.movedim(dim, 0).reshape(data.shape[dim], -1)
+
+
+def _factors(off: torch.Tensor, own: torch.Tensor, g: torch.Tensor, moves: list[torch.Tensor]) -> _Means:
+    squares = g.square().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
+    of = (off * g).sum(-1) / squares
+    scatter = ((off - of[:, None] * g) * g).square().sum(-1).sqrt() / squares
+    # A few large elements are the whole of the sum: they alone are what is drawn.
+    freedom = squares.square() / g.square().square().sum(-1).clamp(min=torch.finfo(torch.float64).tiny) - 1
+    return _Means(
+        kind="factor",
+        of=of,
+        eagers=(own * g).sum(-1) / squares,
+        scatter=scatter,
+        freedom=freedom,
+        unit=torch.ones_like(of),
+        moves=torch.stack([(each * g).sum(-1) / squares for each in moves]) if moves else None,
+    )
+
+
+def _offsets(
+    off: torch.Tensor, own: torch.Tensor, weights: torch.Tensor, moves: list[torch.Tensor], size: float
+) -> _Means:
+    count = weights.sum(-1).clamp(min=1.0)
+    of = off.sum(-1) / count
+    return _Means(
+        kind="offset",
+        of=of,
+        eagers=own.sum(-1) / count,
+        scatter=((off - of[:, None]) * weights).square().sum(-1).sqrt() / count,
+        freedom=count - 1,
+        unit=torch.full_like(of, size),
+        moves=torch.stack([each.sum(-1) / count for each in moves]) if moves else None,
+    )
+
+
+def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor, rms: torch.Tensor) -> Iterator[Bias]:
+    """The worst of the slices that is beyond scatter, eager's own and its noise."""
+    # Nearer to the reference than eager is nothing to complain of, and as near to eager as that allows is no more.
+    by = torch.minimum(means.of.abs(), (means.of - means.eagers).abs())
+    suspect = (by >= looked.least * means.unit) & (means.of.abs() > means.eagers.abs())
+    suspect &= (rms >= SMALL * looked.size) & (by * (rms if means.kind == "factor" else 1.0) > looked.floor)
+    few = means.freedom < FEW
+    enough = deviates(by / means.scatter.clamp(min=torch.finfo(torch.float64).tiny), means.freedom) >= SCATTER
+    # Of a few elements the last digit may be all that is off.
+    alone = (by > TIMES * means.eagers.abs()) & (by > looked.step * means.unit)
+    suspect &= torch.where(few, alone & (dim is None) & bool(looked.counts.all()), enough)
+    # What is left of a tensor that moves as a whole stands for nothing.
+    suspect &= count >= MOST * (looked.counts.numel() / len(count))
+    noise, hopeful = None, torch.zeros_like(suspect)
+    if means.moves is not None:
+        noise, beyond = _noise(means.moves, by, looked.steps)
+        settled = means.moves.shape[0] >= ENOUGH
+        suspect &= beyond >= (NOISE if settled else DOUBTED)
+        hopeful = (beyond < 2 * NOISE) & (not settled)
+    if not bool(suspect.any()):
+        return
+    worst = int(torch.where(suspect, by / means.unit, -1.0).argmax())
+    yield Bias(
+        kind=means.kind,
+        place="" if dim is None else f" at {worst} of dimension {dim}",
+        by=float(means.of[worst]),
+        eagers=float(means.eagers[worst]),
+        noise=None if noise is None else float(noise[worst]),
+        elements=int(count[worst]),
+        hopeful=bool(hopeful[worst]),
+    )
+
+
+def _noise(moves: torch.Tensor, by: torch.Tensor, steps: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far each mean moves in eager's runs, and how far beyond that compiled's is, in deviates.
+
+    What a choice moves that falls otherwise is of no normal distribution: no further than in any run is not beyond.
+    """
+    runs, slices = moves.shape
+    own = (moves / torch.tensor(steps, dtype=torch.float64, device="cpu")[:, None]).square().mean(0).sqrt()
+    if slices >= FEW:
+        # Few runs tell little of one slice. What nine in ten keep below counts for each.
+        own = torch.maximum(own, own.kthvalue(math.ceil(0.9 * slices)).values)
+    beyond = deviates(by / own.clamp(min=torch.finfo(torch.float64).tiny), float(runs))
+    return own, torch.where(by > moves.abs().amax(0), beyond, 0.0)

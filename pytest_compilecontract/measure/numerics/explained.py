@@ -1,0 +1,137 @@
+"""Explained: a tensor judged by the rule, and what the rule finds judged by eager's own noise. Pure.
+
+The rule is quick, and what it lets by is well. What it stops may be noise: then eager is run with every result rounded
+otherwise, and where eager moves as far, so may compiled. A bias too small for the rule is looked for beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from pytest_compilecontract.facts.measurement import Difference
+
+from .bias import Bias, Looked, find_bias, least_of, may_be_biased, spread, step_of
+from .noise import Noise, Sides, chosen_alike, ever_finite_alike, held_to_noise
+from .rule import (
+    Finding,
+    Tolerance,
+    Values,
+    allowed_by,
+    broadcast,
+    difference,
+    is_float,
+    judge_values,
+    widened,
+    with_reference,
+)
+
+
+def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
+    """What the rule finds, less what eager's runs in `moved` explain; a bias is a difference, too.
+
+    Tolerances that are given are kept to as they are, and so are bits.
+    """
+    finding = judge_values(values, tolerance)
+    if tolerance.given or tolerance.method == "bitwise" or finding.unstable:
+        return finding
+    if not is_float(values.eager) or not is_float(values.compiled):
+        if finding.differences and values.moved and chosen_alike(values.eager, values.compiled, values.moved):
+            return replace(finding, differences=(), noise="chooses otherwise")
+        return replace(finding, hopeful=True)
+    held, _ = with_reference(values)
+    noise = _noise(held, tolerance) if values.moved else None
+    kept = [_with(each, noise, values) for each in finding.differences if not _is_explained(each, noise, values)]
+    bias = _bias(held, tolerance, noise) if tolerance.bias and not kept else None
+    if bias is not None:
+        kept.append(_told(values, bias))
+    explained = noise is not None and finding.differences and not kept
+    return replace(
+        finding,
+        hopeful=_may_be_explained(noise, bias),
+        differences=tuple(kept),
+        noise=f"by up to {noise.moved:.1e}" if noise is not None and explained else "",
+    )
+
+
+def _noise(values: Values, tolerance: Tolerance) -> Noise:
+    allowed = widened(values, allowed_by(values, tolerance))
+    sides = Sides(
+        compiled=values.compiled,
+        eager=values.eager,
+        reference=values.reference,
+        slack=values.slack,
+        moved=values.moved,
+        steps=values.steps,
+    )
+    return held_to_noise(sides, lambda e, g: allowed.limit((e - g).abs(), g), allowed.rms)
+
+
+def _is_explained(found: Difference, noise: Noise | None, values: Values) -> bool:
+    if noise is None:
+        return False
+    if found.kind == "nan":
+        return ever_finite_alike(values.eager, values.compiled, values.moved)
+    return noise.excused
+
+
+def _with(found: Difference, noise: Noise | None, values: Values) -> Difference:
+    """A difference with how far eager itself moves."""
+    if noise is None or found.kind == "nan":
+        return found
+    runs = len(values.moved)
+    said = f"; eager itself moves by up to {noise.moved:.1e} in {runs} runs that are rounded otherwise: {noise.why}"
+    return replace(found, detail=found.detail + said)
+
+
+def _may_be_explained(noise: Noise | None, bias: Bias | None) -> bool:
+    if bias is not None:
+        return bias.noise is None or bias.hopeful
+    return noise is None or noise.hopeful
+
+
+def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | None:
+    """What is systematically off, among the elements that are judged one by one as well."""
+    part = spread(values.compiled.shape)
+    sides = [each[part] for each in (values.compiled, values.eager, values.reference, *values.moved)]
+    compiled, eager, reference, *moved = _real(*sides)
+    own = eager - reference
+    off = torch.nan_to_num(compiled - reference, nan=0.0, posinf=0.0, neginf=0.0)
+    if values.slack.any():
+        (slack,) = _real(values.slack.expand(values.compiled.shape)[part])
+        off = off.sign() * (off.abs() - slack).clamp(min=0.0)
+        compiled = torch.where(compiled.isfinite(), reference + off, compiled)
+    if not off.numel() or not may_be_biased(float(off.abs().max()), values.size, values.lowest):
+        return None
+    allowed = allowed_by(values, tolerance)
+    counts = allowed.ordinary(own.abs(), reference)
+    for each in (compiled, eager, reference, *moved):
+        counts = counts & each.isfinite()
+    if noise is not None:
+        parts = (2,) if counts.dim() > values.compiled.dim() else ()
+        counts = counts & ~noise.loud.reshape((*values.compiled.shape, *parts))[part]
+    return find_bias(
+        Looked(
+            compiled=compiled,
+            eager=eager,
+            reference=reference,
+            counts=counts,
+            size=values.size,
+            least=least_of(values.lowest),
+            step=step_of(values.eager.dtype, values.lowest),
+            floor=allowed.absolute,
+            moved=moved,
+            steps=values.steps,
+        )
+    )
+
+
+def _real(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of one shape in float64; a complex one has its two parts as a last dimension."""
+    parts = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in tensors]
+    return tuple(each.to(torch.float64) for each in broadcast(*parts))
+
+
+def _told(values: Values, bias: Bias) -> Difference:
+    return difference(values.at, values.kind, f"systematically off, by {bias} (against {values.named})").differences[0]

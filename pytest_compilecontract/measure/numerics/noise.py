@@ -1,0 +1,207 @@
+"""Noise: how far eager itself moves where it is rounded otherwise, and what of compiled's distance that explains. Pure.
+
+Each element has its own bound, from how far it moved itself in eager's runs and, since those are few, from how far most
+of its row did. One element that moves a lot excuses no other. What moves nowhere in most runs and all at once in one,
+as the row of a token that is routed otherwise, may be so in compiled too, as often and as far as in eager's runs, each
+of which is held against the others for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+# Times the largest move in a few runs. One draw of a normal distribution is beyond four times the largest of six once
+# in ten million; that of noise with a longer tail oftener.
+REACH = 4.0
+# The share of a row that moves no further than what is taken for its move. It takes a quarter of it to move it.
+MOST = 0.75
+# A row of fewer elements says nothing of each.
+ROW = 4
+# How many times as many surprises, and as far, as in the worst of eager's runs; and no more than this share of all.
+SURPRISES = 2.0
+SHARE = 0.05
+# A run that is this much further out than the bound will not be reached by more runs.
+HOPE = 8.0
+CHUNK = 1 << 20
+
+Limit = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """What was found of one tensor. `loud` are its elements that eager or compiled moved beyond what the rule lets by.
+
+    `moved` is how far eager's runs moved an element at most; `worst` how many times compiled is beyond its bound.
+    """
+
+    excused: bool
+    moved: float
+    worst: float
+    loud: torch.Tensor
+    why: str = ""
+
+    @property
+    def hopeful(self) -> bool:
+        return self.worst <= HOPE
+
+
+@dataclass(kw_only=True, slots=True)
+class _Surprises:
+    """Elements that are far off and quiet in all other runs: how many, and the largest distance among them."""
+
+    count: int = 0
+    largest: float = 0.0
+
+    def add(self, off: torch.Tensor, which: torch.Tensor) -> None:
+        self.count += int(which.sum())
+        self.largest = max(self.largest, float(off.masked_fill(~which, 0.0).max()))
+
+    def within(self, others: Sequence[_Surprises], total: int) -> bool:
+        """Whether there are not more of them, and none further off, than the worst of eager's runs has."""
+        most = max((each.count for each in others), default=0)
+        furthest = max((each.largest for each in others), default=0.0)
+        if not self.count:
+            return True
+        return most <= SHARE * total and self.count <= SURPRISES * most and self.largest <= SURPRISES * furthest
+
+
+@dataclass(kw_only=True, slots=True)
+class _Count:
+    """The surprises of one run: in rows that move as a whole, and alone. And of the others the sum of squares.
+
+    `loud` are those that move in other runs, and not as far.
+    """
+
+    rows: _Surprises = field(default_factory=_Surprises)
+    alone: _Surprises = field(default_factory=_Surprises)
+    loud: int = 0
+    squares: float = 0.0
+    elements: int = 0
+
+    def add(self, off: torch.Tensor, bound: torch.Tensor, bare: torch.Tensor, quiet: torch.Tensor) -> None:
+        beyond = off > bound
+        surprising = beyond & quiet
+        # A choice that falls otherwise moves a row, one wrong element does not.
+        with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
+        self.rows.add(off, surprising & with_row)
+        self.alone.add(off, surprising & ~with_row)
+        self.loud += int((beyond & ~quiet).sum())
+        self.squares += float(off.masked_fill(beyond, 0.0).square().sum())
+        self.elements += int((~beyond).sum())
+
+    @property
+    def rms(self) -> float:
+        return (self.squares / self.elements) ** 0.5 if self.elements else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sides:
+    """One tensor in all runs, of one shape; `slack` is what each element may be off by anyway.
+
+    A run in which results were moved by several `steps` counts by the share of one.
+    """
+
+    compiled: torch.Tensor
+    eager: torch.Tensor
+    reference: torch.Tensor
+    slack: torch.Tensor
+    moved: Sequence[torch.Tensor]
+    steps: Sequence[int]
+
+
+def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
+    """Whether compiled is no further off than eager's own noise explains.
+
+    `limit` gives what each element may be off by without any, of eager and the reference; `rms_limit` is that of the
+    RMS over all.
+    """
+    compiled, others = _Count(), [_Count() for _ in sides.moved]
+    loud: list[torch.Tensor] = []
+    moved, worst, total = 0.0, 0.0, 0
+    steps = torch.tensor(sides.steps, dtype=torch.float64, device="cpu")[:, None, None]
+    for c, e, g, slack, *runs in _rows(sides):
+        comparable = c.isfinite() & e.isfinite()
+        g = torch.where(g.isfinite(), g, e)
+        off = torch.minimum((c - e).abs(), (c - g).abs())
+        off = torch.where(comparable, (off - slack).clamp(min=0.0), 0.0)
+        moves = torch.stack([torch.where(e.isfinite() & each.isfinite(), (each - e).abs(), 0.0) for each in runs])
+        furthest = moves.amax(dim=0)
+        moves = moves / steps
+        bare = limit(e, g)
+        largest, which = moves.max(dim=0)
+        bound = bare + REACH * _with_row(largest)
+        compiled.add(off, bound, bare, largest <= bare)
+        loud.append(((off > bound) | (furthest > bare)).reshape(-1))
+        worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
+        moved = max(moved, float(furthest.max()))
+        total += off.numel()
+        second = moves.scatter(0, which[None], 0.0).amax(dim=0)
+        for at, count in enumerate(others):
+            # Each of eager's runs is held against the others, as compiled is against all.
+            without = torch.where(which == at, second, largest)
+            count.add(moves[at], bare + REACH * _with_row(without), bare, without <= bare)
+    why = _why_not(compiled, others, total, rms_limit)
+    return Noise(excused=not why, moved=moved, worst=worst, loud=torch.cat(loud), why=why)
+
+
+def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: float) -> str:
+    """Why eager's noise does not explain compiled; empty where it does."""
+    if compiled.loud:
+        return f"{compiled.loud} elements are further off than eager's own noise there"
+    for kind in ("rows", "alone"):
+        mine: _Surprises = getattr(compiled, kind)
+        if not mine.within([getattr(each, kind) for each in others], total):
+            return f"{mine.count} elements are off where eager never is"
+    noise = max((each.rms for each in others), default=0.0)
+    if compiled.rms > rms_limit + SURPRISES * noise:
+        return f"the RMS error {compiled.rms:.1e} is more than eager's own noise, {noise:.1e}"
+    return ""
+
+
+def _with_row(moves: torch.Tensor) -> torch.Tensor:
+    """The move of each element, or that which most of its row keeps below, whichever is larger."""
+    length = moves.shape[-1]
+    if length < ROW:
+        return moves
+    most = moves.kthvalue(max(1, int(MOST * length)), dim=-1, keepdim=True).values
+    return torch.maximum(moves, most)
+
+
+def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
+    """All sides in float64, some whole rows of the last dimension at a time."""
+    sides_of = (sides.compiled, sides.eager, sides.reference, sides.slack, *sides.moved)
+    real = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in sides_of]
+    wide = torch.broadcast_tensors(*real)  # type: ignore[no-untyped-call]
+    length = wide[0].shape[-1] if wide[0].dim() else 1
+    flat = [each.reshape(-1, length) if each.numel() else each.reshape(0, 1) for each in wide]
+    rows = max(1, CHUNK // max(1, length))
+    for start in range(0, flat[0].shape[0], rows):
+        yield tuple(each[start : start + rows].to(torch.float64) for each in flat)
+
+
+def ever_finite_alike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequence[torch.Tensor]) -> bool:
+    """Whether compiled is NaN or inf where eager is not, or otherwise, only where one of eager's runs is so too."""
+    unlike = _unlike(eager, compiled)
+    for each in moved:
+        unlike = unlike & _unlike(each, compiled)
+    return not bool(unlike.any())
+
+
+def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The elements of which only one is NaN or inf, or which differ in the sign of inf."""
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other.to(one.dtype))
+        return _unlike(one, other).any(-1)
+    a, b = one.to(torch.float64), other.to(torch.float64)
+    return (a.isnan() != b.isnan()) | (a.isposinf() != b.isposinf()) | (a.isneginf() != b.isneginf())
+
+
+def chosen_alike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequence[torch.Tensor]) -> bool:
+    """Whether each discrete value of compiled is what eager has there, or one of its runs."""
+    unlike = eager != compiled
+    for each in moved:
+        unlike = unlike & (each != compiled)
+    return not bool(unlike.any())

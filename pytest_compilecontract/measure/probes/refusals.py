@@ -1,0 +1,73 @@
+"""Refusals: an operator that refuses the precision of the reference runs in another, cast at its edges.
+
+`torch._grouped_mm` takes no float64, and an attention kernel may take nothing but half precision. The rest of the
+reference need not go for their sake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from .memory import is_out_of_memory
+from .schemas import TorchDispatchMode, tensors_in, written
+
+# What is tried in the place of a dtype that an operator refuses, the widest first.
+NARROWER = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Refusals(TorchDispatchMode):  # type: ignore[misc]
+    """While entered, what refuses `wide` runs in the widest precision that it takes; `ran_in` says which did, in what.
+
+    Where an operator is given several precisions, as after a cast that the program makes itself, it is asked to take
+    all in `wide` first.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, wide: torch.dtype) -> None:
+        super().__init__()
+        self.ran_in: dict[str, torch.dtype] = {}
+        self._wide = wide
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except Exception as refusal:
+            given = {each.dtype for each in tensors_in((args, kwargs)) if each.is_floating_point()}
+            if not given or is_out_of_memory(refusal):
+                raise
+            for dtype in (self._wide, *NARROWER):
+                if given == {dtype} or dtype.itemsize > self._wide.itemsize:
+                    continue
+                try:
+                    result = _run_in(dtype, func, args, kwargs)
+                except Exception:  # noqa: BLE001 - each operator refuses in its own way
+                    continue
+                if dtype != self._wide:
+                    self.ran_in[str(func)] = dtype
+                return tree_map_only(torch.Tensor, self._widened, result)
+            raise
+
+    def _widened(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._wide) if tensor.is_floating_point() else tensor
+
+
+def _run_in(dtype: torch.dtype, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run an operator on copies in a dtype; what it writes to them is written to what it was given, too."""
+
+    def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    new_args, new_kwargs = tree_map_only(torch.Tensor, narrowed, (args, dict(kwargs)))
+    result = func(*new_args, **new_kwargs)
+    for tensor, copy in zip(written(func, args, kwargs), written(func, new_args, new_kwargs), strict=True):
+        if copy is not tensor:
+            tensor.copy_(copy)
+    return result

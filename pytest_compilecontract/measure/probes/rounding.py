@@ -1,0 +1,231 @@
+"""Rounding: eager with every result rounded otherwise, at random, and the discrete choices that it makes then.
+
+A rounded result stands for any number at most half a unit in the last place away. Moved within that at random, and
+rounded again, it stays or goes to a neighbour, an eighth of the results to either (Monte Carlo arithmetic: Parker,
+UCLA CSD-970002, 1997). Values that are only moved about stay what they are, and so do integers and truths: they are
+other ones where the numbers that they come from are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from pytest_compilecontract.facts.measurement import Location
+
+from .schemas import TorchDispatchMode, is_operator, is_view, tensors_in, written
+from .source import OWN, Paths
+
+# Of so many results one goes up and one goes down.
+OF = 8
+# Elements of choices that are kept to be compared with those of a later run.
+KEPT = 1 << 25
+# Integers by the width of a float in bytes; a float of one byte stays what it is.
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# What gives numbers that it was given, or that have no rounding.
+EXACT = frozenset(
+    """
+    _conj _local_scalar_dense _neg_view _reshape_copy _to_copy _unsafe_index _unsafe_view abs alias amax amin arange
+    as_strided_scatter bernoulli broadcast_tensors cat ceil chunk clamp clamp_ clamp_max clamp_min clamp_min_ clone
+    concat constant_pad_nd contiguous copy copy_ copysign detach diagonal_backward diagonal_scatter embedding empty
+    empty_like empty_permuted empty_strided expand_copy eye fill fill_ flatten flip floor fmax fmin full full_like
+    gather hardtanh hardtanh_ index index_copy index_copy_ index_fill index_select item lift lift_fresh masked_fill
+    masked_fill_ masked_scatter masked_select max max_pool2d_with_indices max_pool3d_with_indices maximum min
+    minimum narrow_copy neg neg_ new_empty new_empty_strided new_full new_ones new_zeros ones ones_like pad
+    permute_copy pixel_shuffle relu relu6 relu_ repeat repeat_interleave reshape resize_ roll round scalar_tensor
+    scatter select_backward select_copy select_scatter set_ sign slice_backward slice_copy slice_scatter sort
+    split_copy split_with_sizes squeeze_copy stack t_copy take threshold threshold_backward topk transpose_copy tril
+    triu trunc unbind_copy unfold_copy unsqueeze_copy upsample_nearest2d view_copy where zero_ zeros zeros_like
+    """.split()  # noqa: SIM905 - one a line they are a page
+)
+# What CUDA may compute in TF32, which keeps as many digits as float16.
+PRODUCTS = ("mm", "conv", "matmul", "linear", "einsum", "attention", "bilinear")
+TF32_STEP = 2.0**-10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flip:
+    """A discrete choice that fell otherwise in one run than in another: in `count` of its `of` elements."""
+
+    operator: str
+    location: Location | None
+    count: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Choice:
+    operator: str
+    made: tuple[torch.Tensor, ...]
+    location: Location | None
+
+
+class Choices:
+    """The integers and truths that operators make of floats, as topk and comparisons do, in a first run's order."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._first: list[_Choice] = []
+        self._elements = 0
+        self._next: int | None = None
+        self.flips: dict[int, Flip] = {}
+
+    def start(self) -> None:
+        """Another run begins. The choices of the first are what those of all others are compared with."""
+        self._next = 0 if self._first or self._next is not None else -1
+
+    def note(self, operator: str, made: tuple[torch.Tensor, ...]) -> None:
+        if self._next == -1:
+            self._keep(operator, made)
+        elif self._next is not None and self._next < len(self._first):
+            self._compare(self._first[self._next], operator, made)
+
+    @property
+    def any(self) -> bool:
+        """Whether the program makes such choices at all."""
+        return bool(self._first)
+
+    def told(self) -> list[Flip]:
+        """The choices that fell otherwise in any run, by how early they are made."""
+        return [flip for _, flip in sorted(self.flips.items())]
+
+    def _keep(self, operator: str, made: tuple[torch.Tensor, ...]) -> None:
+        self._elements += sum(each.numel() for each in made)
+        if self._elements <= KEPT:
+            copies = tuple(each.detach().clone() for each in made)
+            self._first.append(_Choice(operator=operator, made=copies, location=self._location()))
+
+    def _compare(self, first: _Choice, operator: str, made: tuple[torch.Tensor, ...]) -> None:
+        assert self._next is not None
+        if first.operator != operator or [each.shape for each in first.made] != [each.shape for each in made]:
+            # From here on the run goes another way, and nothing stands beside anything.
+            self._next = None
+            return
+        at, self._next = self._next, self._next + 1
+        # Of several outputs one tells.
+        flipped = int((first.made[0] != made[0]).sum())
+        if flipped > (self.flips[at].count if at in self.flips else 0):
+            self.flips[at] = Flip(operator=operator, location=first.location, count=flipped, of=made[0].numel())
+
+    def _location(self) -> Location | None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if self._paths.is_users(code.co_filename) and not code.co_filename.startswith(OWN):
+                return self._paths.location(code.co_filename, frame.f_lineno, code.co_name)
+            frame = frame.f_back
+        return None
+
+
+class Rounding(TorchDispatchMode):  # type: ignore[misc]
+    """While entered, what operators compute is rounded otherwise. `tf32`: products of float32 may be in TF32.
+
+    Each result moves by `steps` in the last place, if at all: one is what rounding does. The random numbers are its
+    own: those of the program stay what they are.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, seed: int, choices: Choices, *, tf32: bool, steps: int = 1) -> None:
+        super().__init__()
+        self._seed = seed
+        self._steps = steps
+        self._choices = choices
+        self._tf32 = tf32
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not is_operator(func):
+            return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        exact = name in EXACT and not _casts(name, args, kwargs)
+        fixed = exact or is_view(func) or torch.Tag.nondeterministic_seeded in func.tags
+        if not fixed and torch.Tag.pointwise not in func.tags:
+            # A sum or a product rounds its partial results, too, by steps of what it is given.
+            args, kwargs = self._given_otherwise(func, name, args, kwargs)
+        result = func(*args, **kwargs)
+        if not fixed:
+            for each in _own(func, args, kwargs, result):
+                self._move(each)
+        self._note(name, func, (args, kwargs), result)
+        return result
+
+    def _given_otherwise(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        kept = {id(each) for each in written(func, args, kwargs)}
+        in_tf32 = self._tf32 and any(part in name for part in PRODUCTS)
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in kept or not _is_moved(tensor):
+                return tensor
+            copy = tensor.clone()
+            if in_tf32 and copy.dtype == torch.float32:
+                draw = torch.rand(copy.shape, generator=self._generator(copy.device), device=copy.device)
+                return copy.mul_(1 + self._steps * TF32_STEP * (draw - 0.5))
+            self._move(copy)
+            return copy
+
+        return tree_map_only(torch.Tensor, moved, args), tree_map_only(torch.Tensor, moved, dict(kwargs))
+
+    def _move(self, tensor: torch.Tensor) -> None:
+        """Move each element to a neighbour, or leave it; a zero, and what has no neighbour in reach, stays."""
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        # Read as an integer, a magnitude is the number of its neighbours below.
+        bits = tensor.view(INTEGERS[tensor.itemsize])
+        below = bits & torch.iinfo(bits.dtype).max
+        largest = torch.tensor(torch.finfo(tensor.dtype).max, dtype=tensor.dtype).view(bits.dtype).item()
+        stays = (below < self._steps) | (below > largest - self._steps)
+        draw = torch.randint(
+            OF, tensor.shape, generator=self._generator(tensor.device), device=tensor.device, dtype=torch.int8
+        )
+        step = (draw == 0).to(torch.int8) - (draw == 1).to(torch.int8)
+        bits.add_(step.masked_fill_(stays, 0), alpha=self._steps)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+    def _note(self, name: str, func: Any, given: Any, result: Any) -> None:
+        made = tuple(each for each in tensors_in(result) if not each.is_floating_point() and not each.is_complex())
+        if not made or is_view(func) or not all(map(_is_plain, made)):
+            return
+        if any(each.is_floating_point() for each in tensors_in(given)):
+            self._choices.note(name, made)
+
+
+def _casts(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a copy is made in another precision than that of what is copied."""
+    if name == "copy_":
+        return len({each.dtype for each in tensors_in(args)}) > 1
+    return name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype)
+
+
+def _own(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
+    """The floats that an operator has computed: those that it made, and those that it wrote to."""
+    given = {id(each) for each in tensors_in((args, kwargs))}
+    made = [each for each in tensors_in(result) if id(each) not in given]
+    return [each for each in (*made, *written(func, args, kwargs)) if _is_moved(each)]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+
+
+def _is_moved(tensor: torch.Tensor) -> bool:
+    real = tensor.itemsize // 2 if tensor.is_complex() else tensor.itemsize
+    floating = tensor.is_floating_point() or tensor.is_complex()
+    # In the memory of a conjugate, or of a negative, are other numbers than it has.
+    own = not tensor.is_conj() and not tensor.is_neg()
+    return floating and own and _is_plain(tensor) and real in INTEGERS and tensor.device.type != "meta"

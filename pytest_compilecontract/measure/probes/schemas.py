@@ -1,0 +1,40 @@
+"""Schemas: what an operator says of itself, as a dispatch mode is given it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter
+
+TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+
+def is_operator(func: Any) -> bool:
+    """Whether a dispatch mode was given an operator; a higher-order one, or a method of a class in C++, is none."""
+    return isinstance(func, torch._ops.OpOverload)
+
+
+def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among its arguments that an operator writes to."""
+    if not is_operator(func) or not func._schema.is_mutable:
+        return []
+    found: list[torch.Tensor] = []
+    for at, each in enumerate(func._schema.arguments):
+        if each.alias_info is None or not each.alias_info.is_write:
+            continue
+        value = kwargs[each.name] if each.name in kwargs else args[at] if at < len(args) else None
+        found += tensors_in(value)
+    return found
+
+
+def is_view(func: Any) -> bool:
+    """Whether what an operator gives is in the memory of what it was given, which it leaves as it was."""
+    aliases = [each.alias_info for each in func._schema.returns]
+    return any(each is not None and not each.is_write for each in aliases)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    return (each for each in tree_iter(value) if isinstance(each, torch.Tensor))

@@ -1,0 +1,502 @@
+"""Noise: how far eager moves when it is rounded otherwise, what that excuses, and what is systematic and no noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from holding import hold
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, judged, snapshot
+from pytest_compilecontract.measure.numerics.bias import Looked, find_bias, least_of, step_of
+from pytest_compilecontract.measure.numerics.noise import Noise, Sides, held_to_noise
+from pytest_compilecontract.measure.probes.refusals import Refusals
+from pytest_compilecontract.measure.probes.rounding import Choices, Rounding
+from pytest_compilecontract.measure.probes.source import Paths
+
+pytestmark = pytest.mark.torch
+
+HERE = Path(__file__).parent
+
+
+def rounding(seed: int = 0, choices: Choices | None = None) -> Rounding:
+    return Rounding(seed, choices or Choices(Paths(HERE)), tf32=False)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+# Rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_result_goes_to_a_neighbour_or_stays(dtype: torch.dtype) -> None:
+    x, y = normal(200, 200, dtype=dtype), normal(200, 200, seed=1, dtype=dtype)
+    right = x * y
+
+    with rounding():
+        moved = x * y
+
+    up, down = (torch.nextafter(right, torch.full_like(right, way)) for way in (torch.inf, -torch.inf))
+    shares = [float((moved == each).double().mean()) for each in (right, up, down)]
+    assert shares == pytest.approx([0.75, 0.125, 0.125], abs=0.01)
+
+
+EXACT: dict[str, Callable[[torch.Tensor], object]] = {
+    "relu": torch.relu,
+    "negative": torch.neg,
+    "rows": lambda x: x[torch.tensor([3, 1])],
+    "view": lambda x: x.t().reshape(-1),
+    "joined": lambda x: torch.cat([x, x]),
+    "copy": lambda x: torch.empty_like(x).copy_(x),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "zeros": lambda x: x * 0,
+    "integers": lambda x: (x.argmax(-1), x > 0, x.topk(3).indices),
+    "random": lambda x: torch.rand(4, 4),
+}
+
+
+@pytest.mark.parametrize("make", EXACT.values(), ids=EXACT.keys())
+def test_what_is_only_moved_about_stays(make: Callable[[torch.Tensor], Any]) -> None:
+    x = normal(50, 50, dtype=torch.float32)
+    torch.manual_seed(3)
+    right = make(x)
+
+    torch.manual_seed(3)
+    with rounding():
+        moved = make(x)
+
+    for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (right, moved)), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_no_random_number_of_the_programs_is_drawn() -> None:
+    before = torch.get_rng_state()
+
+    with rounding():
+        normal(8, 8) @ normal(8, 8)
+
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_written_to_moves_and_what_is_given_does_not() -> None:
+    x, y = normal(100, 100, dtype=torch.float32), normal(100, 100, seed=1, dtype=torch.float32)
+    x_before, y_before = x.clone(), y.clone()
+
+    with rounding():
+        x.add_(y)
+        product = x @ y
+
+    assert not torch.equal(x, x_before + y)
+    assert torch.allclose(x, x_before + y, rtol=1e-5)
+    assert torch.equal(y, y_before)
+    assert not torch.equal(product, x @ y)
+
+
+def test_gradients_move_too() -> None:
+    layer = nn.Linear(32, 32)
+    x = normal(64, 32, dtype=torch.float32)
+    layer(x).square().sum().backward()
+    right = layer.weight.grad
+    assert right is not None
+    layer.weight.grad = None
+
+    with rounding():
+        layer(x).square().sum().backward()
+
+    assert layer.weight.grad is not None
+    assert not torch.equal(layer.weight.grad, right)
+    assert torch.allclose(layer.weight.grad, right, rtol=1e-3, atol=1e-4)
+
+
+def test_a_choice_that_falls_otherwise_is_told_with_its_line() -> None:
+    choices = Choices(Paths(HERE))
+    near = torch.ones(1, 64)
+    for seed in range(4):
+        choices.start()
+        with rounding(seed, choices):
+            (near * 1.1).topk(1)
+
+    (flip,) = choices.told()
+    assert (flip.operator, flip.of) == ("topk", 1)
+    assert flip.location is not None
+    assert flip.location.source == "(near * 1.1).topk(1)"
+
+
+# References
+
+
+def test_an_operator_that_refuses_float64_runs_in_float32() -> None:
+    x, weight = normal(16, 32), normal(4, 32, 16)
+    offs = torch.tensor([4, 8, 12, 16], dtype=torch.int32)
+
+    with Refusals(torch.float64) as refusals:
+        found = torch._grouped_mm(x, weight, offs=offs)
+
+    assert found.dtype == torch.float64
+    assert torch.allclose(found[:4], x[:4] @ weight[0], atol=1e-4)
+    assert refusals.ran_in == {"aten._grouped_mm.default": torch.float32}
+
+
+def test_an_operator_of_two_precisions_is_given_the_wider_one() -> None:
+    with Refusals(torch.float64) as refusals:
+        found = normal(4, 4) @ normal(4, 4, dtype=torch.float32)
+
+    assert found.dtype == torch.float64
+    assert refusals.ran_in == {}
+
+
+def test_what_is_no_refusal_is_raised() -> None:
+    with Refusals(torch.float64), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        normal(4, 4) @ normal(3, 3)
+
+
+# What noise excuses
+
+
+def sides(compiled: torch.Tensor, eager: torch.Tensor, moved: list[torch.Tensor]) -> Noise:
+    return held_to_noise(
+        Sides(
+            compiled=compiled, eager=eager, reference=eager, slack=torch.zeros(1), moved=moved, steps=[1] * len(moved)
+        ),
+        lambda e, g: torch.full_like(g, 1e-6),
+        1e-6,
+    )
+
+
+def test_where_eager_moves_as_far_compiled_may_be() -> None:
+    eager = normal(64, 64)
+    moved = [eager + 1e-2 * normal(64, 64, seed=seed) for seed in range(1, 7)]
+
+    assert sides(eager + 1e-2 * normal(64, 64, seed=9), eager, moved).excused
+    assert not sides(eager + 1e-1 * normal(64, 64, seed=9), eager, moved).excused
+
+
+def test_one_chaotic_element_excuses_itself_alone() -> None:
+    eager = normal(64, 64)
+    moved = [eager.clone() for _ in range(6)]
+    for seed, each in enumerate(moved):
+        each[3, 3] += 5 * normal(1, seed=seed).item()
+    chaotic, wrong = eager.clone(), eager.clone()
+    chaotic[3, 3] += 4.0
+    wrong[3, 4] += 4.0
+
+    assert sides(chaotic, eager, moved).excused
+    assert sides(wrong, eager, moved).why == "1 elements are off where eager never is"
+
+
+def test_a_row_that_flips_may_flip_where_others_did_in_eager() -> None:
+    eager = normal(256, 32)
+    moved = [eager.clone() for _ in range(6)]
+    for seed, each in enumerate(moved):
+        each[seed * 7] = normal(32, seed=seed + 20)
+    flipped, many, larger = eager.clone(), eager.clone(), eager.clone()
+    flipped[100] = normal(32, seed=50)
+    many[100:110] = normal(10, 32, seed=50)
+    one = eager.clone()
+    one[100, 3] += 1.0
+    larger[100] = 20 * normal(32, seed=50)
+
+    assert sides(flipped, eager, moved).excused
+    assert not sides(many, eager, moved).excused
+    assert not sides(larger, eager, moved).excused
+    assert not sides(one, eager, moved).excused
+
+
+def test_one_wrong_element_is_no_row_that_flips() -> None:
+    eager = normal(256, 32)
+    moved = [eager.clone() for _ in range(6)]
+    wrong = eager.clone()
+    wrong[100, 3] += 1.0
+
+    assert sides(wrong, eager, moved).why == "1 elements are off where eager never is"
+
+
+def judged_runs(
+    compiled: torch.Tensor, eager: torch.Tensor, moved: list[torch.Tensor], gold: torch.Tensor | None = None
+) -> list[str]:
+    tolerance = Tolerance(method="fp64", rtol=None, atol=None, precision=None)
+    runs = [Run(groups={"output": snapshot(each, at="output")}) for each in (eager, compiled, *moved)]
+    reference = Run(groups={"output": snapshot(eager.double() if gold is None else gold, at="output")})
+    found = judged(Runs(eager=runs[0], compiled=runs[1], gold=reference, moved=runs[2:]), tolerance)
+    return [each.kind for each in found.numerics.differences]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=["nan", "inf"])
+def test_what_is_not_finite_in_compiled_alone_is_never_excused(value: float) -> None:
+    eager = normal(8, 8, dtype=torch.float32)
+    moved = [100 * normal(8, 8, seed=seed, dtype=torch.float32) for seed in range(6)]
+    compiled = eager.clone()
+    compiled[2, 2] = value
+    overflown = [each.clone() for each in moved]
+    overflown[3][2, 2] = value
+
+    assert judged_runs(compiled, eager, moved) == ["nan"]
+    assert judged_runs(compiled, eager, overflown) == []
+
+
+def test_an_index_is_excused_where_eager_chooses_it_too() -> None:
+    eager, other, third = torch.tensor([3, 5, 7]), torch.tensor([3, 6, 7]), torch.tensor([3, 8, 7])
+
+    assert judged_runs(other, eager, [eager, other]) == []
+    assert judged_runs(third, eager, [eager, other]) == ["value"]
+
+
+# Bias
+
+
+def looked(
+    compiled: torch.Tensor,
+    eager: torch.Tensor,
+    gold: torch.Tensor,
+    moved: list[torch.Tensor] | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Looked:
+    return Looked(
+        compiled=compiled.double(),
+        eager=eager.double(),
+        reference=gold,
+        counts=torch.ones_like(gold, dtype=torch.bool),
+        size=float(gold.square().mean().sqrt()),
+        least=least_of(dtype),
+        step=step_of(dtype, dtype),
+        moved=[each.double() for each in moved or ()],
+        steps=[1] * len(moved or ()),
+    )
+
+
+def noisy(gold: torch.Tensor, share: float, seed: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return (gold + share * normal(*gold.shape, seed=1000 + seed)).to(dtype)
+
+
+@pytest.mark.parametrize("shape", [(256,), (32, 64), (2, 16, 64)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "factor", "share"),
+    [(torch.bfloat16, 1.01, 0.004), (torch.float32, 1.001, 1e-4)],
+    ids=["one-percent-in-bfloat16", "one-in-a-thousand-in-float32"],
+)
+def test_a_factor_below_the_noise_of_each_element_is_found(
+    shape: tuple[int, ...], dtype: torch.dtype, factor: float, share: float
+) -> None:
+    found = 0
+    for seed in range(100):
+        gold = normal(*shape, seed=seed)
+        eager, compiled = (noisy(gold, share, 2 * seed + each, dtype) for each in range(2))
+        moved = [eager + noisy(gold, share, 7 * seed + each, dtype) - gold.to(dtype) for each in range(16)]
+        bias = find_bias(looked((compiled * factor).to(dtype), eager, gold, moved, dtype))
+        found += bias is not None
+
+    assert found >= 99
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([(1,), (5,), (16,), (4, 8), (64,), (3, 50), (2, 8, 8), (128, 16)]),
+    st.floats(1e-4, 0.1),
+    st.integers(0, 1 << 30),
+    st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+)
+def test_scatter_is_no_bias(shape: tuple[int, ...], share: float, seed: int, dtype: torch.dtype) -> None:
+    gold = normal(*shape, seed=seed)
+    eager, compiled = (noisy(gold, share, seed + each, dtype) for each in range(2))
+    moved = [eager + noisy(gold, share, seed + each, dtype) - gold.to(dtype) for each in range(2, 18)]
+
+    assert find_bias(looked(compiled, eager, gold, moved, dtype)) is None
+
+
+def test_nearer_to_the_reference_than_eager_is_no_bias() -> None:
+    gold = normal(64, 64)
+
+    assert find_bias(looked(gold, gold * 1.02, gold)) is None
+    assert find_bias(looked(gold * 1.019, gold * 1.02, gold)) is None
+    assert find_bias(looked(gold * 1.03, gold * 1.02, gold)) is not None
+
+
+def test_a_row_a_channel_and_an_offset_are_named() -> None:
+    gold = normal(40, 64)
+    eager = noisy(gold, 0.002, 1)
+    row, channel, offset = (noisy(gold, 0.002, 2).double() for _ in range(3))
+    row[7] *= 1.02
+    channel[:, 9] *= 1.02
+    offset += 0.02
+
+    found = [str(find_bias(looked(each, eager, gold))) for each in (row, channel, offset)]
+
+    assert "over 64 elements at 7 of dimension 0; " in found[0]
+    assert "over 40 elements at 9 of dimension 1; " in found[1]
+    assert found[0].startswith("a factor of 1.0")
+    assert found[2].startswith("0.0199 too much over 2560 elements; eager's own ")
+
+
+def test_a_bias_that_eagers_runs_have_too_is_noise() -> None:
+    gold = normal(64, 64)
+    eager = noisy(gold, 0.002, 1)
+    moved = [eager.double() * (1 + 0.01 * normal(1, seed=seed).item()) for seed in range(16)]
+
+    assert find_bias(looked(gold * 1.015, eager, gold)) is not None
+    assert find_bias(looked(gold * 1.015, eager, gold, moved)) is None
+
+
+# Whole lanes
+
+
+class Routed(nn.Module):
+    """Each row goes to one of two layers, by a difference that is rounding for half of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = torch.stack([(x * 1.1).sum(-1), (x.flip(-1) * 1.1).sum(-1)], dim=-1)
+        which = scores.argmax(-1)
+        first, second = (layer(x) for layer in self.layers)
+        return torch.where((which == 0).unsqueeze(-1), first, second)
+
+
+def by_the_other_order(module: Routed) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Sums the other way round, which rounds otherwise."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        scores = torch.stack([(x.flip(-1) * 1.1).sum(-1), (x * 1.1).sum(-1)], dim=-1)
+        which = 1 - scores.argmax(-1)
+        first, second = (layer(x) for layer in module.layers)
+        return torch.where((which == 0).unsqueeze(-1), first, second)
+
+    return forward
+
+
+def note_of(entry: Any) -> str:
+    return str(entry.measurement.numerics.note)
+
+
+def test_a_choice_between_equals_may_fall_otherwise() -> None:
+    def body(compile_lane: CompileLane) -> None:
+        torch.manual_seed(0)
+        module = Routed()
+        compile_lane.run(
+            module, torch.randn(64, 16), compile_with=lambda of: compile_lane.compile(by_the_other_order(of))
+        )
+
+    entry = hold(body)
+
+    assert entry.verdict == "held"
+    assert "within eager's own noise, of 6 runs rounded otherwise: call 0 output by up to " in note_of(entry)
+    assert "in which a choice flips: argmax at test_noise.py:" in note_of(entry)
+
+
+def by_a_factor(compiled: Callable[..., torch.Tensor], factor: float) -> Callable[..., torch.Tensor]:
+    def run(*args: Any) -> torch.Tensor:
+        right = compiled(*args)
+        return (right * factor).to(right.dtype)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [(torch.bfloat16, 1.01), (torch.float32, 1.001), (torch.float16, 1.01)],
+    ids=["bfloat16", "float32", "float16"],
+)
+def test_a_small_factor_is_found_in_a_model(dtype: torch.dtype, factor: float) -> None:
+    def body(compile_lane: CompileLane) -> None:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64)).to(dtype)
+        compile_lane.run(
+            module,
+            torch.randn(32, 64, dtype=dtype),
+            compile_with=lambda of: by_a_factor(compile_lane.compile(of), factor),
+        )
+
+    entry = hold(body, max_eager_ops=9)
+
+    assert [each.name for each in entry.violations] == ["numerics"]
+
+
+def chaotic(x: torch.Tensor) -> torch.Tensor:
+    """One element is a quotient of two roundings."""
+    y = x * 1.1
+    small = y[0, 0] * 3 - y[0, 0] - y[0, 0] * 2 + 1e-20
+    return torch.cat([(y.square().sum() * 1e-3 / small).reshape(1), y.flatten()])
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
+def test_a_chaotic_element_hides_no_other(wrong: bool) -> None:
+    def compile_with(compile_lane: CompileLane) -> Callable[[torch.Tensor], torch.Tensor]:
+        compiled = compile_lane.compile(chaotic)
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            y = compiled(x).clone()
+            y[0] *= 1.5
+            y[9] += 0.5 if wrong else 0.0
+            return y
+
+        return run
+
+    entry = hold(
+        lambda lane: lane.run(chaotic, torch.randn(32, 8), compile_with=lambda _: compile_with(lane)), max_eager_ops=9
+    )
+
+    assert entry.verdict == ("violated" if wrong else "held")
+
+
+class WithLoss(nn.Module):
+    """A model in bfloat16, whose loss is summed in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self.second(functional.gelu(self.first(x))).float(), of)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0003, "held"), (1.01, "violated")], ids=["noise", "fault"])
+def test_a_loss_in_float32_is_judged_by_the_noise_of_what_it_is_summed_from(factor: float, verdict: str) -> None:
+    def body(compile_lane: CompileLane) -> None:
+        torch.manual_seed(0)
+        compile_lane.run(
+            WithLoss().bfloat16(),
+            (torch.randn(16, 64, dtype=torch.bfloat16), torch.randint(0, 64, (16,))),
+            compile_with=lambda of: by_a_factor(compile_lane.compile(of), factor),
+        )
+
+    entry = hold(body, max_eager_ops=9)
+
+    assert entry.verdict == verdict
+    if verdict == "held":
+        assert note_of(entry).startswith("within eager's own noise, of ")
+    else:
+        assert "; eager itself moves by up to " in entry.measurement.numerics.differences[0].detail
+
+
+def test_state_and_random_numbers_are_put_back_around_noise() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+            self.register_buffer("seen", torch.zeros(16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += x.mean(0)
+            return torch.dropout(self.layer(x), 0.5, True)
+
+    module = Counting()
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+
+    entry = hold(
+        lambda lane: lane.run(module, torch.randn(8, 16), compile_with=lambda of: by_a_factor(lane.compile(of), 1.001)),
+        max_eager_ops=9,
+    )
+
+    assert [each.name for each in entry.violations] == ["numerics"]
+    assert all(torch.equal(before[name], each) for name, each in module.state_dict().items())
