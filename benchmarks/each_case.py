@@ -23,7 +23,7 @@ import torch._dynamo
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.forking import fork, say_in
+from support.forking import end_at_once, fork, say_in
 
 STEP = 0.02
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 def run(job: dict[str, Any]) -> int:
     """The exit code of the job's process; minus a signal's number if it died of one, SIGKILL being the time limit."""
-    pid = fork(lambda: inside(job))
+    pid = fork(lambda: inside(job), ends=end_at_once)
     deadline = time.monotonic() + job["seconds"]
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -49,7 +49,7 @@ from pytest_compilecontract.files.receipt import read_receipt
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.forking import fork, say_in
+from support.forking import end_at_once, fork, say_in
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TESTS = 8
@@ -124,7 +124,7 @@ class Project:
             say_in(self.folder / "log")
             return int(pytest.main([*OPTIONS]))
 
-        return fork(run)
+        return fork(run, ends=end_at_once)
 
     def whole(self, *, workers: bool = False) -> float:
         """A run that is let go to its end; its seconds."""

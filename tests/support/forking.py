@@ -165,14 +165,14 @@ def answer(connection: socket.socket, **said: Any) -> None:
         connection.sendall(json.dumps(said).encode() + b"\n")
 
 
-def fork(body: Callable[[], int], opened: Sequence[int] = ()) -> int:
-    """The number of a child that does this and ends; what is open here is closed there."""
+def fork(body: Callable[[], int], opened: Sequence[int] = (), *, ends: Callable[[int], NoReturn] | None = None) -> int:
+    """The number of a child that does this and ends (`end` by default); what is `opened` here is closed there."""
     child = os.fork()
     if not child:
         try:
             for each in opened:
                 os.close(each)
-            end(body())
+            (ends or end)(body())
         finally:
             traceback.print_exc()
             os._exit(70)
@@ -234,6 +234,11 @@ def end(code: int) -> NoReturn:
     """End as a program does, but for taking every module apart, which takes longer than many a session."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    end_at_once(code)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End without what the parent is to do at its own end, such as to remove its temporary folders."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
