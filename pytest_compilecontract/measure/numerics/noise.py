@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-# How far beyond the outermost of a few runs, as a share of how far these are apart. Seven draws of a normal distribution
-# are 2.7 deviations apart; another one is four deviations off once in ten thousand.
+# How far beyond the outermost of a few runs, as a share of how far these are apart. Seven draws of a normal
+# distribution are 2.7 deviations apart; another one is four deviations off once in ten thousand.
 REACH = 1.0
 # The share of a row that moves no further than what is taken for its move. It takes a quarter of it to move it.
 MOST = 0.75
