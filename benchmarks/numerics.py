@@ -335,13 +335,19 @@ def _read(state: str) -> list[dict[str, Any]]:
 def show(args: argparse.Namespace) -> None:
     entries = [each for state in args.states for each in _read(state)]
     ran = [each for each in entries if each.get("alarm")]
-    by = sorted({(each["torch"], each["device"], each["precision"]) for each in ran})
     print(f"{len(ran)} lanes; {len(entries) - len(ran)} could not run.\n")
-    print("| torch, device, precision | lanes | " + " | ".join(f"{each}: alarms, found" for each in RULES) + " |")
+    print("| torch, device, precision | lanes | noise was measured in | " + " | ".join(RULES) + " |")
+    print("| --- " * (3 + len(RULES)) + "|")
+    for key in sorted({_where(each) for each in ran}):
+        print(_alarms(key, [each for each in ran if _where(each) == key]))
+    print(_alarms("false alarms, all", ran))
+    print("\n| fault, precision | planted | " + " | ".join(RULES) + " |")
     print("| --- " * (2 + len(RULES)) + "|")
-    for key in by:
-        print(_row(", ".join(key), [each for each in ran if (each["torch"], each["device"], each["precision"]) == key]))
-    print(_row("all", ran))
+    for name in dict.fromkeys(name for each in ran for name in each["found"]):
+        for precision in dict.fromkeys(each["precision"] for each in ran):
+            found = [each["found"][name] for each in ran if each["precision"] == precision and name in each["found"]]
+            cells = [str(sum(each[rule_name] for each in found)) for rule_name in RULES]
+            print(f"| {name}, {precision} | {len(found)} | {' | '.join(cells)} |")
     missed: dict[str, list[str]] = defaultdict(list)
     for each in ran:
         for name, found in each["found"].items():
@@ -357,13 +363,14 @@ def show(args: argparse.Namespace) -> None:
             print(f"\ncould not run: {each['case']}: {each['error']}")
 
 
-def _row(name: str, entries: list[dict[str, Any]]) -> str:
-    cells = []
-    for rule_name in RULES:
-        alarms = sum(each["alarm"][rule_name] for each in entries)
-        found = [by[rule_name] for each in entries for by in each["found"].values()]
-        cells.append(f"{alarms}, {sum(found)} of {len(found)}")
-    return f"| {name} | {len(entries)} | {' | '.join(cells)} |"
+def _where(entry: dict[str, Any]) -> str:
+    return f"{entry['torch']}, {entry['device']}, {entry['precision']}"
+
+
+def _alarms(name: str, entries: list[dict[str, Any]]) -> str:
+    cells = [str(sum(each["alarm"][rule_name] for each in entries)) for rule_name in RULES]
+    noisy = sum(each["runs"] > 0 for each in entries)
+    return f"| {name} | {len(entries)} | {noisy} | {' | '.join(cells)} |"
 
 
 def main() -> None:

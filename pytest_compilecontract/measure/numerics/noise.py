@@ -1,9 +1,10 @@
 """Noise: how far eager itself moves where it is rounded otherwise, and what of compiled's distance that explains. Pure.
 
-Each element has its own bound, from how far it moved itself in eager's runs and, since those are few, from how far most
-of its row did. One element that moves a lot excuses no other. What moves nowhere in most runs and all at once in one,
-as the row of a token that is routed otherwise, may be so in compiled too, as often and as far as in eager's runs, each
-of which is held against the others for that.
+Each element has its own bound: it may be where eager's runs are, and beyond the outermost of them by as much as they
+are apart, or as those of most of its row are, for the runs are few. One element that moves a lot excuses no other, and
+what lies where no run leads, as zeros in the place of either of two branches, is not excused. What moves nowhere in
+most runs and all at once in one, as the row of a token that is routed otherwise, may be so in compiled too, as often
+and as far as in eager's runs, each of which is held against the others for that.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-# Times the largest move in a few runs. One draw of a normal distribution is beyond four times the largest of six once
-# in ten million; that of noise with a longer tail oftener.
-REACH = 4.0
+# How far beyond the outermost of a few runs, as a share of how far these are apart. Seven draws of a normal
+# distribution are 2.7 deviations apart; another one is four deviations off once in ten thousand.
+REACH = 1.0
 # The share of a row that moves no further than what is taken for its move. It takes a quarter of it to move it.
 MOST = 0.75
 # A row of fewer elements says nothing of each.
@@ -70,25 +71,24 @@ class _Surprises:
 
 @dataclass(kw_only=True, slots=True)
 class _Count:
-    """The surprises of one run: in rows that move as a whole, and alone. And of the others the sum of squares.
+    """The surprises of one run, and of the elements that are none the sum of squares.
 
-    `loud` are those that move in other runs, and not as far.
+    They are apart: rows that move as a whole, elements alone, and those that move in other runs as well.
     """
 
     rows: _Surprises = field(default_factory=_Surprises)
     alone: _Surprises = field(default_factory=_Surprises)
-    loud: int = 0
+    loud: _Surprises = field(default_factory=_Surprises)
     squares: float = 0.0
     elements: int = 0
 
-    def add(self, off: torch.Tensor, bound: torch.Tensor, bare: torch.Tensor, quiet: torch.Tensor) -> None:
-        beyond = off > bound
-        surprising = beyond & quiet
+    def add(self, off: torch.Tensor, width: torch.Tensor, bare: torch.Tensor) -> None:
+        beyond, quiet = off > bare + REACH * _with_row(width), width <= bare
         # A choice that falls otherwise moves a row, one wrong element does not.
         with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
-        self.rows.add(off, surprising & with_row)
-        self.alone.add(off, surprising & ~with_row)
-        self.loud += int((beyond & ~quiet).sum())
+        self.rows.add(off, beyond & quiet & with_row)
+        self.alone.add(off, beyond & quiet & ~with_row)
+        self.loud.add(off, beyond & ~quiet)
         self.squares += float(off.masked_fill(beyond, 0.0).square().sum())
         self.elements += int((~beyond).sum())
 
@@ -123,42 +123,61 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
     moved, worst, total = 0.0, 0.0, 0
     steps = torch.tensor(sides.steps, dtype=torch.float64, device="cpu")[:, None, None]
     for c, e, g, slack, *runs in _rows(sides):
-        comparable = c.isfinite() & e.isfinite()
         g = torch.where(g.isfinite(), g, e)
-        off = torch.minimum((c - e).abs(), (c - g).abs())
-        off = torch.where(comparable, (off - slack).clamp(min=0.0), 0.0)
-        moves = torch.stack([torch.where(e.isfinite() & each.isfinite(), (each - e).abs(), 0.0) for each in runs])
-        furthest = moves.amax(dim=0)
-        moves = moves / steps
+        found = torch.stack([torch.where(e.isfinite() & each.isfinite(), each, e) for each in runs])
         bare = limit(e, g)
-        largest, which = moves.max(dim=0)
-        bound = bare + REACH * _with_row(largest)
-        compiled.add(off, bound, bare, largest <= bare)
+        low, high = _outermost(found, torch.minimum(e, g), torch.maximum(e, g))
+        # What moves with the size of the steps counts as if they were one.
+        narrow, wide = _outermost((found - e) / steps, torch.zeros_like(e), torch.zeros_like(e))
+        width = wide[-1] - narrow[-1]
+        off = torch.where(c.isfinite() & e.isfinite(), _beyond(c, low[-1], high[-1]) - slack, 0.0).clamp(min=0.0)
+        furthest = (found - e).abs().amax(dim=0)
+        compiled.add(off, width, bare)
+        bound = bare + REACH * _with_row(width)
         loud.append(((off > bound) | (furthest > bare)).reshape(-1))
         worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
         moved = max(moved, float(furthest.max()))
         total += off.numel()
-        second = moves.scatter(0, which[None], 0.0).amax(dim=0)
         for at, count in enumerate(others):
             # Each of eager's runs is held against the others, as compiled is against all.
-            without = torch.where(which == at, second, largest)
-            count.add(moves[at], bare + REACH * _with_row(without), bare, without <= bare)
+            count.add(_beyond(found[at], low[at], high[at]), wide[at] - narrow[at], bare)
     why = _why_not(compiled, others, total, rms_limit)
     return Noise(excused=not why, moved=moved, worst=worst, loud=torch.cat(loud), why=why)
 
 
 def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: float) -> str:
     """Why eager's noise does not explain compiled; empty where it does."""
-    if compiled.loud:
-        return f"{compiled.loud} elements are further off than eager's own noise there"
-    for kind in ("rows", "alone"):
+    for kind, where in (
+        ("rows", "off where eager never is"),
+        ("alone", "off where eager never is"),
+        ("loud", "further off than eager's own noise there"),
+    ):
         mine: _Surprises = getattr(compiled, kind)
         if not mine.within([getattr(each, kind) for each in others], total):
-            return f"{mine.count} elements are off where eager never is"
+            return f"{mine.count} elements are {where}"
     noise = max((each.rms for each in others), default=0.0)
     if compiled.rms > rms_limit + SURPRISES * noise:
         return f"the RMS error {compiled.rms:.1e} is more than eager's own noise, {noise:.1e}"
     return ""
+
+
+def _outermost(
+    runs: torch.Tensor, low: torch.Tensor, high: torch.Tensor
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The lowest and highest of each element without each of the runs, and, last, of all; `low` and `high` at most."""
+    lows: list[torch.Tensor] = []
+    highs: list[torch.Tensor] = []
+    for values, found, outer in ((-runs, lows, -low), (runs, highs, high)):
+        most = values.topk(min(2, len(runs)), dim=0)
+        for at in range(len(runs)):
+            left = torch.where(most.indices[0] == at, most.values[-1], most.values[0])
+            found.append(torch.maximum(left, outer) if len(runs) > 1 else outer)
+        found.append(torch.maximum(most.values[0], outer))
+    return [-each for each in lows], highs
+
+
+def _beyond(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(low - value, value - high).clamp(min=0.0)
 
 
 def _with_row(moves: torch.Tensor) -> torch.Tensor:
