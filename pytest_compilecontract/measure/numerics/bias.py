@@ -237,12 +237,14 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
 def _noise(moves: torch.Tensor, by: torch.Tensor, steps: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """How far each mean moves in eager's runs, and how far beyond that compiled's is, in deviates.
 
-    What a choice moves that falls otherwise is of no normal distribution: no further than in any run is not beyond.
+    What a choice moves that falls otherwise is of no normal distribution, and moves as far whatever the steps are: no
+    further than in any run is not beyond, if a run of larger steps is taken at something between.
     """
     runs, slices = moves.shape
-    own = (moves / torch.tensor(steps, dtype=torch.float64, device="cpu")[:, None]).square().mean(0).sqrt()
+    size = torch.tensor(steps, dtype=torch.float64, device="cpu")[:, None]
+    own = (moves / size).square().mean(0).sqrt()
     if slices >= FEW:
         # Few runs tell little of one slice. What nine in ten keep below counts for each.
         own = torch.maximum(own, own.kthvalue(math.ceil(0.9 * slices)).values)
     beyond = deviates(by / own.clamp(min=torch.finfo(torch.float64).tiny), float(runs))
-    return own, torch.where(by > moves.abs().amax(0), beyond, 0.0)
+    return own, torch.where(by > (moves.abs() / size.sqrt()).amax(0), beyond, 0.0)

@@ -134,7 +134,7 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
         furthest = (found - e).abs().amax(dim=0)
         compiled.add(off, width, bare)
         bound = bare + REACH * _with_row(width)
-        loud.append(((off > bound) | (furthest > bare)).reshape(-1))
+        loud.append(((off > bound) | (width > bare)).reshape(-1))
         worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
         moved = max(moved, float(furthest.max()))
         total += off.numel()
