@@ -97,7 +97,7 @@ def families() -> Iterator[Kind]:
                 name=f"timm {family.__name__}",
                 make=lambda family=family: family(timm.models),
                 batch=lambda: (torch.randn(2, 3, 64, 64), torch.randint(0, whole_models.CLASSES, (2,))),
-                loss=torch.nn.functional.cross_entropy,
+                loss=lambda output, target: torch.nn.functional.cross_entropy(output, target),
             )
 
 
