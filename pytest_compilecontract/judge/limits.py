@@ -41,7 +41,7 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
 
 def _counterexample(hunted: Hunted) -> tuple[str, ...]:
     return (
-        "the shortest sequence of calls that was found to fail, as a test:",
+        "the shortest that was found to fail:",
         *map("  {}".format, hunted.counterexample),
     )
 

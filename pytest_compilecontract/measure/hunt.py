@@ -28,6 +28,8 @@ from .runner import Held
 from .shapes import Moded, as_call, strategies, written_call
 
 Sequences = Sequence[Moded]
+# Where `hypothesis.settings` notes itself on the test that it decorates; it decorates none twice.
+SETTINGS = "_hypothesis_internal_use_settings"
 
 
 class _Fails(Exception):  # noqa: N818 - what hypothesis is to see; nobody else does
@@ -181,6 +183,77 @@ class Hunt:
         if "<" not in text:
             self._known[text] = (held, why)
         return held, why
+
+
+class NotHeld(BrokenLane):
+    """An example of a test that hypothesis draws for is not held; the measurement in `examples` says what is not."""
+
+    def __init__(self, why: str, examples: Examples) -> None:
+        super().__init__(why)
+        self.examples = examples
+
+
+class Examples(list[Measurement]):
+    """The measurements of a test that hypothesis calls with one example after another: each is judged by itself.
+
+    What is kept is the one that is not held, or else the one that compiled most.
+    """
+
+    def __init__(self, limits: Limits, *, reference: bool) -> None:
+        super().__init__()
+        self._limits = limits
+        self._reference = reference
+        self._made = 0
+        self._calls = 0
+
+    def append(self, measurement: Measurement) -> None:
+        """Judge what an example showed.
+
+        Raises:
+            NotHeld: it is not held.
+        """
+        self._made += 1
+        self._calls += len(measurement.calls or ())
+        # What eager raises too, the test raises by itself.
+        why = () if measurement.raised_in_both else not_held(self._limits, measurement, reference=self._reference)
+        if why or not self or _compiled(measurement) > _compiled(self[0]):
+            self[:] = [measurement]
+        self[0] = replace(self[0], hunted=Hunted(sequences=self._made, calls=self._calls))
+        if why:
+            raise NotHeld(", ".join(why), self)
+
+    def tell(self, error: BaseException) -> None:
+        """Keep what hypothesis says of the example that it has made short."""
+        notes = [line for note in getattr(error, "__notes__", ()) for line in str(note).splitlines()]
+        # The test's own object and its lane say nothing, and are another in each run.
+        said = tuple(line for line in notes if not line.strip().startswith(("self=<", "compile_lane=<")))
+        if self and self[0].hunted is not None and said:
+            self[0] = replace(self[0], hunted=replace(self[0].hunted, counterexample=said))
+
+
+def draws_examples(test: object) -> bool:
+    """Whether hypothesis calls a test with one example after another, which `compile_lane` is made for once."""
+    return bool(getattr(test, "is_hypothesis_test", False))
+
+
+def allow_fixture(test: object) -> None:
+    """Have hypothesis accept how a contract runs: a fixture for all examples, which take time, and a run per lane.
+
+    It does not explain which lines ran in what failed: they are this plugin's.
+    """
+    from hypothesis import HealthCheck, Phase, settings
+
+    function = getattr(test, "__func__", test)
+    chosen = getattr(function, SETTINGS, None) or settings()
+    checks = {
+        *chosen.suppress_health_check,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.differing_executors,
+    }
+    phases = [each for each in chosen.phases if each is not Phase.explain]
+    made = settings(chosen, suppress_health_check=sorted(checks, key=str), phases=phases, deadline=None)
+    setattr(function, SETTINGS, made)
 
 
 def _sequence(drawn: Sequence[Any]) -> Sequences:

@@ -100,6 +100,7 @@ class Phases:
 
     def _compile_lane(self, state: State) -> CompileLane:
         from pytest_compilecontract.measure.compile_lane import CompileLane
+        from pytest_compilecontract.measure.hunt import Examples, allow_fixture, draws_examples
 
         climbs = state.rung is not None and TRAIN in state.contract.ladder
         made = CompileLane(
@@ -110,6 +111,10 @@ class Phases:
             trains=state.rung.trains if state.rung is not None and climbs else None,
         )
         made.open = False  # until the body of the test
+        test = getattr(state.contract.item, "obj", None)
+        if draws_examples(test):
+            allow_fixture(test)
+            made.measurements = Examples(state.contract.limits, reference=state.lane.reference)
         return made
 
     @contextlib.contextmanager
@@ -147,11 +152,14 @@ class Phases:
     def _after_raising(self, current: Current, error: BaseException) -> BaseException | None:
         """What pytest is to hear of a body that raised: that, another failure, or nothing."""
         from pytest_compilecontract.measure.endings import BrokenLane, DeviceLost
+        from pytest_compilecontract.measure.hunt import NotHeld
         from pytest_compilecontract.measure.probes.device import lost
 
         if isinstance(error, BrokenLane):
             if isinstance(error, DeviceLost):
                 current.lose_device()
+            if isinstance(error, NotHeld):
+                error.examples.tell(error)
             return self._judge_whole(current, cause=error.__cause__)
         if isinstance(error, UsageError):
             return pytest.fail.Exception(str(error), pytrace=False)

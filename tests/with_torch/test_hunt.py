@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from pytest_compilecontract.calls import call
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.measure import hunt as hunting
 from pytest_compilecontract.measure.shapes import written_call
 from pytest_compilecontract.shapes import buckets, calls, modes, sizes, tensor, tensors
@@ -162,7 +166,7 @@ def test_the_failure_has_a_test_to_paste_that_fails_too() -> None:
 
     said = counterexample(entry)
     details = entry.violations[0].details
-    where = details.index("the shortest sequence of calls that was found to fail, as a test:")
+    where = details.index("the shortest that was found to fail:")
     assert details[where + 1 :] == tuple(f"  {line}" for line in said.splitlines())
     found: dict[str, Any] = {"target": branches}
     exec(said, found)
@@ -295,11 +299,64 @@ def test_a_tensor_has_its_sizes_and_the_same_values_each_time(
 
 
 def test_the_target_is_named_as_the_test_has_it() -> None:
-    import sys
-
     class Lane:
         def hunt(self, _target: Any, _drawn: Any) -> str:
             return hunting.target_text(sys._getframe(1))
 
     assert Lane().hunt(Block(4 + 4), tensors(2)) == "Block(4 + 4)"
     assert hunting.target_text(None) == "target"
+
+
+GIVEN = """
+import torch
+from hypothesis import given, settings, strategies as st
+from pytest_compilecontract import compile_contract
+
+
+def branches(x):
+    return x * 2 if x.shape[0] > 5 else x.sin()
+
+
+@compile_contract(max_recompiles=0)
+@settings(max_examples=20, derandomize=True)
+@given(rows=st.integers(2, 9))
+def test_each_is_judged_by_itself(compile_lane, rows):
+    compile_lane.run(branches, (torch.randn(rows),), (torch.randn(rows),))
+
+
+class TestSizes:
+    @compile_contract(max_recompiles=1)
+    @given(sizes=st.lists(st.integers(2, 9), min_size=3, max_size=3))
+    @settings(max_examples=30, derandomize=True)
+    def test_is_made_short(self, compile_lane, sizes):
+        compile_lane.run(branches, *((torch.randn(size),) for size in sizes))
+
+
+@given(rows=st.integers(2, 9))
+def test_of_its_own(rows):
+    assert rows < 100
+"""
+
+
+def test_a_test_with_given_is_judged_example_by_example(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_given.py").write_text(GIVEN, encoding="utf-8")
+
+    options = ["--compile-contracts", "--contract-lanes=capture,eager", "--contract-report=r"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    entries = {entry.test: entry for entry in read_receipt(tmp_path / "r" / "receipt.json").entries}
+    assert {test: entry.verdict for test, entry in entries.items()} == {
+        "test_given.py::test_each_is_judged_by_itself[capture]": "held",
+        "test_given.py::test_each_is_judged_by_itself[eager]": "reference",
+        "test_given.py::TestSizes::test_is_made_short[capture]": "violated",
+        "test_given.py::TestSizes::test_is_made_short[eager]": "reference",
+    }, ran.stdout
+    short = measured(entries["test_given.py::TestSizes::test_is_made_short[capture]"]).hunted
+    assert short is not None
+    assert short.counterexample[1:] == ("    sizes=[2, 3, 6],", ")")
+    assert "    the shortest that was found to fail:\n" in ran.stdout
+    found = measured(entries["test_given.py::test_each_is_judged_by_itself[capture]"])
+    assert (found.graphs, found.hunted is not None and found.hunted.sequences > 1) == (1, True)
