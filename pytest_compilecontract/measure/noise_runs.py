@@ -13,10 +13,16 @@ from .programs import Trail
 
 # A few tell whether eager moves at all. More are made where it does, and not far enough yet; and where choices are
 # made, which may be too close to call and still fall alike in a few runs. These move results further, for it is oftener
-# then that a choice falls otherwise; of how far everything moves in them a share is counted.
+# then that a choice falls otherwise; of how far everything moves in them a share is counted. The last few move them by
+# so much that any choice which is close at all falls otherwise: they tell nothing else.
 FEW = 6
 MANY = numerics.ENOUGH
-FURTHER = 3
+FAR = MANY + 4
+FAR_STEPS = 12
+# What a run may take: at least this long, and so many times as long as eager. One that waits for its numbers to agree
+# may have no end.
+SECONDS = 60.0
+TIMES = 50.0
 TOLD = 3  # choices that are named
 
 # Judges with these runs, and looks for a bias or not.
@@ -43,7 +49,7 @@ class NoiseRuns:
         """What is found without noise, and where that is anything that noise may explain, with it."""
         found = judge((), True)
         places = found.values
-        for until in (FEW, MANY):
+        for until in (FEW, MANY, FAR):
             if not found.values or not (found.open or self._choices.any):
                 break
             self._run(until, places)
@@ -55,9 +61,11 @@ class NoiseRuns:
     def _run(self, until: int, places: frozenset[str]) -> None:
         """Make runs until there are so many; of each only these places are kept."""
         while len(self._runs) < until and not self._failed:
-            steps = FURTHER if len(self._runs) >= FEW else 1
+            made = len(self._runs)
+            steps = 1 if made < FEW else numerics.FURTHER if made < MANY else FAR_STEPS
             self._choices.start()
-            rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps)
+            seconds = max(SECONDS, TIMES * self._passes.eager_seconds)
+            rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps, seconds=seconds)
             trail = self._passes.rounded(self._job, self._eager, rounding)
             if trail.error is not None and (self._eager.error is None or trail.error_at != self._eager.error_at):
                 self._failed = f"{type(trail.error).__name__}: {trail.error}".splitlines()[0]

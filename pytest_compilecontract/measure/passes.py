@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -96,6 +97,7 @@ class Passes:
     """The passes of one lane on one device.
 
     `notes` are why something was not compared, `left` the modes that a pass left on. `measuring` is told of backwards.
+    `eager_seconds` is the wall time of the longest eager pass so far.
     """
 
     def __init__(self, lane: Lane, device: torch.device) -> None:
@@ -103,6 +105,7 @@ class Passes:
         self._device = device
         self.notes: list[str] = []
         self.left: list[str] = []
+        self.eager_seconds = 0.0
         self.measuring: Measuring | None = None
         if device.type == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]  # or its generators would not be among those below
@@ -117,8 +120,12 @@ class Passes:
 
     def eager(self, job: Job, names: frozenset[str] = frozenset()) -> Trail:
         """A pass that nothing is compiled in, also where parts of the target are compiled already."""
-        with stance.eager():
-            return self.fresh(job.target, job, How(kind="eager", names=names))
+        started = time.monotonic()
+        try:
+            with stance.eager():
+                return self.fresh(job.target, job, How(kind="eager", names=names))
+        finally:
+            self.eager_seconds = max(self.eager_seconds, time.monotonic() - started)
 
     def fresh(self, run: Any, job: Job, how: How) -> Trail:
         """A pass from the start: `run` is the target, or what it was compiled to."""

@@ -3,6 +3,7 @@
 from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
 from .judging import Judged, Runs, judge, judged
+from .noise import FURTHER
 from .parts import (
     HOLDERS,
     Bound,
@@ -35,6 +36,7 @@ from .snapshot import (
 
 __all__ = [
     "ENOUGH",
+    "FURTHER",
     "HOLDERS",
     "MADE",
     "Bound",

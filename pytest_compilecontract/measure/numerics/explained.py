@@ -13,7 +13,7 @@ import torch
 from pytest_compilecontract.facts.measurement import Difference
 
 from .bias import Bias, Looked, find_bias, least_of, may_be_biased, spread, step_of
-from .noise import Noise, Sides, chosen_alike, ever_finite_alike, held_to_noise
+from .noise import FURTHER, Noise, Sides, chosen_alike, ever_finite_alike, held_to_noise
 from .rule import (
     Finding,
     Tolerance,
@@ -34,14 +34,19 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
     Tolerances that are given are kept to as they are, and so are bits.
     """
     finding = judge_values(values, tolerance)
+    values, far = _without_far(values)
     if tolerance.given or tolerance.method == "bitwise" or finding.unstable:
         return finding
     if not is_float(values.eager) or not is_float(values.compiled):
-        if finding.differences and values.moved and chosen_alike(values.eager, values.compiled, values.moved):
+        # What float64 chooses is what eager would, if it did not round.
+        known = (values.eager, values.reference)
+        if not finding.differences or chosen_alike(values.compiled, known):
+            return replace(finding, differences=(), hopeful=True)
+        if chosen_alike(values.compiled, (*known, *values.moved)):
             return replace(finding, differences=(), noise="chooses otherwise")
         return replace(finding, hopeful=True)
     held, _ = with_reference(values)
-    noise = _noise(held, tolerance) if values.moved else None
+    noise = _noise(held, tolerance, far) if values.moved else None
     kept = [_with(each, noise, values) for each in finding.differences if not _is_explained(each, noise, values)]
     bias = _bias(held, tolerance, noise) if tolerance.bias and not kept else None
     if bias is not None:
@@ -55,7 +60,15 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
     )
 
 
-def _noise(values: Values, tolerance: Tolerance) -> Noise:
+def _without_far(values: Values) -> tuple[Values, tuple[torch.Tensor, ...]]:
+    """The values with the runs that tell how far eager moves, and those that only tell what is close at all."""
+    runs = list(zip(values.moved, values.steps, strict=True))
+    near = [(each, steps) for each, steps in runs if steps <= FURTHER]
+    far = tuple(each for each, steps in runs if steps > FURTHER)
+    return replace(values, moved=tuple(each for each, _ in near), steps=tuple(steps for _, steps in near)), far
+
+
+def _noise(values: Values, tolerance: Tolerance, far: tuple[torch.Tensor, ...]) -> Noise:
     allowed = widened(values, allowed_by(values, tolerance))
     sides = Sides(
         compiled=values.compiled,
@@ -64,6 +77,7 @@ def _noise(values: Values, tolerance: Tolerance) -> Noise:
         slack=values.slack,
         moved=values.moved,
         steps=values.steps,
+        far=far,
     )
     return held_to_noise(sides, lambda e, g: allowed.limit((e - g).abs(), g), allowed.rms)
 

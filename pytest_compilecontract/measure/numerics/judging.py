@@ -13,6 +13,7 @@ from pytest_compilecontract.facts.measurement import Difference, Numerics
 
 from .bias import Looked, find_bias, least_of, may_be_biased, step_of
 from .explained import judge_with_noise
+from .noise import FURTHER
 from .rule import (
     DOUBT,
     FLIPPED,
@@ -445,12 +446,15 @@ def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolera
         return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
     if _is_same(compiled, eager):
         return Finding(at=place.at, compared=True)
-    if any(_is_same(each, compiled) for each, _ in place.moved):
+    as_it_is = tolerance.given or tolerance.method == "bitwise"
+    if not as_it_is and _is_same(place.gold, compiled):
+        return Finding(at=place.at, compared=True)
+    if not as_it_is and any(_is_same(each, compiled) for each, steps in place.moved if steps <= FURTHER):
         return Finding(at=place.at, compared=True, noise="chooses otherwise")
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
     if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
         detail += f", {tolerance.reference} {place.gold.value!r}: a discrete choice may have flipped"
-    return replace(difference(place.at, "value", detail), compared=True, hopeful=True)
+    return replace(difference(place.at, "value", detail), compared=True, hopeful=not as_it_is)
 
 
 def _is_same(one: Node | None, other: ScalarLeaf) -> bool:

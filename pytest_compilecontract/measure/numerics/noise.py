@@ -4,7 +4,8 @@ Each element has its own bound: it may be where eager's runs are, and beyond the
 are apart, or as those of most of its row are, for the runs are few. One element that moves a lot excuses no other, and
 what lies where no run leads, as zeros in the place of either of two branches, is not excused. What moves nowhere in
 most runs and all at once in one, as the row of a token that is routed otherwise, may be so in compiled too, as often
-and as far as in eager's runs, each of which is held against the others for that.
+and as far as in eager's runs, each of which is held against the others for that: a row only where it moves at all when
+everything is moved by much more, for else its choice is not close.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ REACH = 1.0
 MOST = 0.75
 # A row of fewer elements says nothing of each.
 ROW = 4
-# How many times as many surprises, and as far, as in the worst of eager's runs; and no more than this share of all.
+# How many times as far surprises may be as in the worst of eager's runs: not more of them, nor than this share of all.
 SURPRISES = 2.0
 SHARE = 0.05
 # A run that is this much further out than the bound will not be reached by more runs.
 HOPE = 8.0
 CHUNK = 1 << 20
+# Runs of more steps than this are far ones: what does not move in them either makes no close choice.
+FURTHER = 3
+# The share of a row that has to move in a far run.
+HALF = 0.5
 
 Limit = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -66,27 +71,34 @@ class _Surprises:
         furthest = max((each.largest for each in others), default=0.0)
         if not self.count:
             return True
-        return most <= SHARE * total and self.count <= SURPRISES * most and self.largest <= SURPRISES * furthest
+        return most <= SHARE * total and self.count <= most and self.largest <= SURPRISES * furthest
 
 
 @dataclass(kw_only=True, slots=True)
 class _Count:
     """The surprises of one run, and of the elements that are none the sum of squares.
 
-    They are apart: rows that move as a whole, elements alone, and those that move in other runs as well.
+    They are apart: rows that move as a whole, elements alone, and those that move in other runs as well. `never` are
+    those of rows that move in no far run either.
     """
 
     rows: _Surprises = field(default_factory=_Surprises)
     alone: _Surprises = field(default_factory=_Surprises)
     loud: _Surprises = field(default_factory=_Surprises)
+    never: int = 0
     squares: float = 0.0
     elements: int = 0
 
-    def add(self, off: torch.Tensor, width: torch.Tensor, bare: torch.Tensor) -> None:
+    def add(
+        self, off: torch.Tensor, width: torch.Tensor, bare: torch.Tensor, close: torch.Tensor | None = None
+    ) -> None:
+        """Count what is off in a run; `close` are the rows that move as far in a far run."""
         beyond, quiet = off > bare + REACH * _with_row(width), width <= bare
         # A choice that falls otherwise moves a row, one wrong element does not.
         with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
         self.rows.add(off, beyond & quiet & with_row)
+        if close is not None:
+            self.never += int((beyond & quiet & with_row & ~close).sum())
         self.alone.add(off, beyond & quiet & ~with_row)
         self.loud.add(off, beyond & ~quiet)
         self.squares += float(off.masked_fill(beyond, 0.0).square().sum())
@@ -110,6 +122,7 @@ class Sides:
     slack: torch.Tensor
     moved: Sequence[torch.Tensor]
     steps: Sequence[int]
+    far: Sequence[torch.Tensor] = ()
 
 
 def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
@@ -122,7 +135,8 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
     loud: list[torch.Tensor] = []
     moved, worst, total = 0.0, 0.0, 0
     steps = torch.tensor(sides.steps, dtype=torch.float64, device="cpu")[:, None, None]
-    for c, e, g, slack, *runs in _rows(sides):
+    for c, e, g, slack, *every in _rows(sides):
+        runs, far = every[: len(sides.moved)], every[len(sides.moved) :]
         g = torch.where(g.isfinite(), g, e)
         found = torch.stack([torch.where(e.isfinite() & each.isfinite(), each, e) for each in runs])
         bare = limit(e, g)
@@ -132,7 +146,12 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
         width = wide[-1] - narrow[-1]
         off = torch.where(c.isfinite() & e.isfinite(), _beyond(c, low[-1], high[-1]) - slack, 0.0).clamp(min=0.0)
         furthest = (found - e).abs().amax(dim=0)
-        compiled.add(off, width, bare)
+        # A row whose choice is close goes as far in some far run as compiled is off, and not only what steps come to.
+        close = torch.zeros_like(e[..., :1], dtype=torch.bool)
+        for each in far:
+            as_far = SURPRISES * (each - e).abs() >= off
+            close |= as_far.to(torch.float64).mean(dim=-1, keepdim=True) > HALF
+        compiled.add(off, width, bare, close)
         bound = bare + REACH * _with_row(width)
         loud.append(((off > bound) | (width > bare)).reshape(-1))
         worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
@@ -147,6 +166,8 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
 
 def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: float) -> str:
     """Why eager's noise does not explain compiled; empty where it does."""
+    if compiled.never:
+        return f"{compiled.never} elements are off where eager never is"
     for kind, where in (
         ("rows", "off where eager never is"),
         ("alone", "off where eager never is"),
@@ -191,7 +212,7 @@ def _with_row(moves: torch.Tensor) -> torch.Tensor:
 
 def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
     """All sides in float64, some whole rows of the last dimension at a time."""
-    sides_of = (sides.compiled, sides.eager, sides.reference, sides.slack, *sides.moved)
+    sides_of = (sides.compiled, sides.eager, sides.reference, sides.slack, *sides.moved, *sides.far)
     real = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in sides_of]
     wide = torch.broadcast_tensors(*real)  # type: ignore[no-untyped-call]
     length = wide[0].shape[-1] if wide[0].dim() else 1
@@ -218,9 +239,9 @@ def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (a.isnan() != b.isnan()) | (a.isposinf() != b.isposinf()) | (a.isneginf() != b.isneginf())
 
 
-def chosen_alike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequence[torch.Tensor]) -> bool:
-    """Whether each discrete value of compiled is what eager has there, or one of its runs."""
-    unlike = eager != compiled
-    for each in moved:
+def chosen_alike(compiled: torch.Tensor, known: Sequence[torch.Tensor]) -> bool:
+    """Whether each discrete value of compiled is what one of the other runs has there."""
+    unlike = torch.ones_like(compiled, dtype=torch.bool)
+    for each in known:
         unlike = unlike & (each != compiled)
     return not bool(unlike.any())

@@ -2,15 +2,19 @@
 
 A rounded result stands for any number at most half a unit in the last place away. Moved within that at random, and
 rounded again, it stays or goes to a neighbour, an eighth of the results to either (Monte Carlo arithmetic: Parker,
-UCLA CSD-970002, 1997). Values that are only moved about stay what they are, and so do integers and truths: they are
-other ones where the numbers that they come from are.
+UCLA CSD-970002, 1997). What needs no rounding stays: a result that is the same in float64, as a count or a half is.
+Values that are only moved about stay what they are, and so do integers and truths: they are other ones where the
+numbers that they come from are.
 """
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -47,6 +51,8 @@ EXACT = frozenset(
 # What CUDA may compute in TF32, which keeps as many digits as float16.
 PRODUCTS = ("mm", "conv", "matmul", "linear", "einsum", "attention", "bilinear")
 TF32_STEP = 2.0**-10
+# Of these it cannot be told what rounding did.
+WIDEST = (torch.float64, torch.complex128)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,13 +133,16 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     """While entered, what operators compute is rounded otherwise. `tf32`: products of float32 may be in TF32.
 
     Each result moves by `steps` in the last place, if at all: one is what rounding does. The random numbers are its
-    own: those of the program stay what they are.
+    own: those of the program stay what they are. After so many `seconds` it raises TimeoutError: a program that goes on
+    until its numbers agree may never end.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, seed: int, choices: Choices, *, tf32: bool, steps: int = 1) -> None:
+    def __init__(self, seed: int, choices: Choices, *, tf32: bool, steps: int = 1, seconds: float = math.inf) -> None:
         super().__init__()
+        self._seconds = seconds
+        self._ends = time.monotonic() + seconds
         self._seed = seed
         self._steps = steps
         self._choices = choices
@@ -146,16 +155,23 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if not is_operator(func):
             return func(*args, **kwargs)
+        if time.monotonic() > self._ends:
+            raise TimeoutError(f"no end after {self._seconds:.0f} s")
         name = func.overloadpacket.__name__
         exact = name in EXACT and not _casts(name, args, kwargs)
         fixed = exact or is_view(func) or torch.Tag.nondeterministic_seeded in func.tags
+        unrounded = [] if fixed else _unrounded(func, args, kwargs)
+        fixed = fixed or (unrounded is not None and all(bool(same.all()) for _, same in unrounded))
         if not fixed and torch.Tag.pointwise not in func.tags:
             # A sum or a product rounds its partial results, too, by steps of what it is given.
             args, kwargs = self._given_otherwise(func, name, args, kwargs)
         result = func(*args, **kwargs)
         if not fixed:
-            for each in _own(func, args, kwargs, result):
+            own = _own(func, args, kwargs, result)
+            for each in own:
                 self._move(each)
+            for each, (plain, same) in zip(own, unrounded or (), strict=False):
+                each.copy_(torch.where(same, plain, each))
         self._note(name, func, (args, kwargs), result)
         return result
 
@@ -205,6 +221,43 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             self._choices.note(name, made)
 
 
+def _unrounded(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+    """Each float that an operator is about to compute, as it is, and which of its elements float64 gives too.
+
+    None where that cannot be told: operators of other libraries are called once, and float64 has no wider format.
+    """
+    if func.namespace not in ("aten", "prims") or not all(map(_is_plain, tensors_in((args, kwargs)))):
+        return None
+    found = []
+    try:
+        for to in (None, torch.float64):
+            copied = tree_map_only(torch.Tensor, partial(_copied, to=to), (args, dict(kwargs)))
+            args_of, kwargs_of = tree_map_only(torch.dtype, partial(_dtype, to=to), copied)
+            found.append(_own(func, args_of, kwargs_of, func(*args_of, **kwargs_of)))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    plain, wide = found
+    if [each.shape for each in plain] != [each.shape for each in wide]:
+        return None
+    return [
+        (one, torch.zeros_like(one, dtype=torch.bool) if one.dtype in WIDEST else one == other)
+        for one, other in zip(plain, wide, strict=True)
+    ]
+
+
+def _copied(tensor: torch.Tensor, *, to: torch.dtype | None) -> torch.Tensor:
+    """A tensor that may be written to; floats in another format."""
+    if to is None or not tensor.is_floating_point():
+        return tensor.clone()
+    return tensor.to(to, copy=True)
+
+
+def _dtype(dtype: torch.dtype, *, to: torch.dtype | None) -> torch.dtype:
+    return to if to is not None and dtype.is_floating_point else dtype
+
+
 def _casts(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a copy is made in another precision than that of what is copied."""
     if name == "copy_":
@@ -224,8 +277,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_moved(tensor: torch.Tensor) -> bool:
+    if not _is_plain(tensor):
+        return False
     real = tensor.itemsize // 2 if tensor.is_complex() else tensor.itemsize
     floating = tensor.is_floating_point() or tensor.is_complex()
     # In the memory of a conjugate, or of a negative, are other numbers than it has.
     own = not tensor.is_conj() and not tensor.is_neg()
-    return floating and own and _is_plain(tensor) and real in INTEGERS and tensor.device.type != "meta"
+    # Several elements of an expanded tensor are one number.
+    own = own and all(stride or size < 2 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return floating and own and real in INTEGERS and tensor.device.type != "meta"
