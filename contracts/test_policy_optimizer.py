@@ -100,17 +100,19 @@ def test_clipping_is_compiled_with_the_step(compile_lane: CompileLane, make: Mak
         model = network()
         optimizer = make(model)
         step = compile(step_of(optimizer, max_norm=MAX_NORM))
+        norms = []
         for number in range(STEPS):
             backward(model, number)
             for each in model.parameters():
                 each.grad = 100 * each.grad if each.grad is not None else None
             norm = step()
+            norms.append(norm)
             held = [each.grad.norm() for group in optimizer.param_groups for each in group["params"]]
             assert norm is not None
             assert norm > MAX_NORM
             torch.testing.assert_close(torch.stack(held).norm(), torch.tensor(MAX_NORM), rtol=1e-4, atol=0)
             optimizer.zero_grad()
-        return [each.detach() for each in model.parameters()]
+        return norms, [each.detach() for each in model.parameters()]
 
     compile_lane.compare(body)
 
@@ -131,7 +133,7 @@ def test_only_matrices_decay(compile_lane: CompileLane, make: Make) -> None:
         for was, now in zip(before, model.parameters(), strict=True):
             kept = 1 - 0.01 * 0.1 if was.dim() == 2 else 1.0
             torch.testing.assert_close(now.detach(), kept * was)
-        return [each.detach() for each in model.parameters()]
+        return [each.detach() for each in model.parameters()], optimizer.state_dict()
 
     compile_lane.compare(body)
 

@@ -323,7 +323,7 @@ def test_recompute_draws_the_same_mask(compile_lane: CompileLane, inside: bool) 
         y.sum().backward()
         assert x.grad is not None
         assert torch.equal(x.grad == 0, y == 0)
-        return y, x.grad
+        return x, y, x.grad
 
     compile_lane.compare(body)
 
