@@ -174,6 +174,7 @@ def test_red_counts_by_its_reason(fault: str, shown: Shown, expected: tuple[str,
             "nothing is compared with eager: use compile_lane.run, train or compare",
         ),
         ("factor", Limits(rtol=0.1), HOLDING, False, "a smaller rtol= or atol= would notice it"),
+        ("third-call", Limits(), HOLDING, False, "no limit: what the fault changed is not among what is compared"),
         (
             "recompile-limit",
             Limits(allow_recompile_limit=True),

@@ -228,6 +228,31 @@ def test_nothing_stale_is_found_where_every_call_gives_the_same() -> None:
     assert looking.site(KNOWN["stale-constant"], (0, 1, 2)) is None
 
 
+def test_a_copy_of_an_expanded_output_is_no_other_one() -> None:
+    looking, _ = looked(lambda lane: lane.run(lambda x: (x.round() * 2).expand(2, -1, -1), *batches(1)))
+
+    assert "float16-inside" in looking.idle
+    assert looking.site(KNOWN["float16-inside"], (0,)) is None
+
+
+def test_a_backward_within_what_is_compiled_does_not_compile_the_fault() -> None:
+    def body(compile: Callable[..., Any]) -> Any:
+        block = Block()
+
+        def step(x: torch.Tensor) -> None:
+            block(x).square().mean().backward()
+
+        compiled = compile(step)
+        for each in batches():
+            compiled(*each)
+        return [each.grad for each in block.parameters()]
+
+    planting, entry = sown("grad-doubled", lambda lane: lane.compare(body), max_graph_breaks=2, max_recompiles=0)
+
+    assert planting.took == len(batches())
+    assert [each.name for each in entry.violations] == ["numerics"]
+
+
 def test_the_target_and_torch_are_as_they_were() -> None:
     before = torch.compile, vars(OutputGraph)["call_user_compiler"]
     block, kept = Block(), {}
