@@ -20,14 +20,14 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
 from .gpu_steps import nowhere, with_facts
-from .hunt import Budget, Hunt, Where, in_modes, not_held
+from .hunt import Budget, Hunt, Where, not_held
 from .placement import placed
 from .probes.availability import device_of, replaced_compile
 from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.modes import Modes
 from .probes.source import Paths
 from .probes.targets import made_by
-from .programs import Body, Forward, Program, Training
+from .programs import Body, Forward, InModes, Program, Training
 from .recorder import Measuring, without_comparison
 from .runner import Held, Runner
 from .shapes import Moded
@@ -253,8 +253,8 @@ class CompileLane:
             return self._held(target, Forward(gradients=bool(self._limits.check_grads)), calls, compile_with)
         dtype = self.dtype if self._lane.dtype else None
         with placed(target, calls, device=self.device, dtype=dtype) as moved:
-            body = in_modes(target, [replace(each, made=on) for each, on in zip(made, moved, strict=True)])
-            return self._held(_uncompiled, Body(body=body), (call(),), lambda _: compile_with or self.compile)
+            program = InModes.of(target, made, moved, gradients=bool(self._limits.check_grads))
+            return self._held(_uncompiled, program, (call(),), lambda _: compile_with or self.compile)
 
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.

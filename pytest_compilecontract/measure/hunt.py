@@ -24,7 +24,6 @@ from pytest_compilecontract.judge.verdicts import doubts
 
 from .counterexample import Written, test_of, written
 from .endings import BrokenLane
-from .numerics import Copies
 from .runner import Held
 from .shapes import Moded, as_call, strategies
 
@@ -280,24 +279,6 @@ def not_held(limits: Limits, measurement: Measurement, *, reference: bool) -> tu
         return ()
     violations = judge(limits, measurement, torch_version=torch.__version__)
     return tuple(each.name for each in violations) or doubts(limits, measurement)
-
-
-def in_modes(target: Any, made: Sequences) -> Callable[[Callable[..., Any]], list[Any]]:
-    """A body that makes the calls of a sequence, each in its modes."""
-
-    def body(compile: Callable[..., Any]) -> list[Any]:
-        run, results = compile(target), []
-        modules = [each for each in (target, run) if isinstance(each, torch.nn.Module)]
-        for each in made:
-            args, kwargs = Copies({}).of((each.made.args, each.made.kwargs))
-            if each.training is not None:
-                for module in modules:
-                    module.train(each.training)
-            with torch.set_grad_enabled(torch.is_grad_enabled() if each.grad is None else each.grad):
-                results.append(run(*args, **kwargs))
-        return results
-
-    return body
 
 
 def target_text(frame: FrameType | None) -> str:

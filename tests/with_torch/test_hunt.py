@@ -275,6 +275,34 @@ def test_calls_in_modes_are_told_with_them() -> None:
     assert "GLOBAL_STATE changed: grad_mode" in str(entry.violations[0].details)
 
 
+class WrongBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
+def test_gradients_of_calls_in_modes_are_compared() -> None:
+    def backend(graph: Any, _inputs: Any) -> Any:
+        return lambda *args: tuple(WrongBackward.apply(each) for each in graph(*args))
+
+    register_backend(backend, name="wrong_backward")
+    drawn = modes(tensors(2, 4), grad=buckets(True, False))
+    given = {"max_recompiles": 9, "check_grads": True, "sequences": 8}
+
+    right = hunted(Block(4), drawn, **given)
+    wrong = hunted(Block(4), drawn, lane=Lane(name="wrong", backend="wrong_backward"), **given)
+
+    assert (right.verdict, right.reason) == ("held", "")
+    assert [each.limit for each in wrong.violations] == ["numerics='fp64'"]
+    assert "grad" in str(wrong.violations[0].details)
+    assert "grad=True" in counterexample(wrong)
+    assert "grad=False" not in counterexample(wrong)
+
+
 def test_a_strategy_may_draw_sequences_of_its_own() -> None:
     pairs = st.tuples(sizes(2, 8), sizes(2, 8)).map(lambda both: [(tensor(both[0]),), (tensor(both[1]),)])
 
