@@ -102,7 +102,8 @@ class Hunt:
 
         def look(sequence: list[Any]) -> None:
             made = _sequence(sequence)
-            if not self._takes(made):
+            # A strategy may draw no call at all: nothing is held, and another is drawn.
+            if not made or not self._takes(made):
                 reject()
 
         look.__name__ = look.__qualname__ = self.where.name

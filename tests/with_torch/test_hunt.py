@@ -303,6 +303,12 @@ def test_gradients_of_calls_in_modes_are_compared() -> None:
     assert "grad=False" not in counterexample(wrong)
 
 
+def test_a_sequence_of_no_calls_is_not_held() -> None:
+    entry = hunted(torch.sin, st.lists(tensors(2, 3), max_size=2), max_recompiles=9, sequences=10)
+
+    assert entry.verdict == "held", entry.reason
+
+
 def test_a_strategy_may_draw_sequences_of_its_own() -> None:
     pairs = st.tuples(sizes(2, 8), sizes(2, 8)).map(lambda both: [(tensor(both[0]),), (tensor(both[1]),)])
 
