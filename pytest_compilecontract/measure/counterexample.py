@@ -28,52 +28,40 @@ class Written:
 
     shared: tuple[str, ...]
     calls: tuple[str, ...]
-    modes: tuple[str, ...]
     unwritten: tuple[str, ...]
 
     @property
     def key(self) -> str | None:
         """What another sequence has as well only if it makes the same calls; None: nobody knows."""
-        calls = [f"{made}  # {modes}" for made, modes in zip(self.calls, self.modes, strict=True)]
-        return None if self.unwritten else "\n".join((*self.shared, *calls))
+        return None if self.unwritten else "\n".join((*self.shared, *self.calls))
 
 
 def written(sequence: Sequence[Moded], *, beside: str = "") -> Written:
     """How a sequence is written; no object in it has a name that is in the code `beside`."""
     writing = _Writing(sequence, taken=set(re.findall(r"\w+", beside)))
-    calls = tuple(writing.call(each.made) for each in sequence)
-    return Written(
-        shared=tuple(writing.shared),
-        calls=calls,
-        modes=tuple(map(_modes, sequence)),
-        unwritten=tuple(dict.fromkeys(writing.unwritten)),
-    )
+    calls = tuple(map(writing.argument, sequence))
+    return Written(shared=tuple(writing.shared), calls=calls, unwritten=tuple(dict.fromkeys(writing.unwritten)))
 
 
 def test_of(target: str, made: Written) -> tuple[str, ...]:
     """A sequence as a test to paste, a line each."""
     lines = [f"compile_lane.run({target}, {', '.join(made.calls)})"]
-    if any(made.modes) or len(lines[0]) > 100:
-        calls = [
-            f"{code},{f'  # {modes}' if modes else ''}" for code, modes in zip(made.calls, made.modes, strict=True)
-        ]
-        lines = ["compile_lane.run(", f"    {target},", *(f"    {each}" for each in calls), ")"]
+    if len(lines[0]) > 100:
+        lines = ["compile_lane.run(", *(f"    {each}," for each in (target, *made.calls)), ")"]
     lines = [*made.shared, *lines]
-    return (*_imports((*made.shared, *made.calls)), "def test_found(compile_lane):", *(f"    {line}" for line in lines))
+    return (*_imports(lines), "def test_found(compile_lane):", *(f"    {line}" for line in lines))
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
 
 
 def _imports(code: Iterable[str]) -> list[str]:
-    of = {"call": "pytest_compilecontract", "tensor": "pytest_compilecontract.shapes"}
-    used = {name for each in code for name in re.findall(r"\b(call|tensor)\(", each)}
-    return [f"from {of[name]} import {name}" for name in sorted(used)]
-
-
-def _modes(each: Moded) -> str:
-    given = (("grad", each.grad), ("training", each.training))
-    return ",".join(f"{name}={value}" for name, value in given if value is not None)
+    used = {name for each in code for name in re.findall(r"\b(call|mode|tensor)\(|\b(torch)\.", each)}
+    names = sorted({name for pair in used for name in pair if name})
+    shapes = [each for each in names if each in ("mode", "tensor")]
+    lines = ["import torch"] if "torch" in names else []
+    lines += ["from pytest_compilecontract import call"] if "call" in names else []
+    return [*lines, *([f"from pytest_compilecontract.shapes import {', '.join(shapes)}"] if shapes else [])]
 
 
 class _Writing:
@@ -91,8 +79,13 @@ class _Writing:
         for each in sequence:
             self._meet((each.made.args, each.made.kwargs))
 
-    def call(self, made: call) -> str:
+    def argument(self, each: Moded) -> str:
         """A call, as an argument of `compile_lane.run`."""
+        modes = {"grad": each.grad, "training": each.training}
+        given = "".join(f", {name}={value}" for name, value in modes.items() if value is not None)
+        return f"mode({self._arguments(each.made)}{given})" if given else self._arguments(each.made)
+
+    def _arguments(self, made: call) -> str:
         if not made.kwargs:
             return self._value(tuple(made.args))
         named = [f"{name}={self._value(each)}" for name, each in made.kwargs.items()]

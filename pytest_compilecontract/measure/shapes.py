@@ -155,6 +155,11 @@ def modes(drawn: Any, *, grad: Any = None, training: Any = None) -> SearchStrate
     return found
 
 
+def mode(made: Any, *, grad: bool | None = None, training: bool | None = None) -> Moded:
+    """One call in modes, as `modes` draws it: a tensor, a tuple of arguments or `call(...)`, for `compile_lane.run`."""
+    return Moded(made=as_call(made), grad=grad, training=training)
+
+
 def _drawn(value: Any) -> Any:
     """A strategy, or one that draws the value."""
     st = strategies()
