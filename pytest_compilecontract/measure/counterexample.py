@@ -6,6 +6,7 @@ written to or marked after `tensor` made it, an object.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -49,7 +50,9 @@ def test_of(target: str, made: Written) -> tuple[str, ...]:
     if len(lines[0]) > 100:
         lines = ["compile_lane.run(", *(f"    {each}," for each in (target, *made.calls)), ")"]
     lines = [*made.shared, *lines]
-    return (*_imports(lines), "def test_found(compile_lane):", *(f"    {line}" for line in lines))
+    # Angle brackets are no Python: whoever pastes it has to put something there.
+    unwritten = [f"# {each} stands for a value that cannot be written" for each in made.unwritten]
+    return (*_imports(lines), *unwritten, "def test_found(compile_lane):", *(f"    {line}" for line in lines))
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
@@ -136,9 +139,9 @@ class _Writing:
         if type(value) is dict:
             pairs = (f"{self._value(key)}: {self._value(each)}" for key, each in value.items())
             return f"{{{', '.join(pairs)}}}"
-        if value is None or type(value) in (bool, int, float, str, bytes, torch.dtype, torch.device):
-            return repr(value)
-        return self._unwritten(f"<{type(value).__name__}>")
+        if type(value) is slice:
+            return f"slice({', '.join(map(self._value, (value.start, value.stop, value.step)))})"
+        return _plain(value) or self._unwritten(f"<{type(value).__name__}>")
 
     def _tensor(self, value: torch.Tensor) -> str:
         at = _storage(value)
@@ -148,6 +151,16 @@ class _Writing:
     def _unwritten(self, said: str) -> str:
         self.unwritten.append(said)
         return said
+
+
+def _plain(value: Any) -> str | None:
+    """How a value that never changes is written; None for one of another kind, such as a member of an enum."""
+    if type(value) is float and not math.isfinite(value):
+        return f'float("{value}")'
+    if type(value) is torch.device:
+        return f"torch.device({str(value)!r})"
+    plain = (bool, int, float, str, bytes, range, torch.dtype, torch.layout, torch.memory_format)
+    return repr(value) if value is None or type(value) in plain else None
 
 
 def _storage(value: torch.Tensor) -> int | None:

@@ -21,7 +21,7 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.measure import hunt as hunting
-from pytest_compilecontract.measure.counterexample import written
+from pytest_compilecontract.measure.counterexample import test_of, written
 from pytest_compilecontract.measure.shapes import Moded
 from pytest_compilecontract.shapes import buckets, calls, modes, sizes, tensor, tensors
 
@@ -249,6 +249,18 @@ def test_only_what_is_made_alike_is_written_as_made(made: Callable[[], torch.Ten
     assert written([Moded(made=call(made()))]).key is None
 
 
+def test_what_cannot_be_written_is_said_above_the_test() -> None:
+    found = written([Moded(made=call(tensor(3), object(), torch.float64, object()))])
+
+    assert test_of("target", found) == (
+        "import torch",
+        "from pytest_compilecontract.shapes import tensor",
+        "# <object> stands for a value that cannot be written",
+        "def test_found(compile_lane):",
+        "    compile_lane.run(target, (tensor(3), <object>, torch.float64, <object>))",
+    )
+
+
 def test_tensors_that_share_their_memory_are_not_written_as_two() -> None:
     one, other = tensor(3), tensor(3)
     other.data = one.data
@@ -405,6 +417,9 @@ def test_what_cannot_be_is_one_line(given: dict[str, Any], said: str) -> None:
         pytest.param(
             call({"x": tensor(1, requires_grad=True)}), "({'x': tensor(1, requires_grad=True)},)", id="a dict"
         ),
+        pytest.param(call(float("nan"), -float("inf")), '(float("nan"), float("-inf"))', id="no number"),
+        pytest.param(call(slice(1), torch.device("cpu")), "(slice(None, 1, None), torch.device('cpu'))", id="a slice"),
+        pytest.param(call(object(), range(2)), "(<object>, range(0, 2))", id="an object"),
     ],
 )
 def test_how_a_call_is_written(made: call, text: str) -> None:
