@@ -92,7 +92,7 @@ class Hunt:
         the one that compiled most.
 
         Raises:
-            UsageError: hypothesis is not there, or nothing could be run of what it drew.
+            UsageError: hypothesis is not there, or there is nothing that it could draw, or that could be run.
         """
         st = strategies()
         from hypothesis import HealthCheck, Verbosity, errors, given, reject, settings
@@ -129,6 +129,10 @@ class Hunt:
             pass
         except errors.Unsatisfiable:
             self._refuse_nothing()
+        except errors.InvalidArgument as error:
+            # hypothesis adds to what it says, a line each.
+            said = str(error).partition("\n")[0].removesuffix(".")
+            raise UsageError(f"compile_lane.hunt: hypothesis draws nothing from this strategy: {said}") from error
         except errors.Flaky:
             # What nothing is known of is not run any more once time is over.
             doubts = () if self._is_over else ("a sequence of calls that failed did not fail when it was made again",)

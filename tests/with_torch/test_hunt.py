@@ -387,6 +387,16 @@ def test_the_eager_lane_makes_one_sequence() -> None:
     assert entry.verdict == "reference"
 
 
+def test_a_strategy_of_nothing_is_one_line() -> None:
+    with lane_of("capture") as compile_lane, pytest.raises(UsageError) as caught:
+        compile_lane.hunt(torch.sin, st.nothing())
+
+    assert str(caught.value) == (
+        "compile_lane.hunt: hypothesis draws nothing from this strategy: "
+        "Cannot create non-empty lists with elements drawn from strategy nothing() because it has no values"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
