@@ -1,5 +1,5 @@
 """What the calls of a hunt may be made of: strategies for `compile_lane.hunt`, and the tensors that they draw."""
 
-from pytest_compilecontract.measure.shapes import buckets, calls, modes, sizes, tensor, tensors
+from pytest_compilecontract.measure.shapes import buckets, calls, mode, modes, sizes, tensor, tensors
 
-__all__ = ["buckets", "calls", "modes", "sizes", "tensor", "tensors"]
+__all__ = ["buckets", "calls", "mode", "modes", "sizes", "tensor", "tensors"]

@@ -20,14 +20,14 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
 from .gpu_steps import nowhere, with_facts
-from .hunt import Budget, Hunt, Where, in_modes, not_held
+from .hunt import Budget, Hunt, Where, not_held
 from .placement import placed
 from .probes.availability import device_of, replaced_compile
 from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.modes import Modes
 from .probes.source import Paths
 from .probes.targets import made_by
-from .programs import Body, Forward, Program, Training
+from .programs import Body, Forward, InModes, Program, Training
 from .recorder import Measuring, without_comparison
 from .runner import Held, Runner
 from .shapes import Moded
@@ -130,7 +130,7 @@ class CompileLane:
             Exception: what eager itself raises, where the compiled run raises the same.
         """
         __tracebackhide__ = True
-        made = _as_calls(calls, where="compile_lane.run")
+        made = _in_modes(calls, where="compile_lane.run")
         _refuse_uncallable(target, "run")
         if self._trains:
             if not isinstance(target, torch.nn.Module):
@@ -138,7 +138,7 @@ class CompileLane:
                     f"frontier: 'train' trains what is run, a torch.nn.Module, got {type(target).__name__!r}"
                 )
             return self._train(target, calls, None, None, compile_with)
-        return self._keep(self._held(target, Forward(gradients=bool(self._limits.check_grads)), made, compile_with))
+        return self._keep(self._hold_sequence(target, compile_with, made))
 
     def train(
         self,
@@ -248,13 +248,13 @@ class CompileLane:
         return self._keep(hunt.through(drawn))
 
     def _hold_sequence(self, target: Any, compile_with: Compiles, made: Sequence[Moded]) -> Held:
+        __tracebackhide__ = True
         calls = [each.made for each in made]
         if not any(each.has_modes for each in made):
             return self._held(target, Forward(gradients=bool(self._limits.check_grads)), calls, compile_with)
-        dtype = self.dtype if self._lane.dtype else None
-        with placed(target, calls, device=self.device, dtype=dtype) as moved:
-            body = in_modes(target, [replace(each, made=on) for each, on in zip(made, moved, strict=True)])
-            return self._held(_uncompiled, Body(body=body), (call(),), lambda _: compile_with or self.compile)
+        with placed(target, calls, device=self.device, dtype=self.dtype if self._lane.dtype else None) as moved:
+            program = InModes.of(target, made, moved, gradients=bool(self._limits.check_grads))
+            return self._held(_uncompiled, program, (call(),), lambda _: compile_with or self.compile)
 
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
@@ -354,6 +354,15 @@ def _refuse_target(target: object, compile_with: object) -> None:
 
 def _as_calls(values: Sequence[object], *, where: str) -> tuple[call, ...]:
     return as_calls([call(each) if isinstance(each, torch.Tensor) else each for each in values], where=where)
+
+
+def _in_modes(values: Sequence[object], *, where: str) -> list[Moded]:
+    """The calls, and the modes of those that have some."""
+    made = _as_calls([each.made if isinstance(each, Moded) else each for each in values], where=where)
+    return [
+        replace(value, made=each) if isinstance(value, Moded) else Moded(made=each)
+        for value, each in zip(values, made, strict=True)
+    ]
 
 
 def _made(compile_with: Callable[[Any], object], put_back: Callable[[], None] | None, target: object) -> Any:

@@ -22,10 +22,10 @@ from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.verdicts import doubts
 
+from .counterexample import Written, test_of, written
 from .endings import BrokenLane
-from .numerics import Copies
 from .runner import Held
-from .shapes import Moded, as_call, strategies, written_call
+from .shapes import Moded, as_call, strategies
 
 Sequences = Sequence[Moded]
 # Where `hypothesis.settings` notes itself on the test that it decorates; it decorates none twice.
@@ -82,7 +82,7 @@ class Hunt:
     calls: int = 0
     refused: str = ""
     kept: Measurement | None = None
-    failing: tuple[Held, Sequences] | None = None
+    failing: tuple[Held, Written] | None = None
     _ends: float = 0.0
     _known: dict[str, tuple[Held, tuple[str, ...]]] = field(default_factory=dict)
     _kinds: dict[tuple[str, ...], type[_Fails]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Hunt:
         the one that compiled most.
 
         Raises:
-            UsageError: hypothesis is not there, or nothing could be run of what it drew.
+            UsageError: hypothesis is not there, or there is nothing that it could draw, or that could be run.
         """
         st = strategies()
         from hypothesis import HealthCheck, Verbosity, errors, given, reject, settings
@@ -102,7 +102,8 @@ class Hunt:
 
         def look(sequence: list[Any]) -> None:
             made = _sequence(sequence)
-            if not self._takes(made):
+            # A strategy may draw no call at all: nothing is held, and another is drawn.
+            if not made or not self._takes(made):
                 reject()
 
         look.__name__ = look.__qualname__ = self.where.name
@@ -128,8 +129,13 @@ class Hunt:
             pass
         except errors.Unsatisfiable:
             self._refuse_nothing()
+        except errors.InvalidArgument as error:
+            # hypothesis adds to what it says, a line each.
+            said = str(error).partition("\n")[0].removesuffix(".")
+            raise UsageError(f"compile_lane.hunt: hypothesis draws nothing from this strategy: {said}") from error
         except errors.Flaky:
-            doubts = ("a sequence of calls that failed did not fail when it was made again",)
+            # What nothing is known of is not run any more once time is over.
+            doubts = () if self._is_over else ("a sequence of calls that failed did not fail when it was made again",)
         if self.kept is None and self.failing is None:
             self._refuse_nothing()
         return self._told(doubts)
@@ -144,8 +150,8 @@ class Hunt:
         if self.failing is None:
             assert self.kept is not None
             return Held(measurement=replace(self.kept, hunted=hunted))
-        held, sequence = self.failing
-        hunted = replace(hunted, counterexample=_test(self.where.target, sequence))
+        held, made = self.failing
+        hunted = replace(hunted, counterexample=test_of(self.where.target, made))
         measured = replace(held.measurement, hunted=hunted, doubts=(*held.measurement.doubts, *doubts))
         return replace(held, measurement=measured)
 
@@ -155,33 +161,38 @@ class Hunt:
         Raises:
             _Fails: it is not held.
         """
-        text = "\n".join(map(_written, sequence))
-        known = self._known.get(text)
+        # Before it is held: the calls are those that were drawn.
+        made = written(sequence, beside=self.where.target)
+        known = self._known.get(made.key) if made.key is not None else None
         if known is None:
-            # What failed is made short for as long once more.
-            extra = 0.0 if self.failing is None else self.budget.seconds
-            if time.monotonic() > self._ends + extra:
+            if self._is_over:
                 return True
-            known = self._looked_at(sequence, text)
+            known = self._looked_at(sequence, made.key)
         held, why = known
         if held.error is not None and not isinstance(held.error, BrokenLane):
             # Eager takes no such call, compiled or not.
             self.refused = f"{type(held.error).__name__}: {held.error}"
             return False
         if why:
-            self.failing = (held, sequence)
+            self.failing = (held, made)
             raise self._kinds.setdefault(why, type("Fails", (_Fails,), {}))(", ".join(why))
         return True
 
-    def _looked_at(self, sequence: Sequences, text: str) -> tuple[Held, tuple[str, ...]]:
+    @property
+    def _is_over(self) -> bool:
+        # What failed is made short for as long once more.
+        extra = 0.0 if self.failing is None else self.budget.seconds
+        return time.monotonic() > self._ends + extra
+
+    def _looked_at(self, sequence: Sequences, key: str | None) -> tuple[Held, tuple[str, ...]]:
         held = self.hold(sequence)
         why = self.why(held.measurement)
         self.held += 1
         self.calls += len(sequence)
         if held.error is None and not why and _compiled(held.measurement) > _compiled(self.kept):
             self.kept = held.measurement
-        if "<" not in text:
-            self._known[text] = (held, why)
+        if key is not None:
+            self._known[key] = (held, why)
         return held, why
 
 
@@ -267,51 +278,12 @@ def _compiled(measurement: Measurement | None) -> int:
     return -1 if measurement is None else (measurement.graphs or 0) + len(measurement.recompiles or ())
 
 
-def _written(each: Moded) -> str:
-    modes = [
-        f"{name}={value}" for name, value in (("grad", each.grad), ("training", each.training)) if value is not None
-    ]
-    return f"{written_call(each.made)}{f'  # {chr(44).join(modes)}' if modes else ''}"
-
-
-def _test(target: str, sequence: Sequences) -> tuple[str, ...]:
-    """A sequence as a test to paste, a line each."""
-    calls = [_written(each) for each in sequence]
-    modes = any("  # " in each for each in calls)
-    lines = [f"compile_lane.run({target}, {', '.join(calls)})"]
-    if modes or len(lines[0]) > 100:
-        calls = [f"{code},{space}{mode}" for code, space, mode in (each.partition("  # ") for each in calls)]
-        lines = ["compile_lane.run(", f"    {target},", *(f"    {each}" for each in calls), ")"]
-    names = ", ".join(name for name in ("call", "tensor") if any(f"{name}(" in each for each in calls))
-    of = {"call": "pytest_compilecontract", "tensor": "pytest_compilecontract.shapes"}
-    imports = [f"from {of[name]} import {name}" for name in names.split(", ") if name]
-    return (*imports, "def test_found(compile_lane):", *(f"    {line}" for line in lines))
-
-
 def not_held(limits: Limits, measurement: Measurement, *, reference: bool) -> tuple[str, ...]:
     """What of a measurement is not held: the limits by name, or else why it is not certain."""
     if reference:
         return ()
     violations = judge(limits, measurement, torch_version=torch.__version__)
     return tuple(each.name for each in violations) or doubts(limits, measurement)
-
-
-def in_modes(target: Any, made: Sequences) -> Callable[[Callable[..., Any]], list[Any]]:
-    """A body that makes the calls of a sequence, each in its modes."""
-
-    def body(compile: Callable[..., Any]) -> list[Any]:
-        run, results = compile(target), []
-        modules = [each for each in (target, run) if isinstance(each, torch.nn.Module)]
-        for each in made:
-            args, kwargs = Copies({}).of((each.made.args, each.made.kwargs))
-            if each.training is not None:
-                for module in modules:
-                    module.train(each.training)
-            with torch.set_grad_enabled(torch.is_grad_enabled() if each.grad is None else each.grad):
-                results.append(run(*args, **kwargs))
-        return results
-
-    return body
 
 
 def target_text(frame: FrameType | None) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from pytest_compilecontract.errors import UsageError
 
 from . import numerics
 from .probes.alive import Watch
+from .shapes import Moded
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,45 +88,63 @@ class Forward:
     reaches: tuple[object, ...] = ()
 
     def start(self, run: Callable[..., object], around: Surroundings) -> Step:
-        ones: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
-        own: set[int] | None = None  # the leaves that had a gradient before any call
-
-        def upstream(root: torch.Tensor) -> torch.Tensor:
-            # Made once, so that it is not part of the steps after.
-            key = (root.shape, root.dtype)
-            if key not in ones:
-                ones[key] = torch.ones_like(root)
-            return ones[key]
+        gradients = _Gradients(around) if self.gradients else None
 
         def step(arguments: call, trail: Trail, at: str) -> object:
             __tracebackhide__ = True
-            nonlocal own
-            leaves = dict(around.leaves)
-            if self.gradients:
-                for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
-                    leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
-                bare = [each for each in leaves.values() if each.is_leaf]
-                if own is None:
-                    own = {id(each) for each in bare if each.grad is not None}
-                for leaf in bare:
-                    # Each call has gradients of its own: to those that CUDA graphs hold nothing can be added. What the
-                    # user had there stays, for the target may read it.
-                    if id(leaf) not in own:
-                        leaf.grad = None
+            leaves = gradients.leaves(arguments) if gradients is not None else {}
             with around.autocast():
                 output = run(*arguments.args, **arguments.kwargs)
-            if self.gradients and not around.recorded:
-                roots = [each for each in _floating(output) if each.requires_grad]
-                torch.autograd.backward(roots, [upstream(each) for each in roots])
-            elif self.gradients:
-                root = _weighted_sum(output)
-                around.before_backward(root)
-                root.backward()  # type: ignore[no-untyped-call]
-                grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
-                trail.note("grad", grads, f"{at} grad")
+            if gradients is not None:
+                gradients.through(output, leaves, trail, at)
             return output
 
         return step
+
+
+class _Gradients:
+    """A backward through the outputs of each call, and the gradients that it leaves."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._ones: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+        # The leaves that had a gradient before any call.
+        self._own: set[int] | None = None
+
+    def leaves(self, arguments: call) -> dict[str, torch.Tensor]:
+        """What a call may leave gradients in, without those of the call before."""
+        leaves = dict(self._around.leaves)
+        for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
+            leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
+        bare = [each for each in leaves.values() if each.is_leaf]
+        if self._own is None:
+            self._own = {id(each) for each in bare if each.grad is not None}
+        for leaf in bare:
+            # Each call has gradients of its own: to those that CUDA graphs hold nothing can be added. What the
+            # user had there stays, for the target may read it.
+            if id(leaf) not in self._own:
+                leaf.grad = None
+        return leaves
+
+    def through(self, output: object, leaves: Mapping[str, torch.Tensor], trail: Trail, at: str) -> None:
+        """Go backward from an output, and keep the gradients."""
+        __tracebackhide__ = True
+        if not self._around.recorded:
+            roots = [each for each in _floating(output) if each.requires_grad]
+            torch.autograd.backward(roots, [self._upstream(each) for each in roots])
+            return
+        root = _weighted_sum(output)
+        self._around.before_backward(root)
+        root.backward()  # type: ignore[no-untyped-call]
+        grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
+        trail.note("grad", grads, f"{at} grad")
+
+    def _upstream(self, root: torch.Tensor) -> torch.Tensor:
+        # Made once, so that it is not part of the steps after.
+        key = (root.shape, root.dtype)
+        if key not in self._ones:
+            self._ones[key] = torch.ones_like(root)
+        return self._ones[key]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +163,43 @@ class Body:
             __tracebackhide__ = True
             with around.autocast():
                 return self.body(run)
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InModes(Body):
+    """Calls of `body`, each in its modes; with `gradients`, a backward after each that is made with gradients on."""
+
+    made: Sequence[Moded]
+    gradients: bool
+
+    @classmethod
+    def of(cls, target: Any, made: Sequence[Moded], moved: Sequence[call], *, gradients: bool) -> InModes:
+        """The calls that were `made`, where they were moved to."""
+        calls = [replace(each, made=there) for each, there in zip(made, moved, strict=True)]
+        return cls(body=target, made=calls, gradients=gradients)
+
+    def start(self, run: Callable[..., Any], around: Surroundings) -> Step:
+        gradients = _Gradients(around) if self.gradients else None
+
+        def step(_arguments: call, trail: Trail, at: str) -> object:
+            __tracebackhide__ = True
+            compiled, results = run(self.body), []
+            modules = [each for each in (self.body, compiled) if isinstance(each, torch.nn.Module)]
+            # All at once: what the calls share, they still share.
+            copies = numerics.Copies({}).of([(each.made.args, each.made.kwargs) for each in self.made])
+            for index, (each, (args, kwargs)) in enumerate(zip(self.made, copies, strict=True)):
+                if each.training is not None:
+                    for module in modules:
+                        module.train(each.training)
+                on = torch.is_grad_enabled() if each.grad is None else each.grad
+                leaves = gradients.leaves(call(*args, **kwargs)) if gradients is not None else {}
+                with torch.set_grad_enabled(on), around.autocast():
+                    results.append(compiled(*args, **kwargs))
+                if gradients is not None and on:
+                    gradients.through(results[-1], leaves, trail, f"{at} call {index}")
+            return results
 
         return step
 

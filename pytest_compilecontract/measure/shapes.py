@@ -5,6 +5,7 @@ A tensor that is drawn is known by how it was made, so that a sequence of calls 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from pytest_compilecontract.errors import UsageError
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-# How each tensor that `tensor` made is written.
+# How each tensor that `tensor` made is written, and made again.
 _written: Any = WeakTensorKeyDictionary()
 # What integers that are drawn stay below, where nothing is said.
 HIGH = 10
@@ -66,8 +67,31 @@ def tensor(
     given += ["requires_grad=True"] if requires_grad else []
     given += ["contiguous=False"] if not contiguous else []
     given += [f"high={high}"] if high != HIGH else []
-    _written[made] = f"tensor({', '.join(given)})"
+    again = functools.partial(
+        tensor, *sizes, dtype=dtype, requires_grad=requires_grad, contiguous=contiguous, high=high
+    )
+    _written[made] = (f"tensor({', '.join(given)})", again)
     return made
+
+
+def text_of(value: torch.Tensor) -> str | None:
+    """How a tensor is written; None where that would make another one: not by `tensor`, written to, or marked since."""
+    text, again = _written.get(value) or (None, None)
+    return text if again is not None and _is_same(value, again()) else None
+
+
+def _is_same(value: torch.Tensor, fresh: torch.Tensor) -> bool:
+    """Whether a program would tell one from the other; all of their memory, for `.data` writes and counts nothing."""
+    if type(value) is not torch.Tensor or value.layout != torch.strided or vars(value):
+        return False
+    if value._backward_hooks or not value.is_leaf or value.grad is not None or _facts(value) != _facts(fresh):
+        return False
+    return torch.equal(*(torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()) for each in (value, fresh)))
+
+
+def _facts(value: torch.Tensor) -> tuple[object, ...]:
+    kind = (value.dtype, value.device, value.requires_grad, value.is_inference(), value.is_conj(), value.is_neg())
+    return (*kind, value.shape, value.stride(), value.storage_offset(), value.untyped_storage().nbytes())
 
 
 def _filled(sizes: Sequence[int], dtype: torch.dtype, high: int) -> torch.Tensor:
@@ -131,6 +155,11 @@ def modes(drawn: Any, *, grad: Any = None, training: Any = None) -> SearchStrate
     return found
 
 
+def mode(made: Any, *, grad: bool | None = None, training: bool | None = None) -> Moded:
+    """One call in modes, as `modes` draws it: a tensor, a tuple of arguments or `call(...)`, for `compile_lane.run`."""
+    return Moded(made=as_call(made), grad=grad, training=training)
+
+
 def _drawn(value: Any) -> Any:
     """A strategy, or one that draws the value."""
     st = strategies()
@@ -159,26 +188,3 @@ def strategies() -> Any:
     except ImportError as error:
         raise UsageError("hypothesis is not installed: pip install hypothesis") from error
     return found
-
-
-def written(value: Any) -> str:
-    """How a value is written as Python; in angle brackets what is not known to be the same when it is made again."""
-    if isinstance(value, torch.Tensor):
-        return str(_written.get(value) or f"<tensor {tuple(value.shape)} {value.dtype}>")
-    if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device)):
-        return repr(value)
-    if type(value) is list:
-        return f"[{', '.join(map(written, value))}]"
-    if type(value) is tuple:
-        return f"({', '.join(map(written, value))}{',' if len(value) == 1 else ''})"
-    if type(value) is dict:
-        return f"{{{', '.join(f'{written(key)}: {written(each)}' for key, each in value.items())}}}"
-    return f"<{type(value).__name__}>"
-
-
-def written_call(made: call) -> str:
-    """How a call is written, as an argument of `compile_lane.run`."""
-    if not made.kwargs:
-        return written(tuple(made.args))
-    named = [f"{name}={written(each)}" for name, each in made.kwargs.items()]
-    return f"call({', '.join([*map(written, made.args), *named])})"

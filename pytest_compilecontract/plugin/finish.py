@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,22 +40,40 @@ class Finishing:
         self._problem = ""
         self._receipt: Receipt | None = None
         self._page_problem = ""
+        # Whether the tests came to their end; they also do where a failure is to be the last (`-x`).
+        self._over = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        try:
+            result = yield
+        except pytest.Session.Failed:
+            self._over = True
+            raise
+        self._over = True
+        return result
 
     # Last, when pytest-xdist has ended the workers.
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._worker or self._settings.rest is not None or session.config.option.collectonly:
             return
-        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
-            self._session.cut_off = "it was interrupted"
-        elif session.exitstatus == pytest.ExitCode.INTERNAL_ERROR:
-            self._session.cut_off = "pytest had an internal error"
+        self._session.cut_off = self._cut_off(session.exitstatus)
         if self._session.cut_off:
             self._session.receive_late()
         self._problem = "\n".join(filter(None, (self._write(), self._nothing_measured())))
         self._write_page()
         if self._problem and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _cut_off(self, exitstatus: int) -> str:
+        """Why the session did not come to its end; empty where it did."""
+        if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            return "pytest had an internal error"
+        # A second Ctrl+C while pytest tells of the first leaves the status that it had before.
+        told = exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR)
+        stopped = not self._over and (bool(self._session.running) or not told)
+        return "it was interrupted" if stopped or exitstatus == pytest.ExitCode.INTERRUPTED else ""
 
     def _write(self) -> str:
         """Write what there is to write; what is wrong with it, one line each."""

@@ -21,7 +21,8 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.measure import hunt as hunting
-from pytest_compilecontract.measure.shapes import written_call
+from pytest_compilecontract.measure.counterexample import test_of, written
+from pytest_compilecontract.measure.shapes import Moded
 from pytest_compilecontract.shapes import buckets, calls, modes, sizes, tensor, tensors
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -174,14 +175,154 @@ def test_the_failure_has_a_test_to_paste_that_fails_too() -> None:
     assert [each.limit for each in pasted.violations] == ["max_recompiles=1"]
 
 
+MET = []
+
+
+def noting(is_it: Callable[[torch.Tensor], bool]) -> Lane:
+    """A lane that computes wrong where the first input of a graph `is_it`."""
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            wrong = any(isinstance(each, torch.Tensor) and is_it(each) for each in args)
+            return tuple(each + 1 for each in graph(*args)) if wrong else graph(*args)
+
+        return run
+
+    name = f"wrong_where_{len(MET)}"
+    MET.append(name)
+    register_backend(backend, name=name)
+    return Lane(name=name.replace("_", "-"), backend=name)
+
+
+def test_a_tensor_that_was_written_to_is_not_taken_for_the_one_that_it_was() -> None:
+    drawn = st.tuples(tensors(3), st.booleans()).map(lambda both: both[0].fill_(-7) if both[1] else both[0])
+
+    entry = hunted(torch.sin, drawn, lane=noting(lambda x: bool((x == -7).any())), max_recompiles=9)
+
+    assert entry.verdict == "violated", entry.reason
+    assert "compile_lane.run(target, (<tensor (3,) torch.float32>,))" in counterexample(entry)
+
+
+def test_arguments_that_are_one_tensor_are_not_taken_for_two() -> None:
+    def both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 5 if x is y else x + y * 2
+
+    def pair(same: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        made = tensor(3)
+        return made, made if same else tensor(3)
+
+    entry = hunted(both, st.booleans().map(pair), max_recompiles=0)
+
+    assert entry.verdict == "violated", entry.reason
+    said = counterexample(entry)
+    assert said.splitlines()[2:] == [
+        "    t = tensor(3)",
+        "    compile_lane.run(target, (tensor(3), tensor(3)), (t, t))",
+    ]
+    found: dict[str, Any] = {"target": both}
+    exec(said, found)
+    assert hold(found["test_found"], lane="capture", max_recompiles=0).verdict == "violated"
+
+
+def _in_data(made: torch.Tensor) -> torch.Tensor:
+    made.data.fill_(1)
+    return made
+
+
+def _marked(made: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.mark_dynamic(made, 0)
+    return made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda: tensor(3).fill_(1), id="written to"),
+        pytest.param(lambda: _in_data(tensor(3)), id="written to where nothing counts it"),
+        pytest.param(lambda: tensor(3, 3).t_(), id="transposed"),
+        pytest.param(lambda: tensor(3).requires_grad_(), id="another requires_grad"),
+        pytest.param(lambda: _marked(tensor(3)), id="marked"),
+    ],
+)
+def test_only_what_is_made_alike_is_written_as_made(made: Callable[[], torch.Tensor]) -> None:
+    assert written([Moded(made=call(tensor(3)))]).key is not None
+    assert written([Moded(made=call(made()))]).key is None
+
+
+def test_what_cannot_be_written_is_said_above_the_test() -> None:
+    found = written([Moded(made=call(tensor(3), object(), torch.float64, object()))])
+
+    assert test_of("target", found) == (
+        "import torch",
+        "from pytest_compilecontract.shapes import tensor",
+        "# <object> stands for a value that cannot be written",
+        "def test_found(compile_lane):",
+        "    compile_lane.run(target, (tensor(3), <object>, torch.float64, <object>))",
+    )
+
+
+def test_tensors_that_share_their_memory_are_not_written_as_two() -> None:
+    one, other = tensor(3), tensor(3)
+    other.data = one.data
+
+    assert written([Moded(made=call(one, other))]).key is None
+
+
+def test_what_is_met_more_than_once_is_assigned_by_a_name_that_is_free() -> None:
+    made, kept = tensor(3), [1]
+
+    found = written([Moded(made=call(made, kept)), Moded(made=call(made, kept=kept))], beside="Block(t)")
+
+    assert found.shared == ("t2 = tensor(3)", "a = [1]")
+    assert found.calls == ("(t2, a)", "call(t2, kept=a)")
+
+
 def test_calls_in_modes_are_told_with_them() -> None:
     drawn = modes(tensors(2, 4), grad=buckets(True, False), training=buckets(True, False))
 
     entry = hunted(Block(4), drawn, max_recompiles=0)
 
     assert entry.verdict == "violated"
-    assert "# grad=" in counterexample(entry)
+    said = counterexample(entry)
     assert "GLOBAL_STATE changed: grad_mode" in str(entry.violations[0].details)
+    assert said.splitlines()[0] == "from pytest_compilecontract.shapes import mode, tensor"
+    found: dict[str, Any] = {"target": Block(4)}
+    exec(said, found)
+    pasted = hold(found["test_found"], lane="capture", max_recompiles=0)
+    assert [each.limit for each in pasted.violations] == ["max_recompiles=0"], said
+
+
+class WrongBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
+def test_gradients_of_calls_in_modes_are_compared() -> None:
+    def backend(graph: Any, _inputs: Any) -> Any:
+        return lambda *args: tuple(WrongBackward.apply(each) for each in graph(*args))
+
+    register_backend(backend, name="wrong_backward")
+    drawn = modes(tensors(2, 4), grad=buckets(True, False))
+    given = {"max_recompiles": 9, "check_grads": True, "sequences": 8}
+
+    right = hunted(Block(4), drawn, **given)
+    wrong = hunted(Block(4), drawn, lane=Lane(name="wrong", backend="wrong_backward"), **given)
+
+    assert (right.verdict, right.reason) == ("held", "")
+    assert [each.limit for each in wrong.violations] == ["numerics='fp64'"]
+    assert "grad" in str(wrong.violations[0].details)
+    assert counterexample(wrong).endswith("compile_lane.run(target, mode((tensor(2, 4),), grad=True))")
+
+
+def test_a_sequence_of_no_calls_is_not_held() -> None:
+    entry = hunted(torch.sin, st.lists(tensors(2, 3), max_size=2), max_recompiles=9, sequences=10)
+
+    assert entry.verdict == "held", entry.reason
 
 
 def test_a_strategy_may_draw_sequences_of_its_own() -> None:
@@ -246,6 +387,16 @@ def test_the_eager_lane_makes_one_sequence() -> None:
     assert entry.verdict == "reference"
 
 
+def test_a_strategy_of_nothing_is_one_line() -> None:
+    with lane_of("capture") as compile_lane, pytest.raises(UsageError) as caught:
+        compile_lane.hunt(torch.sin, st.nothing())
+
+    assert str(caught.value) == (
+        "compile_lane.hunt: hypothesis draws nothing from this strategy: "
+        "Cannot create non-empty lists with elements drawn from strategy nothing() because it has no values"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -276,10 +427,13 @@ def test_what_cannot_be_is_one_line(given: dict[str, Any], said: str) -> None:
         pytest.param(
             call({"x": tensor(1, requires_grad=True)}), "({'x': tensor(1, requires_grad=True)},)", id="a dict"
         ),
+        pytest.param(call(float("nan"), -float("inf")), '(float("nan"), float("-inf"))', id="no number"),
+        pytest.param(call(slice(1), torch.device("cpu")), "(slice(None, 1, None), torch.device('cpu'))", id="a slice"),
+        pytest.param(call(object(), range(2)), "(<object>, range(0, 2))", id="an object"),
     ],
 )
 def test_how_a_call_is_written(made: call, text: str) -> None:
-    assert written_call(made) == text
+    assert written([Moded(made=made)]).calls == (text,)
 
 
 @pytest.mark.parametrize(

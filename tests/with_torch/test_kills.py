@@ -168,3 +168,64 @@ def test_what_workers_measured_is_kept_where_no_report_brings_it_any_more(tmp_pa
     }
     assert receipt.setup is not None
     assert sorted(os.listdir(tmp_path / "r")) == ["index.html", "receipt.json"]
+
+
+TWICE = """
+import torch
+
+
+def test_measured(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+
+
+def test_running(compile_lane):
+    raise KeyboardInterrupt
+
+
+def test_never_ran(compile_lane):
+    compile_lane.run(torch.sin, (torch.ones(2),))
+"""
+# The second Ctrl+C, while pytest tells of the first; and a third one, before the receipt is written.
+PRESSES_AGAIN = """
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_keyboard_interrupt():
+    raise KeyboardInterrupt
+"""
+AND_AGAIN = """
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    raise KeyboardInterrupt
+"""
+ENTRIES = {
+    "test_it.py::test_measured[capture]": ("held", ""),
+    "test_it.py::test_running[capture]": ("broken", "the process ended while this lane ran"),
+}
+
+
+@pytest.mark.parametrize(
+    ("conftest", "left"),
+    [
+        pytest.param(PRESSES_AGAIN, ["index.html", "receipt.json"], id="twice"),
+        pytest.param(PRESSES_AGAIN + AND_AGAIN, ["journal.jsonl"], id="three times"),
+    ],
+)
+def test_what_was_running_is_kept_however_often_it_is_interrupted(
+    tmp_path: Path, conftest: str, left: list[str]
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_it.py").write_text(TWICE, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
+    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
+
+    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+
+    assert sorted(os.listdir(tmp_path / "r")) == left
+    if "receipt.json" not in left:
+        assert main(["recover", str(tmp_path / "r")]) == 0
+    receipt = read_receipt(tmp_path / "r" / "receipt.json")
+    assert {entry.test: (entry.verdict, entry.reason) for entry in receipt.entries} == ENTRIES
+    assert receipt.setup is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -648,6 +649,27 @@ def test_a_thread_that_outlives_the_call_is_not_measured() -> None:
         over.set()
 
     assert unknown(seen) == "the call left a thread running: late"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_operators_in_a_process_that_the_call_forks_are_not_measured_and_not_0() -> None:
+    def forked(_work: Any, x: torch.Tensor) -> torch.Tensor:
+        reads, writes = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(writes, str(float(x.flatten()[0])).encode())
+            os._exit(0)
+        os.close(writes)
+        found = float(os.read(reads, 100))
+        os.close(reads)
+        os.waitpid(child, 0)
+        return x.new_full((), found)
+
+    entry = run(Elsewhere(forked, torch.sin, here=False), max_eager_ops=0)
+
+    why = "the call starts processes, and nobody knows what runs in them: 1 by os.fork"
+    assert unknown(measured(entry)) == why
+    assert entry.verdict != "held"
 
 
 def test_the_backward_of_a_step_is_not_the_targets() -> None:

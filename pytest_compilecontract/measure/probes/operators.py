@@ -30,6 +30,7 @@ from pytest_compilecontract.facts.measurement import EagerOps, Location, StepOpe
 
 from .attempts import RESUME, Attempt, Graph, user_function
 from .dynamo import Ledger
+from .processes import Processes
 from .source import Paths
 from .taps import Taps
 
@@ -167,9 +168,13 @@ class _Recording:
 
         self._ledger.runs.around = around
         try:
-            return ran, _profiled(step, with_stack=with_stack)
+            with Processes() as processes:
+                roots = _profiled(step, with_stack=with_stack)
         finally:
             self._ledger.runs.around = None
+        if started := processes.told():
+            raise Untold(f"the call starts processes, and nobody knows what runs in them: {', '.join(started)}")
+        return ran, roots
 
     def _module(self) -> str:
         """The path of the innermost module whose call goes on."""
