@@ -131,6 +131,7 @@ _ALL = (
         noun=("sequence hunted", "sequences hunted"),
         count=_hunted,
         shown="if any",
+        on_device=True,
         join=joins.first,
         kept=False,
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pytest_compilecontract.errors import UsageError
+
 from . import numerics
 from .passes import Job, Passes
 from .probes.rounding import Choices, Flip, Rounding
@@ -66,7 +68,12 @@ class NoiseRuns:
             self._choices.start()
             seconds = max(SECONDS, TIMES * self._passes.eager_seconds)
             rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps, seconds=seconds)
-            trail = self._passes.rounded(self._job, self._eager, rounding)
+            try:
+                trail = self._passes.rounded(self._job, self._eager, rounding)
+            except UsageError as error:
+                # The program is well without the mode; under it, it is not what it was (torch.cond in training).
+                self._failed = str(error)
+                return
             if trail.error is not None and (self._eager.error is None or trail.error_at != self._eager.error_at):
                 self._failed = f"{type(trail.error).__name__}: {trail.error}".splitlines()[0]
             else:

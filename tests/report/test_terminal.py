@@ -390,7 +390,6 @@ def test_counts_of_a_measurement() -> None:
         "eager_frames": 1,
         "limit_hits": None,
         "resets": None,
-        "hunted": None,
         "ops_captured": None,
         "graphs_executed": None,
         "backward_graphs": None,

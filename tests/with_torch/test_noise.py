@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from holding import hold
+from holding import hold, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._dynamo import register_backend
 from torch.nn import functional
 
+from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.measure import noise_runs
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, judged, snapshot
 from pytest_compilecontract.measure.numerics.bias import Looked, find_bias, least_of, step_of
@@ -509,3 +513,131 @@ def test_state_and_random_numbers_are_put_back_around_noise() -> None:
 
     assert [each.name for each in entry.violations] == ["numerics"]
     assert all(torch.equal(before[name], each) for name, each in module.state_dict().items())
+
+
+# What somebody else found: results that need no rounding, and rows that no choice is close for.
+
+
+NUMBERS = itertools.count()
+
+
+def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> Lane:
+    """A lane whose backend runs the graph, and does `wrong` to its first output."""
+    name = f"spoils_{next(NUMBERS)}"
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        return lambda *args: (wrong(graph(*args)[0].clone()), *graph(*args)[1:])
+
+    register_backend(backend, name=name)
+    return Lane(name=name, backend=name)
+
+
+def put(at: Any, value: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    def wrong(out: torch.Tensor) -> torch.Tensor:
+        out[at] = value
+        return out
+
+    return wrong
+
+
+ONES = torch.ones(4, 32)
+EXACT_PROGRAMS = [
+    pytest.param(lambda m: (m.cumsum(-1) - 1).long(), ONES, (0, 8), 7, id="positions"),
+    pytest.param(lambda m: m.sum(-1) == 32, ONES, 0, False, id="a count compared"),
+    pytest.param(lambda m: torch.where((m + m) == 2, m, 0.0), ONES, 3, 0.0, id="a mask"),
+    pytest.param(
+        lambda i: torch.div(i.float(), 4, rounding_mode="floor"), torch.arange(64), 16, 3.0, id="a rounded quotient"
+    ),
+    pytest.param(lambda m: m.sum(-1).long(), ONES, 2, 31, id="a length"),
+]
+
+
+@pytest.mark.parametrize(("program", "given", "at", "value"), EXACT_PROGRAMS)
+def test_what_needs_no_rounding_has_no_noise(program: Any, given: torch.Tensor, at: Any, value: Any) -> None:
+    lane = spoiled(put(at, value))
+
+    entry = hold(lambda compile_lane: compile_lane.run(program, (given,)), lane=lane)
+
+    assert entry.verdict == "violated", measured(entry).numerics
+
+
+@pytest.mark.parametrize("limits", [{"numerics": "bitwise"}, {"rtol": 0.0, "atol": 0.0}], ids=["bitwise", "given"])
+def test_a_number_of_pythons_is_kept_to_as_it_stands(limits: dict[str, Any]) -> None:
+    scores = normal(64).to(torch.bfloat16)
+    other = int(scores.topk(2).indices[1])
+    lane = spoiled(lambda out: torch.full_like(out, other))
+
+    entry = hold(
+        lambda compile_lane: compile_lane.run(lambda x: int((x * 1.001).argmax()), (scores,)),
+        lane=lane,
+        max_graph_breaks=1,
+        **limits,
+    )
+
+    assert entry.verdict == "violated", measured(entry).numerics
+
+
+class Experts(nn.Module):
+    """Two of eight experts for each token, in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(32, 8, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).softmax(-1).topk(2, dim=-1)
+        every = torch.stack([expert(x) for expert in self.experts], dim=1)
+        return (every.gather(1, chosen[..., None].expand(-1, -1, 32)) * weights[..., None]).sum(1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_that_is_routed_without_doubt_is_not_excused(seed: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model, x = Experts().to(torch.bfloat16), torch.randn(256, 32).to(torch.bfloat16)
+    with torch.no_grad():
+        scores = model.router(x).float().topk(3, dim=-1).values
+    decided = int((scores[:, 1] - scores[:, 2]).argmax())
+    lane = spoiled(put(decided, 0.0))
+
+    with torch.no_grad():
+        entry = hold(lambda compile_lane: compile_lane.run(model, (x,)), lane=lane)
+
+    assert entry.verdict == "violated", measured(entry).numerics
+
+
+def test_integers_of_float64_are_as_good_as_eagers() -> None:
+    def quantized(x: torch.Tensor) -> torch.Tensor:
+        return (x.sigmoid() * x * 255).round().to(torch.int32)
+
+    given = normal(64, 64).to(torch.bfloat16)
+    exact = quantized(given.double()).to(torch.int32)
+    lane = spoiled(lambda out: exact.clone())
+
+    entry = hold(lambda compile_lane: compile_lane.run(quantized, (given,)), lane=lane)
+
+    assert entry.verdict == "held", measured(entry).numerics
+
+
+def test_a_program_that_never_ends_under_noise_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_runs, "SECONDS", 0.3)
+    monkeypatch.setattr(noise_runs, "TIMES", 0.0)
+
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        while not torch.equal(x.sin() / 3, x.sin() / 3):
+            y = y + 1
+        return y
+
+    entry = hold(
+        lambda compile_lane: compile_lane.run(waits, (normal(256),)),
+        lane=spoiled(put(3, 2.0)),
+        max_graph_breaks=9,
+        max_recompiles=9,
+        max_eager_frames=9,
+        max_eager_ops=99,
+    )
+
+    assert entry.verdict == "violated"
+    assert "no end after 0 s" in str(measured(entry).numerics)
