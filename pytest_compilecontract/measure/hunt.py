@@ -216,6 +216,7 @@ class Examples(list[Measurement]):
         self._reference = reference
         self._made = 0
         self._calls = 0
+        self._fails = False
 
     def append(self, measurement: Measurement) -> None:
         """Judge what an example showed.
@@ -227,8 +228,10 @@ class Examples(list[Measurement]):
         self._calls += len(measurement.calls or ())
         # What eager raises too, the test raises by itself.
         why = () if measurement.raised_in_both else not_held(self._limits, measurement, reference=self._reference)
-        if why or not self or _compiled(measurement) > _compiled(self[0]):
+        # What follows one that is not held is made to shorten it, or of a test that went on all the same.
+        if why or not self or (not self._fails and _compiled(measurement) > _compiled(self[0])):
             self[:] = [measurement]
+        self._fails |= bool(why)
         self[0] = replace(self[0], hunted=Hunted(sequences=self._made, calls=self._calls))
         if why:
             raise NotHeld(", ".join(why), self)

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo import register_backend
+
+from pytest_compilecontract.facts.lanes import Lane
+
+_numbers = itertools.count()
+
+
+def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> Lane:
+    """A lane whose backend runs the graph, and does `wrong` to a copy of its first output."""
+    name = f"spoils_{next(_numbers)}"
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            first, *others = graph(*args)
+            return (wrong(first.clone()), *others)
+
+        return run
+
+    register_backend(backend, name=name)
+    return Lane(name=name, backend=name)
 
 
 class Doubled(torch.autograd.Function):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from holding import hold, lane_of, measured
+from planting import spoiled
 from torch import nn
 from torch._dynamo import register_backend
 
@@ -38,17 +39,6 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.linear(x))
-
-
-def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> str:
-    """A backend that runs the graph, and does `wrong` to its first output."""
-    name = f"spoils_by_{wrong.__name__}"
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        return lambda *args: (wrong(graph(*args)[0]), *graph(*args)[1:])
-
-    register_backend(backend, name=name)
-    return name
 
 
 def odd(out: torch.Tensor) -> torch.Tensor:
@@ -110,7 +100,7 @@ FAULTS = [
     pytest.param(
         torch.sin,
         tensors(sizes(2, 128), 4),
-        Lane(name="odd", backend=spoiled(odd)),
+        spoiled(odd),
         {"max_recompiles": 9},
         ["(tensor(3, 4),)"],
         id="wrong for odd lengths",
@@ -126,7 +116,7 @@ FAULTS = [
     pytest.param(
         torch.sin,
         tensors(sizes(2, 64), 4, contiguous=buckets(True, False)),
-        Lane(name="strided", backend=spoiled(strided)),
+        spoiled(strided),
         {"max_recompiles": 9},
         ["(tensor(2, 4, contiguous=False),)"],
         id="a stride that is assumed",
@@ -486,6 +476,30 @@ class TestSizes:
         compile_lane.run(branches, *((torch.randn(size),) for size in sizes))
 
 
+@compile_contract(max_recompiles=1)
+@settings(max_examples=30, derandomize=True)
+@given(sizes=st.lists(st.integers(2, 9), min_size=3, max_size=3))
+def test_goes_on_all_the_same(compile_lane, sizes):
+    try:
+        compile_lane.run(branches, *((torch.randn(size),) for size in sizes))
+    except Exception:
+        compile_lane.run(many_graphs, (torch.randn(2),))
+
+
+def many_graphs(x):
+    x = x.sin()
+    torch._dynamo.graph_break()
+    x = x.sin()
+    torch._dynamo.graph_break()
+    x = x.sin()
+    torch._dynamo.graph_break()
+    x = x.sin()
+    torch._dynamo.graph_break()
+    x = x.sin()
+    torch._dynamo.graph_break()
+    return x.sin()
+
+
 @given(rows=st.integers(2, 9))
 def test_of_its_own(rows):
     assert rows < 100
@@ -507,6 +521,8 @@ def test_a_test_with_given_is_judged_example_by_example(tmp_path: Path) -> None:
         "test_given.py::test_each_is_judged_by_itself[eager]": "reference",
         "test_given.py::TestSizes::test_is_made_short[capture]": "violated",
         "test_given.py::TestSizes::test_is_made_short[eager]": "reference",
+        "test_given.py::test_goes_on_all_the_same[capture]": "violated",
+        "test_given.py::test_goes_on_all_the_same[eager]": "reference",
     }, ran.stdout
     short = measured(entries["test_given.py::TestSizes::test_is_made_short[capture]"]).hunted
     assert short is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import torch
 from holding import hold, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planting import spoiled
 from torch import nn
-from torch._dynamo import register_backend
 from torch.nn import functional
 
-from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.measure import noise_runs
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, judged, snapshot
@@ -516,20 +514,6 @@ def test_state_and_random_numbers_are_put_back_around_noise() -> None:
 
 
 # What somebody else found: results that need no rounding, and rows that no choice is close for.
-
-
-NUMBERS = itertools.count()
-
-
-def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> Lane:
-    """A lane whose backend runs the graph, and does `wrong` to its first output."""
-    name = f"spoils_{next(NUMBERS)}"
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        return lambda *args: (wrong(graph(*args)[0].clone()), *graph(*args)[1:])
-
-    register_backend(backend, name=name)
-    return Lane(name=name, backend=name)
 
 
 def put(at: Any, value: Any) -> Callable[[torch.Tensor], torch.Tensor]:
