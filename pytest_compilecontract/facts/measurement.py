@@ -503,10 +503,6 @@ class Hunted:
     counterexample: tuple[str, ...] = ()
     ended: str = ""
 
-    def __str__(self) -> str:
-        held = f"hunted: {self.sequences} sequences of {self.calls} calls in all"
-        return f"{held}, ended {self.ended}" if self.ended else held
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:

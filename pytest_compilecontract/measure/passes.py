@@ -155,14 +155,14 @@ class Passes:
             return found
         told = [f"judged by a float32 run: {found.absent}"] if found.dtype == "float32" else []
         told += [
-            f"in the {found.dtype} run {name} ran in {_short(dtype)}, as it refuses {found.dtype}"
+            f"in the {found.dtype} run {name} ran in {numerics.short(dtype)}, as it refuses {found.dtype}"
             for name, dtype in (mode.ran_in if mode is not None else {}).items()
         ]
         return replace(found, absent="", told="; ".join(told))
 
     def _wide(self, job: Job, eager: Trail, dtype: torch.dtype, mode: Refusals | None) -> Reference:
         """The pass in a wider dtype, or why there is none; with a mode, operators that refuse it run in their own."""
-        to, name = (numerics.wide if dtype == torch.float64 else numerics.single), _short(dtype)
+        to, name = (numerics.wide if dtype == torch.float64 else numerics.single), numerics.short(dtype)
         self.start_anew(job.state)
         default = torch.get_default_dtype()
         try:
@@ -270,10 +270,6 @@ class Passes:
         """Note the compiled backward graphs that a loss reaches."""
         if self.measuring is not None and root.requires_grad:
             self.measuring.backwards = (self.measuring.backwards or set()) | compiled_backwards(root)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _leaves_gradients(program: Program) -> bool:

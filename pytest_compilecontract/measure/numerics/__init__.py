@@ -31,6 +31,7 @@ from .snapshot import (
     joined,
     only,
     renamed,
+    short,
     snapshot,
 )
 
@@ -72,6 +73,7 @@ __all__ = [
     "same_bits",
     "same_memory",
     "same_values",
+    "short",
     "single",
     "slots_of",
     "snapshot",

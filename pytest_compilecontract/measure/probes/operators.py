@@ -342,13 +342,7 @@ def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
 
 def _graphs_below(event: Any) -> int:
     """The compiled graphs that ran within an operator: one that is written in Python may be compiled itself."""
-    graphs = 0
-    pending = list(event.children)
-    while pending:
-        below = pending.pop()
-        graphs += below.name == MARK
-        pending += below.children
-    return graphs
+    return sum(each.name == MARK for each in _events(event.children))
 
 
 def _count_call(made: Callees, frames: tuple[_Frame, ...]) -> None:
