@@ -240,7 +240,8 @@ class Examples(list[Measurement]):
         """Keep what hypothesis says of the example that it has made short."""
         notes = [line for note in getattr(error, "__notes__", ()) for line in str(note).splitlines()]
         # The test's own object and its lane say nothing, and are another in each run.
-        said = tuple(line for line in notes if not line.strip().startswith(("self=<", "compile_lane=<")))
+        # In CI it adds a blank line and how to run the example again, which is kept.
+        said = tuple(line for line in notes if line and not line.strip().startswith(("self=<", "compile_lane=<")))
         if self and self[0].hunted is not None and said:
             self[0] = replace(self[0], hunted=replace(self[0].hunted, counterexample=said))
 

@@ -506,7 +506,18 @@ def test_of_its_own(rows):
 """
 
 
-def test_a_test_with_given_is_judged_example_by_example(tmp_path: Path) -> None:
+PROFILE = """\
+from hypothesis import settings
+
+settings.register_profile("chosen", print_blob={blob})
+settings.load_profile("chosen")
+"""
+
+
+@pytest.mark.parametrize("blob", [False, True], ids=["plain", "print_blob"])
+def test_a_test_with_given_is_judged_example_by_example(blob: bool, tmp_path: Path) -> None:
+    """Where hypothesis says how to run an example again, as it does in CI, that is kept."""
+    (tmp_path / "conftest.py").write_text(PROFILE.format(blob=blob), encoding="utf-8")
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "test_given.py").write_text(GIVEN, encoding="utf-8")
 
@@ -526,7 +537,8 @@ def test_a_test_with_given_is_judged_example_by_example(tmp_path: Path) -> None:
     }, ran.stdout
     short = measured(entries["test_given.py::TestSizes::test_is_made_short[capture]"]).hunted
     assert short is not None
-    assert short.counterexample[1:] == ("    sizes=[2, 3, 6],", ")")
+    assert short.counterexample[1:3] == ("    sizes=[2, 3, 6],", ")")
+    assert any("@reproduce_failure" in line for line in short.counterexample) == blob
     assert "    the shortest that was found to fail:\n" in ran.stdout
     found = measured(entries["test_given.py::test_each_is_judged_by_itself[capture]"])
     assert (found.graphs, found.hunted is not None and found.hunted.sequences > 1) == (1, True)
