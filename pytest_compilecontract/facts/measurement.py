@@ -249,12 +249,16 @@ class StateChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Raised:
-    """An exception that the compiled run raised and eager did not; `out_of_memory`: the device had none left."""
+    """An exception that the compiled run raised and eager did not; `out_of_memory`: the device had none left.
+
+    `asserted`: an assertion of the project's own failed, in its code or by a function for tests that it called.
+    """
 
     type: str
     message: str
     location: Location | None = None
     out_of_memory: bool = False
+    asserted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

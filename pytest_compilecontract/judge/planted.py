@@ -68,6 +68,8 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
         if raised is not None and not _may_raise(fault, raised.type):
             names.discard(RAISES)
         yield from (each.limit for each in entry.violations if each.name in names)
+        if raised is not None and raised.asserted:
+            yield "an assertion of the test"
     yield from (f"baseline: {metric}" for metric in shown.drifted if metric in fault.metrics)
     if shown.asserted:
         yield "an assertion of the test"
@@ -76,7 +78,8 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
 
 
 def _may_raise(fault: Fault, type_: str) -> bool:
-    return not fault.raised or type_ in fault.raised
+    """Whether an exception is one that the fault raises. A warning made an error says nothing of what is wrong."""
+    return type_ in fault.raised if fault.raised else not type_.endswith("Warning")
 
 
 def _red(shown: Shown) -> Iterator[str]:

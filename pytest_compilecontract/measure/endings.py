@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import FrameType
 
 from pytest_compilecontract.facts.measurement import Location, Raised, RaisedInBoth
 from pytest_compilecontract.wording import first_said
@@ -10,8 +11,11 @@ from pytest_compilecontract.wording import first_said
 from .probes import memory
 from .probes.backend_errors import backend_error
 from .probes.reasons import refused_for
-from .probes.source import OWN, Paths
+from .probes.source import Paths
 from .programs import Trail
+
+# Whose functions assert in the name of who calls them.
+ASSERTING = ("torch.testing", "numpy.testing", "unittest", "pytest", "_pytest")
 
 _TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 
@@ -69,7 +73,20 @@ class Endings:
             message=f"{self._paths.text(first_line(error))}{at} ({when})".lstrip(),
             location=(backend.location if backend is not None else None) or self.user_line(error),
             out_of_memory=memory.is_out_of_memory(error),
+            asserted=isinstance(error, AssertionError) and self._is_asserted(error),
         )
+
+    def _is_asserted(self, error: AssertionError) -> bool:
+        """Whether the assertion is the project's: no code of torch's or another's failed below its innermost line."""
+        below = False
+        trace = error.__traceback__
+        while trace is not None:
+            if self._paths.runs_users(trace.tb_frame):
+                below = True
+            elif below and not _asserts(trace.tb_frame):
+                below = False
+            trace = trace.tb_next
+        return below
 
     def user_line(self, error: BaseException) -> Location | None:
         """The innermost line of the project that the exception passed; for a compile error, the line compiled."""
@@ -87,10 +104,15 @@ class Endings:
         trace = error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
-            if self._paths.is_users(code.co_filename) and not code.co_filename.startswith(OWN):
+            if self._paths.runs_users(trace.tb_frame):
                 found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
             trace = trace.tb_next
         return found
+
+
+def _asserts(frame: FrameType) -> bool:
+    module = f"{frame.f_globals.get('__name__', '')}."
+    return any(module.startswith(f"{each}.") for each in ASSERTING)
 
 
 def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:

@@ -140,11 +140,8 @@ class Phases:
         """End a test that has run too long, where it is now."""
         from pytest_compilecontract.measure.probes.source import Paths
 
-        paths, at = Paths(self._settings.root), ""
-        while frame is not None and not at:
-            if paths.is_users(frame.f_code.co_filename):
-                at = f", at {paths.location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)}"
-            frame = frame.f_back
+        found = Paths(self._settings.root).innermost(frame)
+        at = f", at {found}" if found is not None else ""
         pytest.fail(f"did not end within {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
 
     # after the body

@@ -31,10 +31,11 @@ def violated(*limits: str, kind: str = "value") -> Entry:
     return an_entry(seen, verdict="violated", violations=violations)
 
 
-def broken(type_: str) -> Entry:
+def broken(type_: str, *, asserted: bool = False) -> Entry:
     """A lane whose compiled call raises this."""
     violation = Violation(limit="no exception (default)", measured=f"raised {type_}")
-    return an_entry(replace(HOLDING, raised=replace(RAISED, type=type_)), verdict="broken", violations=(violation,))
+    raised = replace(RAISED, type=type_, asserted=asserted)
+    return an_entry(replace(HOLDING, raised=raised), verdict="broken", violations=(violation,))
 
 
 # What they are
@@ -112,6 +113,30 @@ def test_an_unknown_fault_is_refused_with_those_there_are() -> None:
             Shown(entry=an_entry(), own="AssertionError", asserted=True),
             ("noticed", "an assertion of the test"),
             id="the test's own assertion",
+        ),
+        pytest.param(
+            "graph-break",
+            Shown(entry=broken("AssertionError", asserted=True)),
+            ("noticed", "an assertion of the test"),
+            id="an assertion in what compare runs",
+        ),
+        pytest.param(
+            "graph-break",
+            Shown(entry=broken("AssertionError")),
+            ("another reason", "no exception (default): AssertionError"),
+            id="an assertion of torch's",
+        ),
+        pytest.param(
+            "nan-element",
+            Shown(entry=broken("RuntimeWarning")),
+            ("another reason", "no exception (default): RuntimeWarning"),
+            id="a warning made an error",
+        ),
+        pytest.param(
+            "nan-element",
+            Shown(entry=None, own="UserWarning"),
+            ("another reason", "UserWarning in the test"),
+            id="a warning made an error, in the test",
         ),
         pytest.param(
             "graph-break",

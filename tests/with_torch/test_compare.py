@@ -6,9 +6,12 @@ import pytest
 import torch
 from holding import hold, kept_limits, lane_of, measured
 from torch import nn
+from torch._dynamo import register_backend
+from torch._inductor.compile_fx import compile_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.measure.endings import BrokenLane
 
 pytestmark = pytest.mark.torch
@@ -198,3 +201,47 @@ def test_the_eager_lane_compiles_nothing() -> None:
     entry = hold(lambda lane: lane.compare(body), lane="eager")
 
     assert entry.verdict == "reference"
+
+
+def is_compiled(run) -> bool:
+    return hasattr(run, "_torchdynamo_orig_callable")
+
+
+def test_an_assertion_of_the_body_is_told_from_one_of_torchs() -> None:
+    def of_its_own(compile):
+        run = compile(lambda x: x.sin())
+        run(torch.ones(1))
+        assert not is_compiled(run)
+
+    def of_torchs_testing(compile):
+        run = compile(lambda x: x.sin())
+        torch.testing.assert_close(run(torch.ones(1)), torch.full((1,), 9.0 if is_compiled(run) else 1.0).sin())
+
+    def below_torchs_code(compile):
+        run = compile(lambda x: x.sin())
+        run(torch.ones(1))
+        torch.func.vmap(lambda x: None if is_compiled(run) else x)(torch.ones(1))
+
+    def asserted(body):
+        seen = measured(hold(lambda lane: lane.compare(body))).raised
+        return seen.type, seen.asserted
+
+    assert asserted(of_its_own) == asserted(of_torchs_testing) == ("AssertionError", True)
+    assert asserted(below_torchs_code) == ("ValueError", False)
+
+
+def test_what_inductor_wrote_is_no_code_of_the_project() -> None:
+    """Its files lie in a cache, in no folder of packages, and a check in one of them fails below the call."""
+
+    def wrong_stride(graph, example_inputs):
+        compiled = compile_fx(graph, example_inputs)
+        return lambda *inputs: compiled(*(each.t().contiguous().t() if each.dim() == 2 else each for each in inputs))
+
+    def body(compile):
+        return compile(lambda x: (x @ x).sin())(torch.ones(3, 3))
+
+    register_backend(wrong_stride, name="wrong_stride")
+    raised = measured(hold(lambda lane: lane.compare(body), lane=Lane(name="strided", backend="wrong_stride"))).raised
+
+    assert (raised.type, raised.asserted) == ("AssertionError", False)
+    assert raised.location.file.endswith("test_compare.py")

@@ -196,7 +196,7 @@ def test_a_sync_is_at_the_innermost_line_of_the_project(monkeypatch: pytest.Monk
 
 
 def test_no_frame_of_the_project_is_no_line() -> None:
-    assert syncs.user_line(None, PATHS) is None
+    assert PATHS.innermost(None) is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 from pytest_compilecontract.facts.measurement import Location
 
 from .schemas import TorchDispatchMode, is_operator, is_view, tensors_in, written
-from .source import OWN, Paths
+from .source import Paths
 
 # Of so many results one goes up and one goes down.
 OF = 8
@@ -105,7 +104,7 @@ class Choices:
         self._elements += sum(each.numel() for each in made)
         if self._elements <= KEPT:
             copies = tuple(each.detach().clone() for each in made)
-            self._first.append(_Choice(operator=operator, made=copies, location=self._location()))
+            self._first.append(_Choice(operator=operator, made=copies, location=self._paths.innermost(sys._getframe())))
 
     def _compare(self, first: _Choice, operator: str, made: tuple[torch.Tensor, ...]) -> None:
         assert self._next is not None
@@ -118,15 +117,6 @@ class Choices:
         flipped = int((first.made[0] != made[0]).sum())
         if flipped > (self.flips[at].count if at in self.flips else 0):
             self.flips[at] = Flip(operator=operator, location=first.location, count=flipped, of=made[0].numel())
-
-    def _location(self) -> Location | None:
-        frame: FrameType | None = sys._getframe()
-        while frame is not None:
-            code = frame.f_code
-            if self._paths.is_users(code.co_filename) and not code.co_filename.startswith(OWN):
-                return self._paths.location(code.co_filename, frame.f_lineno, code.co_name)
-            frame = frame.f_back
-        return None
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[misc]

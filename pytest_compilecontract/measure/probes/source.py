@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest_compilecontract
 from pytest_compilecontract.facts.measurement import Location
@@ -43,6 +44,17 @@ class Paths:
         """Whether a file is neither an installed package nor Python's own nor made up."""
         installed = any(file.startswith(folder + os.sep) for folder in self._roots[:-1])
         return not installed and os.path.isabs(file)
+
+    def runs_users(self, frame: FrameType) -> bool:
+        """Whether a frame runs code of the project. What Inductor wrote lies in a file too, in a module of torch's."""
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        return self.is_users(file) and not file.startswith(OWN) and not module.startswith("torch.")
+
+    def innermost(self, frame: FrameType | None) -> Location | None:
+        """The innermost line of the project, from a frame outwards."""
+        while frame is not None and not self.runs_users(frame):
+            frame = frame.f_back
+        return self.location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else None
 
     def is_pythons(self, file: str) -> bool:
         """Whether a file is of Python's own library; packages are installed in a folder of it."""

@@ -10,14 +10,12 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
 
 from pytest_compilecontract.facts.measurement import HostSync, Location
 
 from .source import Paths
 
 WARNING = "called a synchronizing CUDA operation"
-_OURS = "pytest_compilecontract"
 
 
 def host_syncs(step: Callable[[], object], paths: Paths) -> tuple[HostSync, ...]:
@@ -28,7 +26,7 @@ def host_syncs(step: Callable[[], object], paths: Paths) -> tuple[HostSync, ...]
 
     def note(message: Warning | str, *_: object, **__: object) -> None:
         if WARNING in str(message):
-            found[user_line(sys._getframe(1), paths)] += 1
+            found[paths.innermost(sys._getframe(1))] += 1
 
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize()
@@ -41,14 +39,3 @@ def host_syncs(step: Callable[[], object], paths: Paths) -> tuple[HostSync, ...]
         finally:
             torch.cuda.set_sync_debug_mode(before)
     return tuple(HostSync(location=location, count=count) for location, count in found.items())
-
-
-def user_line(frame: FrameType | None, paths: Paths) -> Location | None:
-    """The innermost frame of the project, from `frame` outwards; ours are nobody's."""
-    while frame is not None:
-        code = frame.f_code
-        ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
-        if not ours and paths.is_users(code.co_filename):
-            return paths.location(code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back
-    return None
