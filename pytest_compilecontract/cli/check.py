@@ -107,6 +107,7 @@ def _check(chosen: argparse.Namespace) -> int:
     receipt = _measured(chosen)
     found = _proposal(receipt, chosen.sample)
     _print_measured(receipt, chosen.sample)
+    _print_excused(receipt, found)
     if found.lanes:
         print(f"\nthis contract holds today in {_listed(found.lanes)}, over {counted(found.calls, 'call')}:\n")
         print(found.decorator())
@@ -121,7 +122,10 @@ def _check(chosen: argparse.Namespace) -> int:
 def _suggested(sample: str) -> str:
     module, factory = parted(sample)
     stem = f"test_{factory.removeprefix('test_')}"
-    return f"contracts/{stem}{'_contract' if _hides(Path(f'{stem}.py'), module) else ''}.py"
+    plain_name = Path(f"contracts/{stem}.py")
+    if _hides(plain_name, module) or _named_alike(plain_name) is not None or plain_name.exists():
+        return f"contracts/{stem}_compile.py"
+    return plain_name.as_posix()
 
 
 def _init(chosen: argparse.Namespace) -> int:
@@ -245,6 +249,15 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
         print(printed(text))
+
+
+def _print_excused(receipt: Receipt, found: Proposal) -> None:
+    """Why the answer may be yes where a lane above is violated."""
+    violated = [each.lane for each in _in_order(receipt) if each.verdict == "violated" and each.lane in found.lanes]
+    if violated:
+        code = "" if found.refused else ", so the exit code is 0"
+        told = f"the contract below allows it{code}"
+        print(f"\nviolated in {_listed(tuple(violated))} is by the default limits alone: {told}")
 
 
 def _print_no_steady(found: Proposal) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Where a sample's own fault is left for who asked for the run.
 FAULT = "fault"
-EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or call(...)"
+EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments, call(...) or a tensor"
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -89,13 +89,19 @@ def _run(name: str, lane: CompileLane, *, train: bool) -> None:
 
 
 def _checked(name: str, made: object) -> tuple[object, tuple[object, ...]]:
+    from pytest_compilecontract.measure.tensors import is_tensor
+
     if not isinstance(made, tuple) or len(made) != 2:
         raise UsageError(f"{name} returned {_shape(made)}: {EXPECTED}")
     target, calls = made
     if not callable(target) or isinstance(target, type):
         got = f"the class {target.__name__}" if isinstance(target, type) else type(target).__name__
         raise UsageError(f"{name} returned {got} as the target: a function or module would do")
-    if not isinstance(calls, (list, tuple)) or not calls or not all(isinstance(each, (tuple, call)) for each in calls):
+    # A tuple of tensors may be meant as one call.
+    known = isinstance(calls, (list, tuple)) and all(
+        isinstance(each, (tuple, call)) or (isinstance(calls, list) and is_tensor(each)) for each in calls
+    )
+    if not known or not calls:
         raise UsageError(f"{name} returned {_shape(calls)} as the calls: {EXPECTED}")
     return target, tuple(calls)
 

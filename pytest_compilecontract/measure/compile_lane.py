@@ -27,7 +27,7 @@ from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.modes import Modes
 from .probes.source import Paths
 from .probes.targets import made_by
-from .programs import Body, Forward, InModes, Program, Training
+from .programs import Body, Forward, InModes, Program, Training, uncompiled
 from .recorder import Measuring, without_comparison
 from .runner import Held, Runner
 from .shapes import Moded
@@ -36,6 +36,8 @@ from .shapes import Moded
 Loss = Callable[..., torch.Tensor] | None
 Optimizer = Callable[..., object] | None
 Compiles = Callable[[Any], object] | None
+# Compiles with its one argument, and makes its own calls.
+OwnCalls = Callable[[Callable[..., Any]], object]
 
 
 class Observation:
@@ -192,7 +194,7 @@ class CompileLane:
         self.trained = True
         return seen
 
-    def compare(self, body: Callable[[Callable[..., Any]], object]) -> Measurement:
+    def compare(self, body: OwnCalls, *, reference: OwnCalls | None = None) -> Measurement:
         """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
 
         For what lies between calls: a learning rate that moves, a parameter that is frozen, your own backward.
@@ -200,6 +202,8 @@ class CompileLane:
         Args:
             body: builds what it needs, compiles with its one argument, calls, and returns what is to be compared.
                 Its argument is `compile_lane.compile`, or in the eager runs a function that returns its argument.
+            reference: other code for the eager runs, called the same way: what the compiled body is to agree with, as
+                a plain loop for a fused operator. Limits are those of `body`; `rtol` and `atol` say how close.
 
         Raises:
             As `run`.
@@ -207,7 +211,11 @@ class CompileLane:
         __tracebackhide__ = True
         if not callable(body) or isinstance(body, type):
             raise UsageError(f"compile_lane.compare takes a function of one argument, got {_named(body)}")
-        return self._keep(self._held(_uncompiled, Body(body=body), (call(),), lambda _: self.compile))
+        if reference is not None and (not callable(reference) or isinstance(reference, type)):
+            expected = "a function of one argument as the body is"
+            raise UsageError(f"compile_lane.compare: reference= is {expected}, got {_named(reference)}")
+        program = Body(body=body, reference=reference)
+        return self._keep(self._held(uncompiled, program, (call(),), lambda _: self.compile))
 
     def hunt(
         self,
@@ -254,7 +262,7 @@ class CompileLane:
             return self._held(target, Forward(gradients=bool(self._limits.check_grads)), calls, compile_with)
         with placed(target, calls, device=self.device, dtype=self.dtype if self._lane.dtype else None) as moved:
             program = InModes.of(target, made, moved, gradients=bool(self._limits.check_grads))
-            return self._held(_uncompiled, program, (call(),), lambda _: compile_with or self.compile)
+            return self._held(uncompiled, program, (call(),), lambda _: compile_with or self.compile)
 
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
         """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
@@ -373,7 +381,3 @@ def _made(compile_with: Callable[[Any], object], put_back: Callable[[], None] | 
     if not callable(made):
         raise UsageError(f"compile_with= returned {type(made).__name__!r}: it returns what is to be called")
     return made
-
-
-def _uncompiled(target: object, **_overrides: object) -> Any:
-    return target

@@ -49,6 +49,11 @@ class Trail:
         )
 
 
+def uncompiled(target: object, **_overrides: object) -> Any:
+    """What a body compiles with where nothing is to be compiled."""
+    return target
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
     """What is around each forward and before each backward of a run, and the tensors that the target reaches.
@@ -149,20 +154,26 @@ class _Gradients:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """Code that builds, compiles and calls by itself; `run` is what it compiles with. What it returns is its output."""
+    """Code that builds, compiles and calls by itself; `run` is what it compiles with. What it returns is its output.
+
+    `reference` is what runs in its place where `run` is `uncompiled`, if it is something else.
+    """
 
     body: Callable[[Callable[..., object]], object]
+    reference: Callable[[Callable[..., object]], object] | None = None
     unit: str = "body"
 
     @property
     def reaches(self) -> tuple[object, ...]:
-        return (self.body,)
+        return (self.body,) if self.reference is None else (self.body, self.reference)
 
     def start(self, run: Callable[..., object], around: Surroundings) -> Step:
+        body = self.reference if self.reference is not None and run is uncompiled else self.body
+
         def step(_arguments: call, _trail: Trail, _at: str) -> object:
             __tracebackhide__ = True
             with around.autocast():
-                return self.body(run)
+                return body(run)
 
         return step
 

@@ -14,6 +14,11 @@ Same = Callable[[torch.Tensor, torch.Tensor], bool]
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
+def is_tensor(value: object) -> bool:
+    """Whether it is one, for who knows no torch."""
+    return isinstance(value, torch.Tensor)
+
+
 class Saved:
     """The values of a tensor, and how to put them back: in place, since others hold the same tensor, or its memory.
 

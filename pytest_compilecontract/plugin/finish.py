@@ -17,6 +17,7 @@ from pytest_compilecontract.report.gone import gone_lines
 from pytest_compilecontract.report.terminal import Line, headline, summary_lines
 
 from .collect import Collecting
+from .elsewhere import elsewhere_lines, given_paths
 from .history import History, Summary
 from .run_page import write_run_page
 from .session import UNKNOWN, Session
@@ -131,21 +132,28 @@ class Finishing:
             return
         rows = self._history.marked(self._session.rows(), self._held)
         terminalreporter.write_sep("=", headline(rows, self._session.torch_versions()))
-        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims)
+        paths = given_paths(terminalreporter.config)
+        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims, paths=paths)
         facts = fact_lines(self._session.entries.values(), every=False) if terminalreporter.verbosity > 1 else []
-        lines = (*summary_lines(rows, terminalreporter.verbosity), *facts, *self._history_lines(), *told)
-        for text, markup in (*lines, *self._surroundings(), *self._closing()):
+        lines = (*summary_lines(rows, terminalreporter.verbosity), *facts, *self._history_lines(paths), *told)
+        for text, markup in (
+            *lines,
+            *elsewhere_lines(terminalreporter.config),
+            *self._surroundings(),
+            *self._closing(),
+        ):
             terminalreporter.write_line(printed(text), **markup)
 
-    def _history_lines(self) -> list[Line]:
+    def _history_lines(self, paths: tuple[str, ...]) -> list[Line]:
         if self._recorded is not None:
-            return record_lines(self._recorded, str(self._settings.baselines))
+            asked = self._settings.record or "all"
+            return record_lines(self._recorded, str(self._settings.baselines), asked, paths)
         if self._held is None or not self._settings.baselines.is_dir():
             return []
         held = self._held.held
         lanes = [(each.found, each.lane) for each in held]
         mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
-        return baseline_lines(lanes, len(self._held.new), self._held.known, mode)
+        return baseline_lines(lanes, len(self._held.new), self._held.known, mode, paths)
 
     def _surroundings(self) -> list[Line]:
         """In what this run is not as others are."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_compilecontract.baselines.store import Found, Recorded
 from pytest_compilecontract.compare.drift import LaneComparison, Verdict
-from pytest_compilecontract.escaping import plain, printed
+from pytest_compilecontract.escaping import as_tests, plain, printed, typed
 from pytest_compilecontract.wording import counted
 
 from .comparison import cut, drift_headline, lane_lines, place_of
@@ -27,6 +27,13 @@ _ORDER: tuple[Verdict, ...] = (
 )
 
 
+def recording(mode: str, paths: Sequence[str], *, reason: bool = False) -> str:
+    """The command that records in this mode what a session collected that was given these paths."""
+    given = "" if mode == "all" and not paths else f"={mode}"
+    why = ' --contract-accept-reason="..."' if reason else ""
+    return f"{RECORD}{given}{why}{' ' + typed(as_tests(*paths)) if paths else ''}"
+
+
 def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
     """Why a lane is not what its baseline says, at most as long as a failure by limits, and what to do.
 
@@ -44,10 +51,15 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
     return "\n".join(map(printed, [head, *body, *tail]))
 
 
-def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str) -> list[Line]:
-    """What the session's lanes were held to, and how that went; `mode` of recording keeps what improved."""
+def baseline_lines(
+    lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str, paths: Sequence[str] = ()
+) -> list[Line]:
+    """What the session's lanes were held to, and how that went; `mode` of recording keeps what improved.
+
+    `paths` are those that the session was given, for commands that collect the same.
+    """
     if not lanes:
-        said = f"baselines: none for {counted(new, 'lane')}; to record: {RECORD}=new" if new else ""
+        said = f"baselines: none for {counted(new, 'lane')}; to record: {recording('new', paths)}" if new else ""
         return [(said, {"yellow": True})] if said else []
     found = Counter(lane.verdict for _, lane in lanes)
     totals = ", ".join(f"{found[verdict]} {verdict}" for verdict in _ORDER if found[verdict])
@@ -73,13 +85,15 @@ def baseline_lines(lanes: Sequence[tuple[Found, LaneComparison]], new: int, know
     improved = [lane for _, lane in lanes if lane.verdict == "improved"]
     lines += [(cut(f"  improved {_name(lane)}: {what_drifted(lane)}"), {"green": True}) for lane in improved[:MOST]]
     if improved:
-        lines.append((f"  to record what improved: {RECORD}={mode}", {}))
+        lines.append((f"  to record what improved: {recording(mode, paths)}", {}))
     if new:
-        lines.append((f"  {counted(new, 'lane')} without a baseline; to record: {RECORD}=new", {"yellow": True}))
+        lines.append(
+            (f"  {counted(new, 'lane')} without a baseline; to record: {recording('new', paths)}", {"yellow": True})
+        )
     return lines
 
 
-def record_lines(recorded: Recorded, folder: str) -> list[Line]:
+def record_lines(recorded: Recorded, folder: str, mode: str = "all", paths: Sequence[str] = ()) -> list[Line]:
     """What was recorded, and what was refused with its reason."""
     lines: list[Line] = [
         (
@@ -96,7 +110,7 @@ def record_lines(recorded: Recorded, folder: str) -> list[Line]:
     if len(recorded.refused) > MOST:
         lines.append((f"  ... and {len(recorded.refused) - MOST} more not recorded", {"red": True}))
     if recorded.refused:
-        lines.append((f'  to record them anyway: {RECORD} --contract-accept-reason="..."', {}))
+        lines.append((f"  to record them anyway: {recording(mode, paths, reason=True)}", {}))
     return lines
 
 

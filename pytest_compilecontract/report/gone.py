@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.wording import counted
 
-from .baselines import MOST, RECORD
+from .baselines import MOST, recording
 from .comparison import cut
 from .terminal import Line
 
 
-def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[Line]:
+def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool, paths: Sequence[str] = ()) -> list[Line]:
     """What to say of contracts that are gone, and how to be rid of their baselines."""
     if not contracts:
         return []
@@ -24,5 +24,5 @@ def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool) -> list[
     if len(contracts) > MOST:
         lines.append((f"  ... and {len(contracts) - MOST} more", {}))
     if not removed:
-        lines.append((f"  to remove them: {RECORD}, without choosing tests or lanes", {}))
+        lines.append((f"  to remove them: {recording('all', paths)}, without choosing tests or lanes", {}))
     return lines

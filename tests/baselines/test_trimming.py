@@ -9,6 +9,7 @@ from support.receipts import NEW, OLD, an_entry
 
 from pytest_compilecontract.baselines.gone import collected_from, gone
 from pytest_compilecontract.baselines.store import Baselines
+from pytest_compilecontract.report.baselines import recording
 from pytest_compilecontract.report.gone import gone_lines
 
 KEY = "torch2.11-cpu"
@@ -98,3 +99,12 @@ def test_what_is_gone_is_named_with_what_to_do() -> None:
         "  to remove them: pytest --compile-contracts --contract-record, without choosing tests or lanes",
     ]
     assert gone_lines([], "contracts/baselines", removed=True) == []
+
+
+def test_a_command_that_records_collects_what_the_session_was_given() -> None:
+    alone = recording("new", ["contracts", "a b.py"])
+
+    assert alone == "pytest --compile-contracts --contract-record=new -- contracts 'a b.py'"
+    assert recording("all", [], reason=True) == (
+        'pytest --compile-contracts --contract-record --contract-accept-reason="..."'
+    )

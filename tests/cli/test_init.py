@@ -184,7 +184,7 @@ def test_the_command_that_holds_it_is_quoted(capsys: pytest.CaptureFixture[str])
     [
         ("blocks:sample", "contracts/test_sample.py"),
         ("blocks:test_sample", "contracts/test_sample.py"),
-        ("test_sample:sample", "contracts/test_sample_contract.py"),
+        ("test_sample:sample", "contracts/test_sample_compile.py"),
     ],
     ids=["plain", "named as a test", "of a module of that name"],
 )
@@ -194,6 +194,18 @@ def test_check_proposes_a_file_that_init_writes(sample: str, out: str, capsys: p
     proposal = capsys.readouterr().out.splitlines()[-1]
 
     assert proposal == f"compilecontract init {sample} --out {out}"
+    assert main(proposal.split()[1:]) == 0
+
+
+@pytest.mark.usefixtures("measured")
+def test_check_proposes_no_name_that_another_test_has(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tests").mkdir()
+    Path("tests/test_sample.py").write_text("")
+
+    main(["check", "blocks:sample"])
+
+    proposal = capsys.readouterr().out.splitlines()[-1]
+    assert proposal == "compilecontract init blocks:sample --out contracts/test_sample_compile.py"
     assert main(proposal.split()[1:]) == 0
 
 

@@ -43,6 +43,24 @@ def sizes():
     return torch.sin, [(torch.randn(2),), (torch.randn(3),)]
 
 
+def tensors():
+    return Block(), [torch.randn(2, 8), torch.randn(2, 8)]
+
+
+def eager_frame(x):
+    with open("/dev/null"):
+        torch._dynamo.graph_break()
+        return x + 1
+
+
+def allowed():
+    return lambda x: eager_frame(x.sin()), [(torch.randn(2),), (torch.randn(2),)]
+
+
+def one_call():
+    return torch.add, (torch.randn(2), torch.randn(2))
+
+
 def failing():
     raise ValueError("no weights")
 
@@ -100,6 +118,24 @@ def test_check_says_where_no_call_was_steady(capsys: pytest.CaptureFixture[str])
     assert code == 0
 
 
+def test_a_tensor_is_the_one_argument_of_a_call(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "blocks:tensors", "--lanes=capture"])
+
+    assert "this contract holds today in capture, over 2 calls:" in capsys.readouterr().out
+    assert code == 0
+
+
+def test_check_says_what_its_code_means_where_a_lane_is_violated(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "blocks:allowed", "--lanes=capture"])
+
+    out = capsys.readouterr().out
+    assert "\n  violated  capture  " in out
+    assert (
+        "violated in capture is by the default limits alone: the contract below allows it, so the exit code is 0\n"
+    ) in out
+    assert code == 0
+
+
 def test_a_module_named_as_the_sessions_own_test_would_be_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     Path("test_sample.py").write_text(SOURCE)
 
@@ -108,7 +144,7 @@ def test_a_module_named_as_the_sessions_own_test_would_be_is_found(capsys: pytes
     said = capsys.readouterr()
     assert said.err == ""
     assert said.out.splitlines()[-1] == (
-        "compilecontract init test_sample:sample --out contracts/test_sample_contract.py"
+        "compilecontract init test_sample:sample --out contracts/test_sample_compile.py"
     )
     assert code == 0
 
@@ -134,17 +170,19 @@ def test_init_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> No
     assert code == 2
 
 
-EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or call(...)"
+EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments, call(...) or a tensor"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["blocks:failing"], "blocks:failing raised ValueError: no weights (line 31 of blocks.py)"),
+        (["blocks:failing"], "blocks:failing raised ValueError: no weights (line 49 of blocks.py)"),
         (["blocks:bare"], f"blocks:bare returned Tensor as the calls: {EXPECTED}"),
+        (["blocks:one_call"], f"blocks:one_call returned (Tensor, Tensor) as the calls: {EXPECTED}"),
         (
             ["blocks:simple"],
-            "blocks:simple: 'simple' is not there (functions there: sample, misfit, sizes, failing, bare, endless)",
+            "blocks:simple: 'simple' is not there "
+            "(functions there: sample, misfit, sizes, tensors, eager_frame, allowed, one_call, failing)",
         ),
         (["block:sample"], "block:sample: cannot import 'block': ModuleNotFoundError: No module named 'block'"),
         (["blocks"], "expected MODULE:FACTORY, as models.block:sample, got 'blocks'"),
@@ -154,7 +192,16 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments or ca
             "blocks:endless: took longer than 0.01 s (no lane had begun); --timeout sets another limit",
         ),
     ],
-    ids=["raises", "wrong calls", "no such name", "no such module", "no colon", "no time", "too little time"],
+    ids=[
+        "raises",
+        "wrong calls",
+        "one call for a list",
+        "no such name",
+        "no such module",
+        "no colon",
+        "no time",
+        "too little time",
+    ],
 )
 def test_a_sample_at_fault_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", *words, "--lanes=capture"])

@@ -245,3 +245,56 @@ def test_what_inductor_wrote_is_no_code_of_the_project() -> None:
 
     assert (raised.type, raised.asserted) == ("AssertionError", False)
     assert raised.location.file.endswith("test_compare.py")
+
+
+def scanned(compile):
+    """A cumulative product, in one operator."""
+    return compile(lambda x: torch.cumprod(x, dim=0))(torch.linspace(0.5, 1.5, 6))
+
+
+def looped(compile):
+    total, found = torch.ones(()), []
+    for each in torch.linspace(0.5, 1.5, 6):
+        total = total * each
+        found.append(total)
+    return torch.stack(found)
+
+
+def test_a_fused_body_agrees_with_its_plain_reference() -> None:
+    entry = hold(lambda lane: lane.compare(scanned, reference=looped), max_recompiles=0)
+
+    assert kept_limits(entry) == ("held", {})
+    assert measured(entry).graphs == 1
+    assert measured(entry).numerics.compared == 1
+
+
+def test_a_reference_that_says_otherwise_is_a_difference() -> None:
+    def off_by_one(compile):
+        return looped(compile).roll(1)
+
+    entry = hold(lambda lane: lane.compare(scanned, reference=off_by_one))
+
+    assert entry.verdict == "violated"
+    assert [(each.at, each.kind) for each in measured(entry).numerics.differences] == [("body 0 output", "value")]
+
+
+def test_nothing_of_the_reference_counts() -> None:
+    def broken(compile):
+        run = compile(lambda x: x + 1)
+        for size in (2, 3, 4):
+            run(torch.ones(size))
+        return looped(compile)
+
+    entry = hold(lambda lane: lane.compare(scanned, reference=broken), max_recompiles=0)
+
+    assert kept_limits(entry) == ("held", {})
+    assert measured(entry).first_compiles == 1
+
+
+def test_what_is_no_reference_is_refused() -> None:
+    with lane_of("aot") as lane, pytest.raises(UsageError) as caught:
+        lane.compare(scanned, reference=torch.ones(2))  # type: ignore[arg-type]
+
+    assert str(caught.value) == (
+        "compile_lane.compare: reference= is a function of one argument as the body is, got 'Tensor'"
+    )

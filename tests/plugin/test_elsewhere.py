@@ -1,0 +1,55 @@
+"""Contracts that `testpaths` leaves out are named, with the command that holds them; commands keep their paths."""
+
+from __future__ import annotations
+
+import pytest
+
+CONTRACT = "def test_block(compile_lane):\n    pass\n"
+LEFT_OUT = "contracts that testpaths leaves out, not collected: {}; to hold them: pytest --compile-contracts -- {}"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeini("[pytest]\ntestpaths = tests\n")
+    for name, text in (
+        ("tests/test_gpt.py", "def test_gpt():\n    pass\n"),
+        ("contracts/test_gpt_compile.py", CONTRACT),
+        ("contracts/deep/test_block.py", CONTRACT),
+        ("contracts/helper.py", CONTRACT),
+        ("docs/test_page.py", "def test_page():\n    pass\n"),
+        (".venv/lib/test_theirs.py", CONTRACT),
+        ("other/pyvenv.cfg", ""),
+        ("other/test_theirs.py", CONTRACT),
+    ):
+        file = pytester.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return pytester
+
+
+def test_contracts_outside_of_testpaths_are_named(project: pytest.Pytester) -> None:
+    ran = project.runpytest("--compile-contracts")
+
+    ran.stdout.fnmatch_lines([LEFT_OUT.format("contracts (2 files)", "contracts")])
+
+
+def test_a_file_at_the_top_is_named_by_itself(project: pytest.Pytester) -> None:
+    (project.path / "test_top.py").write_text(CONTRACT)
+
+    ran = project.runpytest("--compile-contracts")
+
+    told = LEFT_OUT.format("contracts (2 files), test_top.py (1 file)", "contracts test_top.py")
+    ran.stdout.fnmatch_lines([told])
+
+
+@pytest.mark.parametrize("words", [["tests"], ["contracts", "--co"]], ids=["paths", "paths and --co"])
+def test_who_gives_paths_means_them(project: pytest.Pytester, words: list[str]) -> None:
+    ran = project.runpytest("--compile-contracts", *words)
+
+    ran.stdout.no_fnmatch_line("*testpaths leaves out*")
+
+
+def test_without_the_option_nothing_is_looked_for(project: pytest.Pytester) -> None:
+    ran = project.runpytest()
+
+    ran.stdout.no_fnmatch_line("*testpaths leaves out*")
