@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from pytest_compilecontract.errors import UsageError
@@ -56,6 +57,7 @@ def _page(chosen: argparse.Namespace) -> int:
         root=chosen.root.resolve().name,
         plugin=plugin_version() or "",
         created=timestamp(),
+        beside=Path(os.path.relpath(file.resolve().parent, output.resolve().parent)).as_posix(),
     )
     if chosen.output is None:
         write_page(output, made)

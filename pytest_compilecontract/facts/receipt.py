@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from .evidence import Evidence
 from .ladder import Frontier
 from .measurement import Measurement
 from .planted import Planted
@@ -69,7 +70,7 @@ class Entry:
     lists, not tuples, and no NaN or infinity. `repeats` is how often the lane was measured, `spread` the lowest and the
     highest value of each banded metric over them. `frontier` is how far a contract with a ladder holds; the measurement
     is then that of the highest rung that did. `planted` are the faults that were planted in it, one at a time, and what
-    became of each.
+    became of each. `evidence` is what it left for who looks into it.
     """
 
     contract: str
@@ -89,6 +90,7 @@ class Entry:
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
     frontier: Frontier | None = None
     planted: tuple[Planted, ...] = ()
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_compilecontract.escaping import as_tests, typed
 
+from .evidence import logs
 from .limits import OBSERVED_LIMITS
 from .receipt import Entry
 
@@ -24,3 +25,8 @@ def options_of(entry: Entry) -> tuple[str, ...]:
     observe = ("--contract-observe",) if entry.limits == OBSERVED_LIMITS else ()
     repeat = (f"--contract-repeat={entry.repeats}",) if entry.repeats > 1 else ()
     return ("--compile-contracts", *observe, *lane, *repeat)
+
+
+def logs_command(entry: Entry, backend: str) -> str:
+    """The command that shows live what torch logs of this lane."""
+    return f"TORCH_LOGS={logs(backend)} {typed(['pytest', '-s', *options_of(entry), *as_tests(entry.test)])}"

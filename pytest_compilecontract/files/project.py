@@ -23,11 +23,13 @@ LONGEST_SECONDS = 1e6  # what a timer takes everywhere
 class Project:
     """The table. What it does not name is None, or as without it; an option of the command line wins over each.
 
-    `report`, `baselines`, `policy` and `waivers` are paths from the folder of pyproject.toml, `timeout` is in seconds.
+    `report`, `evidence`, `baselines`, `policy` and `waivers` are paths from the folder of pyproject.toml, `timeout` is
+    in seconds.
     """
 
     lanes: Mapping[str, Lane] = field(default_factory=dict)
     report: Path | None = None
+    evidence: Path | None = None
     baselines: Path | None = None
     policy: Path | None = None
     waivers: Path | None = None
@@ -60,6 +62,7 @@ def _is_path(value: object) -> bool:
 _PATH = _Key("a path", _is_path, lambda root, value: root / value)
 _KEYS = {
     "report": _PATH,
+    "evidence": _PATH,
     "baselines": _PATH,
     "policy": _PATH,
     "waivers": _PATH,

@@ -28,12 +28,13 @@ class State:
     `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
     what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
     went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
-    failed, and `cut_short` what ended it early.
+    failed, and `cut_short` what ended it early. `noted`: the journal is to know that it goes on.
     """
 
     contract: Contract
     lane: Lane
     rung: Rung | None = None
+    noted: bool = True
     steps: tuple[Step, ...] = ()
     earlier: tuple[Judged, ...] = ()
     started: float = 0.0

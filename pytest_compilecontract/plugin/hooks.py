@@ -104,6 +104,10 @@ def switch_on(config: pytest.Config) -> Parts:
         sowing = Sowing(_faults(kinds), session, history)
         parts.append(("sowing", sowing))
         strategies.append(sowing)
+    if settings.evidence is not None:
+        from .evidence import Evidencing
+
+        strategies = [Evidencing(strategies, settings, session)]
     parts += [("once", Once(runs, strategies)), ("often", Often(runs, strategies))]
     if settings.observe:
         from .observe import Observer
@@ -133,6 +137,7 @@ def _settings(config: pytest.Config) -> Settings:
         allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
         variables=os.environ,
         pages=not config.getoption("--contract-receipt-only"),
+        evidence=config.getoption("--contract-evidence"),
     )
 
 

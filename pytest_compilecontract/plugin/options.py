@@ -32,6 +32,7 @@ NEED_SWITCH = (
     "--contract-bisect",
     "--contract-allow-unmeasured",
     "--contract-plant",
+    "--contract-evidence",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
@@ -130,6 +131,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run each lane that holds again with one fault planted at a time, which has to make it fail (default: "
         "all kinds)",
+    )
+    group.addoption(
+        "--contract-evidence",
+        metavar="DIR",
+        nargs="?",
+        const="",
+        default=None,
+        help="run a lane that is not held once more with torch's structured trace on, and keep that, graphs, code and "
+        "guards in a folder of DIR (default: 'evidence' in the folder of --contract-report, else in this one)",
     )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)

@@ -127,7 +127,7 @@ class Runs:
             except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
                 current.cannot_run(f"{type(error).__name__}: {error}")
         current.start()
-        if current.state.unusable is None and self._settings.rest is None:
+        if current.state.unusable is None and self._settings.rest is None and current.state.noted:
             # What a child's death loses, knows who started it.
             subject = current.state.subject(self.process)
             self._session.begin(subject)
@@ -192,6 +192,13 @@ class Turn:
     def process(self) -> Process:
         return self._runs.process
 
+    @property
+    def state(self) -> State:
+        """What is known of the run that goes on, or of the last one."""
+        current = self._runs.of(self.contract.item)
+        assert current is not None, "no run has begun"
+        return current.state
+
     def run_once(
         self,
         lane: Lane,
@@ -200,14 +207,16 @@ class Turn:
         steps: Sequence[Step] = (),
         after: Run | None = None,
         last: bool = False,
+        noted: bool = True,
     ) -> Run:
         """Run the contract in this lane, `after` its repeat before; the `last` of all tears down for the next test.
 
-        Else it is torn down as far as the item's parent, so that wider fixtures are those of all runs.
+        Else it is torn down as far as the item's parent, so that wider fixtures are those of all runs. One that is not
+        `noted` is in no journal: what it would lose is known by then.
         """
         item = self.contract.item
         self.forget()
-        state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps))
+        state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps), noted=noted)
         if after is not None:
             assert after.state.own is not None
             state = replace(state, earlier=(*after.state.earlier, after.state.own), started=after.state.started)
@@ -256,7 +265,7 @@ class Once:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         contract = contract_of(item)
-        if contract is None or self._runs.process.lost or _strategy(self._strategies, contract) is not None:
+        if contract is None or self._runs.process.lost or strategy_of(self._strategies, contract) is not None:
             return (yield)
         with self._runs.surrounded(Current(State(contract=contract, lane=contract.lane))):
             return (yield)
@@ -276,7 +285,7 @@ class Often:
         if self._runs.process.lost:
             return _reported(item, lambda: self._parent.reports(item))
         contract = contract_of(item)
-        strategy = _strategy(self._strategies, contract) if contract is not None else None
+        strategy = strategy_of(self._strategies, contract) if contract is not None else None
         if contract is None or strategy is None:
             return None
         turn = Turn(self._runs, contract, nextitem)
@@ -292,7 +301,8 @@ def _reported(item: pytest.Item, run: Callable[[], Sequence[pytest.TestReport]])
     return True
 
 
-def _strategy(strategies: Sequence[Strategy], contract: Contract) -> Strategy | None:
+def strategy_of(strategies: Sequence[Strategy], contract: Contract) -> Strategy | None:
+    """The first that takes a contract."""
     return next((each for each in strategies if each.takes(contract)), None)
 
 

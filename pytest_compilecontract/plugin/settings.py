@@ -13,9 +13,11 @@ from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import typed
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen
+from pytest_compilecontract.files.evidence import refuse_foreign
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.measure.probes.settings import MODULES
 
+EVIDENCE = "evidence"
 DEFAULT_LANES = ("capture", "aot", "inductor")
 
 
@@ -33,6 +35,7 @@ class Settings:
     replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
     measured is not a failure. `rank` is that of this process among several that run the same session: all but the
     first write to folders of their own, and record nothing. `pages`: what is reported is written to be read, too.
+    `evidence` is the folder that lanes which are not held leave evidence in.
     """
 
     root: Path
@@ -54,6 +57,7 @@ class Settings:
     allow_unmeasured: bool = False
     rank: int = 0
     pages: bool = True
+    evidence: Path | None = None
 
 
 def settings_from(  # noqa: PLR0913 - one parameter an option
@@ -75,6 +79,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     allow_unmeasured: bool = False,
     variables: Mapping[str, str] | None = None,
     pages: bool = True,
+    evidence: str | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -103,11 +108,12 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
     if asked is not None and not names:
         raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")
+    reported = invocation / report if report else project.report
     return Settings(
         root=root,
         lanes=chosen(names or DEFAULT_LANES, known),
         known=known,
-        report=_of_rank(folder, rank) if (folder := invocation / report if report else project.report) else None,
+        report=_of_rank(reported, rank) if reported is not None else None,
         baselines=invocation / baselines if baselines else project.baselines or root / FOLDER,
         waivers=project.waivers or root / WAIVERS,
         asked_for_baselines=baselines is not None,
@@ -123,7 +129,19 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
         rank=rank,
         pages=pages,
+        evidence=_of_rank(left, rank)
+        if (left := _evidence(project.evidence, evidence, invocation, reported)) is not None
+        else None,
     )
+
+
+def _evidence(configured: Path | None, asked: str | None, invocation: Path, report: Path | None) -> Path | None:
+    """The folder of evidence, None where none is wanted; an option without one takes that of the report."""
+    beside = (report or invocation) / EVIDENCE
+    folder = configured if asked is None else invocation / asked if asked else beside
+    if folder is not None:
+        refuse_foreign(folder)
+    return folder
 
 
 def _rank(variables: Mapping[str, str]) -> int:

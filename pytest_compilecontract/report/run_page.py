@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from urllib.parse import quote
 
 from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.evidence import KINDS, Evidence, kind_of
 from pytest_compilecontract.facts.measurement import Call, Location, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Environment, Receipt
@@ -29,12 +31,15 @@ MOST_CAUSES = 6
 MOST_CALLS = 200
 
 
-def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str) -> str:
-    """The page. `root` is what the project's folder is called, `created` is as a receipt has it."""
+def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str, beside: str = ".") -> str:
+    """The page. `root` is what the project's folder is called, `created` is as a receipt has it.
+
+    `beside` is the path from the page's folder to the receipt's, with slashes.
+    """
     environments = list(receipt.environments.values())
     return rendered(
         "run",
-        _Data(view).whole(),
+        _Data(view, beside).whole(),
         outcome=view.outcome,
         question=visible(view.sentence),
         torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
@@ -106,11 +111,17 @@ def _where(place: Location | None) -> str:
     return f"{place.file}:{place.line}" if place is not None else "no line is known"
 
 
+def link_to(path: str) -> str:
+    """A link to a file or folder that a receipt names: whatever that is, the link is a path from the page's folder."""
+    return f"./{quote(path)}"
+
+
 class _Data:
     """The page's data: each text once, and all that happened by number."""
 
-    def __init__(self, view: RunView) -> None:
+    def __init__(self, view: RunView, beside: str) -> None:
         self._view = view
+        self._beside = beside
         self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
 
     def whole(self) -> dict[str, object]:
@@ -151,7 +162,14 @@ class _Data:
             list(map(self._text, doubts)),
             list(map(self._text, lane_notes(entry))),
             list(self._unmeasured(seen)) if seen is not None else [],
+            self._evidence(entry.evidence) if entry.evidence is not None else 0,
         ]
+
+    def _evidence(self, left: Evidence) -> list[object]:
+        """Where a lane's evidence is, what the run for it came to, its files with what they are, and what it lacks."""
+        folder = link_to(f"{self._beside}/{left.folder}")
+        told = [[self._text(name), self._text(KINDS.get(kind_of(name), "")), quote(name)] for name in left.files]
+        return [folder, self._text(left.shown), told, list(map(self._text, left.left_out))]
 
     def _unmeasured(self, seen: Measurement) -> Iterator[list[int]]:
         """What could not be measured and why, once a reason: the metrics, then the reason."""

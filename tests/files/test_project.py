@@ -72,5 +72,5 @@ def test_a_key_that_is_not_known_is_refused_with_the_one_that_is_meant(tmp_path:
 
     assert str(caught.value) == (
         "pyproject.toml: tool.compilecontract: unknown key 'allow_unmeasured', did you mean 'allow-unmeasured'? "
-        "(known keys: allow-unmeasured, baselines, lanes, policy, repeat, report, timeout, waivers)"
+        "(known keys: allow-unmeasured, baselines, evidence, lanes, policy, repeat, report, timeout, waivers)"
     )

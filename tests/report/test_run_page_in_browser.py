@@ -11,6 +11,7 @@ from support.browser import NARROW, Page, needs_browser
 from support.receipts import BREAK, HOLDING, SKIPPED, a_receipt
 from support.runs import BROKEN, MODEL, SOURCES, a_large_run, a_run, entry, page_of, violated
 
+from pytest_compilecontract.facts.evidence import Evidence
 from pytest_compilecontract.facts.measurement import StepOperators
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.files.sources import Source
@@ -114,6 +115,38 @@ def test_a_skipped_library_frame_is_on_the_line_that_calls_it(browser: RunPage, 
 
     assert browser.operators() == {"9": "slow 8"}
     assert browser.notes() == {"9 skipped": "Sequential.forward, called here, runs eager: 4 linear, 4 relu"}
+
+
+def test_evidence_is_linked_whatever_its_folder_is_called(browser: RunPage, tmp_path: Path) -> None:
+    hostile = Evidence(
+        folder='javascript:alert(1)//"><b>',
+        files=("graph-0_0.py", "<i>#?.py"),
+        shown="<u>violated",
+        left_out=("<s>no",),
+    )
+    receipt = a_receipt(replace(violated("test_a", "aot"), evidence=hostile))
+    browser.open(write(receipt, tmp_path / "index.html"))
+    browser.view("contracts")
+    browser.one(".evidence summary").click()
+
+    links = browser.js("return [...document.querySelectorAll('.evidence a')].map((each) => each.href)")
+    told = browser.one(".evidence").text
+
+    here = tmp_path.as_uri()
+    folder = f"{here}/javascript%3Aalert%281%29//%22%3E%3Cb%3E"
+    assert links == [
+        f"{folder}/",
+        f"{folder}/README.md",
+        f"{folder}/graph-0_0.py",
+        f"{folder}/%3Ci%3E%23%3F.py",
+    ]
+    assert told.splitlines() == [
+        "Evidence of one more run: <u>violated",
+        "the folder, what is in it",
+        "graph-0_0.py what Dynamo captured, as code",
+        "<i>#?.py",
+        "Left out: <s>no",
+    ]
 
 
 def test_a_fact_leads_to_its_line_and_back(browser: RunPage, url: str) -> None:

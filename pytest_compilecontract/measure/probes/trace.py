@@ -16,14 +16,15 @@ from typing import Any
 from .dynamo import Ledger
 
 LOGGER = "torch.__trace"
+_KEPT = ("torch.", "pytest_compilecontract.")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Only torch's own handlers on the trace logger: pytest would show its records in a failure, by thousands."""
+    """Only torch's handlers and ours on the trace logger: pytest would show its records in a failure, by thousands."""
     __tracebackhide__ = True
     logger = logging.getLogger(LOGGER)
-    foreign = [handler for handler in logger.handlers if not type(handler).__module__.startswith("torch.")]
+    foreign = [handler for handler in logger.handlers if not type(handler).__module__.startswith(_KEPT)]
     for handler in foreign:
         logger.removeHandler(handler)
     try:

@@ -2,7 +2,7 @@
 (() => {
   const { data, by, make, counted, splitName, parted, VERDICTS, verdictTag, section, rerun } = shared;
   const { lanes, marks, files, modules, calls, laneSets, texts } = data;
-  const CONTRACT = 0, LANE = 1, VERDICT = 2, REASON = 3, LIMITS = 4, VIOLATIONS = 5, COUNTS = 6, CALLS = 7, MODULES = 8, OPERATORS = 9, RERUN = 10, DOUBTS = 11, NOTES = 12, UNMEASURED = 13;
+  const CONTRACT = 0, LANE = 1, VERDICT = 2, REASON = 3, LIMITS = 4, VIOLATIONS = 5, COUNTS = 6, CALLS = 7, MODULES = 8, OPERATORS = 9, RERUN = 10, DOUBTS = 11, NOTES = 12, UNMEASURED = 13, EVIDENCE = 14;
   const KIND = 0, TITLE = 1, SAID = 2, FILE = 3, LINE = 4, FUNCTION = 5, SOURCE = 6, MOVED = 7, SEEN = 8, BROKE = 9;
   const NAME = 0, LINES = 1, PROBLEM = 2, FLAGS = 3, MARKS = 4, RAN = 5;
   const BLOCK = 100, BATCH = 100;
@@ -298,7 +298,17 @@
       lane[MODULES] >= 0 ? make("p", {}, button({ class: "link", "data-module": at }, `Modules: ${shareTold(...lane[OPERATORS])}`)) : null,
       lane[UNMEASURED].length ? make("details", {}, make("summary", { class: "muted" }, "not measured, and why"),
         make("ul", { class: "plain" }, lane[UNMEASURED].map(([names, reason]) => make("li", {}, make("span", { class: "muted" }, `${texts[names]}: `), texts[reason])))) : null,
+      lane[EVIDENCE] ? evidence(lane[EVIDENCE]) : null,
       texts[lane[RERUN]] ? rerun(texts[lane[RERUN]]) : null);
+  }
+
+  function evidence([folder, came, left, lacks]) {
+    const link = (name, path) => make("a", { href: path, target: "_blank", rel: "noreferrer" }, name);
+    return make("details", { class: "evidence" },
+      make("summary", {}, "Evidence", make("span", { class: "muted" }, ` of one more run: ${texts[came]}`)),
+      make("p", {}, link("the folder", `${folder}/`), ", ", link("what is in it", `${folder}/README.md`)),
+      make("ul", { class: "plain" }, left.map(([name, what, path]) => make("li", {}, link(texts[name], `${folder}/${path}`), make("span", { class: "muted" }, ` ${texts[what]}`)))),
+      lacks.length ? make("p", { class: "muted" }, `Left out: ${lacks.map((each) => texts[each]).join("; ")}`) : null);
   }
 
   function worst(numbers) {

@@ -1,0 +1,145 @@
+"""Evidence as files: a folder for each lane, of bounded size. Nothing outside of it is written, and nothing foreign is
+removed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.evidence import KINDS, TRACE, kind_of
+
+FACTS = "evidence.json"
+README = "README.md"
+LARGEST_TEXT = 512 * 1024
+LARGEST_TRACE = 32 * 1024**2
+MOST_FILES = 200
+# Of one folder of evidence, whatever session they are of.
+MOST_LANES = 100
+# As pytest's own cache has one: what is written here is no part of the project.
+_MARK = ".gitignore"
+_MARKED = "# Made by pytest-compilecontract: evidence of lanes that are not held.\n*\n"
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that somebody else's files are in.
+
+    Raises:
+        UsageError: it is no folder, or has files and is not one of evidence.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"--contract-evidence: {folder}: not a folder (before a path, write --contract-evidence=DIR)")
+    if any(folder.iterdir()) and not _is_marked(folder):
+        raise UsageError(
+            f"--contract-evidence: {folder}: has files that are no evidence (before a path, write "
+            "--contract-evidence=DIR)"
+        )
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left of a lane."""
+    if folder.is_dir() and not folder.is_symlink() and (folder / FACTS).is_file() and _is_marked(folder.parent):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Folder:
+    """The folder of one lane, while it is filled. Made with its first file. Never raises: `problems` says what went
+    wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files: list[str] = []
+        self.problems: dict[str, None] = {}
+        self._left_out = 0
+        self._trace: IO[str] | None = None
+        self._room = LARGEST_TRACE
+
+    def open(self) -> bool:
+        """Make the folder, where there is room for one more; whether it is there."""
+        try:
+            marked = self.path.parent / _MARK
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not marked.is_file():
+                marked.write_text(_MARKED, encoding="utf-8")
+            if sum(each.is_dir() for each in self.path.parent.iterdir()) >= MOST_LANES:
+                self.problems[f"{self.path.parent} has evidence of {MOST_LANES} lanes, and no more is kept"] = None
+                return False
+            self.path.mkdir()
+            (self.path / FACTS).write_text("{}\n", encoding="utf-8")
+        except OSError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def trace(self, text: str) -> None:
+        """Add a record to the trace; what is above the bound is left out, a whole record at a time."""
+        with contextlib.suppress(UnicodeError):
+            size = len(text.encode(errors="backslashreplace")) + 1
+            if size > self._room:
+                self._room = 0
+                self.problems[f"the trace's end: it is larger than {LARGEST_TRACE // 1024**2} MiB"] = None
+                return
+            self._room -= size
+        try:
+            if self._trace is None:
+                self._trace = (self.path / TRACE).open("w", encoding="utf-8", errors="backslashreplace")
+                self.files.append(TRACE)
+            self._trace.write(f"{text}\n")
+        except OSError as error:
+            self._failed(error)
+
+    def add(self, kind: str, at: str, suffix: str, text: str) -> None:
+        """Add a file, named by its kind and by the compile that it is of."""
+        if len(self.files) >= MOST_FILES:
+            self._left_out += 1
+            return
+        start = f"{kind}-{at}" if at else kind
+        name = next(
+            name
+            for number in range(1, MOST_FILES + 2)
+            if (name := f"{start}{f'-{number}' if number > 1 else ''}.{suffix}") not in self.files
+        )
+        data = text.encode(errors="backslashreplace")
+        if len(data) > LARGEST_TEXT:
+            self.problems[f"the end of {name}: it is larger than {LARGEST_TEXT // 1024} KiB"] = None
+            data = data[:LARGEST_TEXT] + b"\n# ... cut here\n"
+        try:
+            (self.path / name).write_bytes(data)
+            self.files.append(name)
+        except OSError as error:
+            self._failed(error)
+
+    def close(self, facts: dict[str, object], left_out: Sequence[str], told: Sequence[str]) -> None:
+        """Write what there is, and why it is no more."""
+        try:
+            if self._trace is not None:
+                self._trace.close()
+            found = [*left_out, *self.all_problems()]
+            whole = {**facts, "files": self.files, "left_out": found}
+            (self.path / FACTS).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+            kept = [f"- `{name}`: {KINDS.get(kind_of(name), 'of torch')}" for name in self.files]
+            missing = ["", "Left out:", "", *(f"- {each}" for each in found)] if found else []
+            text = "\n".join([*told, "", *kept, *missing, ""])
+            (self.path / README).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            self._failed(error)
+
+    def all_problems(self) -> list[str]:
+        more = [f"{self._left_out} more files: {MOST_FILES} of a lane are kept"] if self._left_out else []
+        return [*self.problems, *more]
+
+    def _failed(self, error: OSError) -> None:
+        self.problems[f"{self.path}: cannot be written ({error.strerror or error})"] = None
+
+
+def _is_marked(folder: Path) -> bool:
+    try:
+        return (folder / _MARK).read_text(encoding="utf-8") == _MARKED
+    except (OSError, UnicodeDecodeError):
+        return False

@@ -1,0 +1,194 @@
+"""Evidence: with `--contract-evidence` a lane that is not held is run once more, with torch's structured trace on.
+
+The verdict and the counts are those of the runs before it, which have nothing on that they would not have otherwise.
+What the last run leaves is for who looks into it: `files.evidence` has its folder, `measure.probes.evidence` fills it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.escaping import one_line, printed
+from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of, lacking
+from pytest_compilecontract.facts.ladder import Rung, rung
+from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.rerun import logs_command
+from pytest_compilecontract.files.codec import value_to_data
+from pytest_compilecontract.files.evidence import Folder, clear
+from pytest_compilecontract.files.receipt import entry_from_data
+
+from .current import State
+from .item import Contract
+from .run import Run, Strategy, Turn, strategy_of
+from .session import Session
+from .settings import Settings
+from .workers import ENTRY
+
+
+class Evidencing:
+    """The strategy around all others: what they report, and evidence of it where a lane is not held."""
+
+    def __init__(self, inner: Sequence[Strategy], settings: Settings, session: Session) -> None:
+        assert settings.evidence is not None
+        self._inner = inner
+        self._settings = settings
+        self._session = session
+        self._root: Path = settings.evidence
+
+    def takes(self, contract: Contract) -> bool:
+        """Whether a strategy takes it, or pytest would run it once."""
+        return strategy_of(self._inner, contract) is not None or not contract.ladder
+
+    def reports(self, turn: Turn) -> list[pytest.TestReport]:
+        """The reports of the contract, which say what it has left."""
+        contract = turn.contract
+        folder = self._root / folder_name(contract.item.nodeid, contract.lane.name)
+        clear(folder)
+        inner = strategy_of(self._inner, contract)
+        reports = inner.reports(turn) if inner is not None else [*turn.run_once(contract.lane).reports]
+        report = next((each for each in reports if each.failed and vars(each).get(ENTRY)), None)
+        if report is None or (entry := _not_held(report)) is None:
+            return reports
+        state, output = turn.state, turn.output()
+        # Whatever becomes of the run that follows, this one is over, and what it showed is known.
+        if self._session.journal is not None:
+            self._session.journal.keep(vars(report)[ENTRY])
+        try:
+            found, why = self._left(turn, state, folder, entry)
+        except BaseException:
+            for each in reports:
+                contract.item.ihook.pytest_runtest_logreport(report=each)
+            raise
+        turn.conclude(state)
+        turn.forget()
+        contract.item._report_sections.extend(output[0])
+        contract.item.user_properties.extend(output[1])
+        _tell(report, found, f"evidence: {folder}" if found is not None else f"no evidence: {why}")
+        return reports
+
+    def _left(self, turn: Turn, state: State, path: Path, entry: Entry) -> tuple[Evidence | None, str]:
+        """What a run for evidence leaves, or why there is none."""
+        if turn.process.lost:
+            return None, "the process has lost its CUDA device"
+        if turn.contract.item.config.option.usepdb:
+            return None, "not with --pdb, which would stop a second time"
+        folder = Folder(path)
+        if not folder.open():
+            return None, "; ".join(folder.problems)
+        from pytest_compilecontract.measure.probes.evidence import Evidence as Traced
+        from pytest_compilecontract.measure.recorder import Measuring
+
+        ran = self._rung(turn, state)
+        lane = ran.lane if ran is not None else turn.contract.lane
+        with Traced(folder, Measuring.going_on) as traced:
+            # With empty caches: of what a cache has, torch traces no graphs.
+            run = turn.run_once(
+                replace(lane, cache="lane"), rung=ran, steps=_below(state) if ran is not None else (), noted=False
+            )
+        trouble = [each for each in (traced.missing, traced.problem) if each]
+        shown = _shown(run, entry)
+        left_out = [*lacking({kind_of(each) for each in folder.files}, lane.backend), *trouble]
+        command = logs_command(entry, lane.backend)
+        facts: dict[str, Any] = {
+            "contract": entry.contract,
+            "lane": entry.lane,
+            "test": entry.test,
+            "verdict": entry.verdict,
+            "reason": entry.reason,
+            "shown": shown,
+            "live": command,
+        }
+        folder.close(facts, left_out, _readme(entry, shown, command))
+        base = self._settings.report or self._root.parent
+        found = Evidence(
+            folder=Path(os.path.relpath(path, base)).as_posix(),
+            shown=shown,
+            files=tuple(folder.files),
+            left_out=(*left_out, *folder.all_problems()),
+        )
+        return found, ""
+
+    def _rung(self, turn: Turn, state: State) -> Rung | None:
+        """Of a ladder the rung that did not hold, which has to be run as it was."""
+        if not turn.contract.ladder:
+            return None
+        if state.rung is not None:
+            return state.rung
+        climbed = [each.name for each in state.steps if each.verdict == "held"]
+        failed = [each.name for each in state.steps if each.verdict == "failed"]
+        # Where none failed, what is not held is how far it climbs, or its baseline: then its top is to be seen.
+        return rung([*climbed, *failed] or turn.contract.ladder[:1], self._settings.known)
+
+
+def _below(state: State) -> tuple[Any, ...]:
+    """The steps below the one that failed."""
+    verdicts = [each.verdict for each in state.steps]
+    return state.steps[: verdicts.index("failed")] if "failed" in verdicts else state.steps
+
+
+def _not_held(report: pytest.TestReport) -> Entry | None:
+    """The entry of a lane that is not held, by its limits or by its baseline."""
+    try:
+        entry = entry_from_data(vars(report)[ENTRY]["entry"])
+    except ReceiptError:
+        return None
+    return entry if entry.verdict not in ("unmeasured", "reference") else None
+
+
+def _shown(run: Run, before: Entry) -> str:
+    """What the run for evidence came to, beside the lane's own verdict."""
+    entry = run.entry
+    if entry is None:
+        return f"{'the test was skipped: ' + run.skipped if run.skipped else 'nothing was measured'}"
+    if run.failed and not run.state.failed:
+        return "the test failed by itself"
+    now = "drifted" if run.state.drifted and entry.verdict == "held" else entry.verdict
+    if entry.measurement is not None and before.measurement is not None:
+        one, other = _counts(entry), _counts(before)
+        if one != other:
+            differs = ", ".join(f"{name} {other[name]} -> {one[name]}" for name in one if one[name] != other[name])
+            return f"{now}, not as before: {differs}"
+        return f"{now}, with the same counts"
+    return now
+
+
+def _counts(entry: Entry) -> dict[str, int | None]:
+    seen = entry.measurement
+    assert seen is not None
+    return {
+        "graphs": seen.graphs,
+        "graph breaks": None if seen.graph_breaks is None else len(seen.graph_breaks),
+        "recompiles": None if seen.recompiles is None else len(seen.recompiles),
+        "eager frames": None if seen.eager_frames is None else len(seen.eager_frames),
+    }
+
+
+def _readme(entry: Entry, shown: str, command: str) -> list[str]:
+    reason = f" ({one_line(entry.reason)})" if entry.reason else ""
+    return [
+        f"# {one_line(entry.contract)}, lane {one_line(entry.lane)}",
+        "",
+        f"{entry.verdict}{reason}. One more run, with torch's structured trace on: {one_line(shown)}.",
+        "",
+        "The same live:",
+        "",
+        f"    {command}",
+    ]
+
+
+def _tell(report: pytest.TestReport, found: Evidence | None, line: str) -> None:
+    """Say in a failure where the evidence is, and in its entry what it is."""
+    if isinstance(report.longrepr, str):
+        report.longrepr = f"{report.longrepr}\n{printed(line)}"
+    else:
+        report.sections.append(("compile contract", printed(line)))
+    if found is not None:
+        kept = vars(report)[ENTRY]
+        vars(report)[ENTRY] = {**kept, "entry": {**kept["entry"], "evidence": value_to_data(found)}}
