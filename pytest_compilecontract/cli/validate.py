@@ -1,4 +1,7 @@
-"""`compilecontract validate`: is a file what this package's schema says, and without contradictions?"""
+"""`compilecontract validate`: is a file what this package's schema says, and without contradictions?
+
+Waivers have no schema: their reader says what is wrong with them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from typing import Any
 
 from pytest_compilecontract.baselines.document import from_document as baseline_from_document
 from pytest_compilecontract.baselines.store import read_defaults
-from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.compare.waivers import FILE as WAIVERS
+from pytest_compilecontract.compare.waivers import read_waivers
+from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.files.codec import document_from_json
 from pytest_compilecontract.files.receipt import receipt_from_document
@@ -28,11 +33,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Add `validate` to the command line."""
     validate = commands.add_parser(
         "validate",
-        help="check receipts, baselines and matrices against the JSON Schema",
+        help="check receipts, baselines and matrices against the JSON Schema, and waivers",
         epilog=exit_codes("all match", no="one does not match its schema"),
     )
     validate.add_argument(
-        "files", metavar="FILE", type=Path, nargs="+", help="a receipt.json, baseline or matrix, or a folder of such"
+        "files",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        help="a receipt.json, baseline, matrix or waivers.toml, or a folder of such",
     )
     validate.set_defaults(command=_validate)
 
@@ -49,12 +58,15 @@ def _files_in(given: Path) -> list[Path]:
     """
     if not given.is_dir():
         return [given]
-    if not (found := sorted(path for path in given.rglob("*.json") if path.is_file())):
+    named = (*given.rglob("*.json"), *given.rglob(WAIVERS.name))
+    if not (found := sorted(path for path in named if path.is_file())):
         raise ReceiptError(f"{one_line(str(given))}: holds no JSON file")
     return found
 
 
 def _validate_file(path: Path) -> int:
+    if path.suffix == ".toml":
+        return _validate_waivers(path)
     try:
         found = document_from_json(read_bytes(path), name=str(path))
         kind = _kind_of(found)
@@ -77,6 +89,18 @@ def _validate_file(path: Path) -> int:
         say(str(error))
         return NO
     say(f"{one_line(str(path))}: matches the schema (format {found['format']}, {size})")
+    return YES
+
+
+def _validate_waivers(path: Path) -> int:
+    try:
+        size = counted(len(read_waivers(path)), "waiver")
+    except UsageError as error:
+        if not path.is_file():
+            return refused(error)
+        say(one_line(str(error), 1000))
+        return NO
+    say(f"{one_line(str(path))}: {size} without a fault")
     return YES
 
 

@@ -4,6 +4,7 @@
     contract = "contracts/test_decoder.py::*"      # a glob
     lane = "inductor"                              # a glob
     metric = "graph_breaks"                        # or a list, or "*" for whatever drifts there
+    fact = "mask = mask.tolist()"                  # a glob, or a list: the line; with or instead of a metric
     torch = ">=2.12,<2.14"
     issue = "https://github.com/pytorch/pytorch/issues/1"
     owner = "someone"
@@ -30,7 +31,7 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
 from pytest_compilecontract.wording import meant
 
-from .drift import Comparison, Drift, LaneComparison
+from .drift import Comparison, Drift, Fact, LaneComparison
 from .versions import VersionRange, version_range
 
 Kind = Literal["workaround", "open-risk"]
@@ -39,7 +40,9 @@ FILE = Path("contracts/waivers.toml")
 MOST_BYTES = 1024 * 1024
 ANY = "*"
 _TEXTS = ("contract", "lane", "torch", "issue", "owner")
-_KEYS = (*_TEXTS, "metric", "expires", "kind", "note")
+_KEYS = (*_TEXTS, "metric", "fact", "expires", "kind", "note")
+# What is counted of a break, and has no line of its own: tolerated with the line that is.
+_FOLLOWING = ("capture", "fullgraph", "limits", "ops_captured")
 # What a metric is called here, or where a drift is printed.
 _NAMED = {called: name for name in GATEABLE for called in (name, METRICS[name].label)}
 _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
@@ -47,7 +50,10 @@ _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiver:
-    """Drift that is tolerated, in each of `metrics`. `place` is its file and line, `expires` the last day it holds."""
+    """Drift that is tolerated, in each of `metrics`. `place` is its file and line, `expires` the last day it holds.
+
+    With `facts`, only what comes of them: each is a glob of a line's text, its place, or both as a drift has them.
+    """
 
     contract: str
     lane: str
@@ -57,6 +63,7 @@ class Waiver:
     owner: str
     expires: datetime.date
     kind: Kind
+    facts: tuple[str, ...] = ()
     note: str = ""
     place: str = ""
 
@@ -65,13 +72,20 @@ class Waiver:
         named = fnmatchcase(lane.contract, _glob(self.contract)) and fnmatchcase(lane.lane, self.lane)
         return named and lane.torch is not None and lane.torch in self.torch
 
+    def names(self, fact: Fact) -> bool:
+        """Whether it speaks of this fact."""
+        told = (fact.where, fact.source, f"{fact.where}: {fact.source}")
+        return not self.facts or any(fnmatchcase(text, _glob(each)) for each in self.facts for text in told if text)
+
     @property
     def exact(self) -> bool:
         """Whether it names one lane of one contract."""
         return not set("*?") & {*self.contract, *self.lane}
 
     def __str__(self) -> str:
-        return f"{self.contract} [{self.lane}] {', '.join(self.metrics) if self.metrics != GATEABLE else ANY}"
+        metrics = [ANY] if self.metrics == GATEABLE else self.metrics
+        what = self.facts if self.facts and self.metrics == GATEABLE else (*metrics, *self.facts)
+        return f"{self.contract} [{self.lane}] {', '.join(what)}"
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -113,13 +127,13 @@ def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.da
 def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime.date) -> LaneComparison:
     """The same of one lane."""
     wanted = [waiver for waiver in waivers if waiver.expires >= today and waiver.is_about(lane)]
-    about = {metric: waiver for waiver in wanted for metric in waiver.metrics}
-    if not about or not (lane.verdict == "drifted" or lane.newly_broken):
+    if not wanted or not (lane.verdict == "drifted" or lane.newly_broken):
         return lane
-    drifts = tuple(_marked(drift, about.get(drift.metric)) for drift in lane.drifts)
+    found = _tolerating(lane.drifts, wanted)
+    drifts = tuple(_marked(drift, found.get(drift.metric, [])) for drift in lane.drifts)
     if any(_is_worse(drift) and not drift.waived for drift in drifts):
         return replace(lane, drifts=drifts)
-    used = [about[drift.metric] for drift in drifts if drift.waived]
+    used = [waiver for drift in drifts if drift.waived for waiver in found[drift.metric]]
     return replace(
         lane,
         verdict="waived",
@@ -150,11 +164,35 @@ def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date)
 
 def _is_needed(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
     """Whether a lane has a drift that the waiver would tolerate."""
-    return any(drift.metric in waiver.metrics and _is_worse(drift) for lane in lanes for drift in lane.drifts)
+    return any(
+        drift.metric in waiver.metrics and _is_worse(drift) and (not waiver.facts or any(map(waiver.names, drift.came)))
+        for lane in lanes
+        for drift in lane.drifts
+    )
 
 
-def _marked(drift: Drift, waiver: Waiver | None) -> Drift:
-    return replace(drift, waived=waiver.issue) if waiver is not None and _is_worse(drift) else drift
+def _tolerating(drifts: Sequence[Drift], waivers: Sequence[Waiver]) -> dict[str, list[Waiver]]:
+    """By metric, the waivers that tolerate its drift between them: all of it, or none."""
+    found = {drift.metric: _covering(drift, waivers) for drift in drifts if _is_worse(drift)}
+    by_line = [waiver for each in found.values() for waiver in each if waiver.facts]
+    for metric in _FOLLOWING:
+        if metric in found and not found[metric]:
+            found[metric] = [waiver for waiver in by_line if metric in waiver.metrics][:1]
+    return found
+
+
+def _covering(drift: Drift, waivers: Sequence[Waiver]) -> list[Waiver]:
+    about = [waiver for waiver in waivers if drift.metric in waiver.metrics]
+    if whole := [waiver for waiver in about if not waiver.facts]:
+        return whole[-1:]
+    if not drift.came or drift.metric in _FOLLOWING:
+        return []
+    each = [next((waiver for waiver in about if waiver.names(fact)), None) for fact in drift.came]
+    return [] if None in each else list(dict.fromkeys(waiver for waiver in each if waiver is not None))
+
+
+def _marked(drift: Drift, by: Sequence[Waiver]) -> Drift:
+    return replace(drift, waived=by[0].issue) if by and _is_worse(drift) else drift
 
 
 def _is_worse(drift: Drift) -> bool:
@@ -192,13 +230,13 @@ def _waiver(table: Mapping[str, Any], place: str) -> Waiver:
         if key not in _KEYS:
             raise UsageError(f"{place}: unknown key {key!r} (known keys: {', '.join(_KEYS)})")
     for key in (*_TEXTS[:2], "metric", *_TEXTS[2:], "expires", "kind"):
-        if key not in table:
+        if key not in table and (key != "metric" or "fact" not in table):
             raise UsageError(f"{place}: {key}: missing")
     for key in (*_TEXTS, "note"):
         value = table.get(key, "-")
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"{place}: {key}: expected a text, got {value!r}")
-    metrics = _metrics(table["metric"], place)
+    metrics = _metrics(table.get("metric", ANY), place)
     if table["kind"] not in KINDS:
         raise UsageError(f"{place}: kind: expected {' or '.join(map(repr, KINDS))}, got {table['kind']!r}")
     if not re.match(r"https?://\S+$", table["issue"]):
@@ -209,6 +247,7 @@ def _waiver(table: Mapping[str, Any], place: str) -> Waiver:
     return Waiver(
         **{key: table[key] for key in ("contract", "lane", "issue", "owner", "kind")},
         metrics=metrics,
+        facts=_texts(table["fact"], f"{place}: fact: expected a text or a list of them") if "fact" in table else (),
         torch=version_range(table["torch"], where=f"{place}: torch"),
         expires=expires,
         note=table.get("note", ""),
@@ -220,15 +259,20 @@ def _metrics(given: object, place: str) -> tuple[str, ...]:
     """The metrics that a waiver names: one, a list, or "*"; by their names, or as a drift calls them."""
     if given == ANY:
         return GATEABLE
-    listed = given if isinstance(given, list) else [given]
-    names = [each for each in listed if isinstance(each, str) and each.strip()]
-    if not names or len(names) < len(listed):
-        raise UsageError(f"{place}: metric: expected a text, a list of them, or '*', got {given!r}")
+    names = _texts(given, f"{place}: metric: expected a text, a list of them, or '*'")
     for each in names:
         if each not in _NAMED:
             known = ", ".join(sorted(GATEABLE))
             raise UsageError(f"{place}: metric: unknown metric {each!r}{meant(each, _NAMED)} (known metrics: {known})")
     return tuple(dict.fromkeys(_NAMED[each] for each in names))
+
+
+def _texts(given: object, expected: str) -> tuple[str, ...]:
+    listed = given if isinstance(given, list) else [given]
+    texts = tuple(each for each in listed if isinstance(each, str) and each.strip())
+    if not texts or len(texts) < len(listed):
+        raise UsageError(f"{expected}, got {given!r}")
+    return texts
 
 
 def as_toml(lane: LaneComparison, *, torch: str, issue: str, owner: str, expires: datetime.date, kind: Kind) -> str:

@@ -263,3 +263,99 @@ def test_a_break_that_is_waived_still_shows(file: Path) -> None:
 
     assert lane.verdict == "waived"
     assert next(drift.came for drift in lane.drifts if drift.metric == "graph_breaks")
+
+
+BY_LINE = ('metric = "numerics"', f'fact = "{BREAK.location.source}"')
+BROKEN_TWICE = replace(
+    WORSENED["graph_breaks"],
+    graph_breaks=(BREAK, replace(BREAK, location=replace(BREAK.location, line=99, source="print(x[0])"))),
+)
+
+
+def test_a_waiver_that_names_a_line_tolerates_what_comes_of_it(file: Path) -> None:
+    found = waivers(file, BY_LINE)
+
+    comparison = waived(compared(WORSENED["graph_breaks"], HOLDING), found, TODAY)
+
+    assert {drift.metric for drift in comparison.lanes[0].drifts if drift.gates} == {"fullgraph", "graph_breaks"}
+    assert comparison.lanes[0].verdict == "waived"
+    assert stale(comparison, found, TODAY, whole=True) == ()
+
+
+@pytest.mark.parametrize(
+    "fact",
+    ["{0.location}", "{0.location}: {0.location.source}", "*{0.location.function}: *"],
+    ids=["its place", "as it is printed", "a glob"],
+)
+def test_a_line_is_named_as_a_drift_tells_it(file: Path, fact: str) -> None:
+    found = waivers(file, ('metric = "numerics"', f'fact = "{fact.format(BREAK)}"'))
+
+    assert waived(compared(WORSENED["graph_breaks"], HOLDING), found, TODAY).lanes[0].verdict == "waived"
+
+
+def test_another_line_is_still_drift(file: Path) -> None:
+    found = waivers(file, BY_LINE)
+
+    comparison = waived(compared(BROKEN_TWICE, HOLDING), found, TODAY)
+
+    assert comparison.lanes[0].verdict == "drifted"
+    assert not any(drift.waived for drift in comparison.lanes[0].drifts)
+
+
+def test_a_waiver_for_each_line_tolerates_both(file: Path) -> None:
+    first = WAIVER.replace(*BY_LINE)
+    file.write_text(
+        first + WAIVER.replace('metric = "numerics"', 'fact = "print(x[0])"').replace("issues/1", "issues/2")
+    )
+    found = read_waivers(file)
+
+    lane = waived(compared(BROKEN_TWICE, HOLDING), found, TODAY).lanes[0]
+
+    assert lane.verdict == "waived"
+    assert "issues/1" in lane.reason
+    assert "issues/2" in lane.reason
+
+
+def test_a_line_says_nothing_of_wrong_numbers(file: Path) -> None:
+    both = replace(WORSENED["graph_breaks"], numerics=WORSENED["numerics"].numerics)
+
+    lane = waived(compared(both, HOLDING), waivers(file, BY_LINE), TODAY).lanes[0]
+
+    assert lane.verdict == "drifted"
+    assert {drift.metric for drift in lane.drifts if drift.gates and not drift.waived} == {"numerics"}
+
+
+def test_a_waiver_of_a_line_is_stale_once_the_line_is_gone(file: Path) -> None:
+    found = waivers(file, BY_LINE)
+
+    (said,) = stale(compared(WORSENED["recompiles"], HOLDING), found, TODAY, whole=True)
+
+    assert f"[aot] {BREAK.location.source} is no longer needed: delete it" in said
+
+
+def test_validate_reads_waivers(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(WAIVER)
+
+    code = main(["validate", str(file)])
+
+    assert capsys.readouterr() == (f"{file}: 1 waiver without a fault\n", "")
+    assert code == 0
+
+
+def test_validate_finds_the_waivers_of_a_folder_and_says_what_is_wrong(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(WAIVER.replace('"numerics"', '"numeric"'))
+
+    code = main(["validate", str(file.parent)])
+
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{file}:2: metric: unknown metric 'numeric', did you mean 'numerics'?")
+    assert (said.err, code) == ("", 1)
+
+
+def test_validate_cannot_read_waivers_that_are_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["validate", str(file)])
+
+    assert capsys.readouterr().err == f"compilecontract: {file}: cannot be read (No such file or directory)\n"
+    assert code == 2
