@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +22,7 @@ MOST_FILES = 200
 MOST_LANES = 100
 # As pytest's own cache has one: what is written here is no part of the project.
 _MARK = ".gitignore"
+_SCRATCH = "scratch"
 _MARKED = "# Made by pytest-compilecontract: evidence of lanes that are not held.\n*\n"
 
 
@@ -115,11 +116,27 @@ class Folder:
         except OSError as error:
             self._failed(error)
 
+    def scratch(self) -> Path:
+        """A folder in it for what is taken away again before it is closed."""
+        made = self.path / _SCRATCH
+        made.mkdir(exist_ok=True)
+        return made
+
+    def add_inputs(self, inputs: Mapping[str, bytes]) -> None:
+        """Add what a program reads, where torch looks for it."""
+        try:
+            for name, data in inputs.items():
+                (self.path / "storages").mkdir(exist_ok=True)
+                (self.path / "storages" / name).write_bytes(data)
+        except OSError as error:
+            self._failed(error)
+
     def close(self, facts: dict[str, object], left_out: Sequence[str], told: Sequence[str]) -> None:
         """Write what there is, and why it is no more."""
         try:
             if self._trace is not None:
                 self._trace.close()
+            shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
             found = [*left_out, *self.all_problems()]
             whole = {**facts, "files": self.files, "left_out": found}
             (self.path / FACTS).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ from pytest_compilecontract.facts.lanes import ALL, BUILT_IN, Lane
 
 from .item import Contract
 from .results import add_to_reason
-from .run import Turn
+from .run import Broke, Turn
 from .settings import set_options
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def _bisected(turn: Turn, entry: Entry) -> list[str]:
     if found.stage is None:
         return found.lines()
     ran, asked = in_stage(found.stage), turn.contract.limits.lanes
+    turn.broke = Broke(lane=ran, told=found.stage.told, numbers=WRONG_NUMBERS in faults(entry))
     allowed = asked is None or ALL in asked or found.stage.lane in asked
     shown = found.stage.lane if allowed and is_built_in(ran, found.stage.lane) else ""
     options = set_options(item.config.getoption("--contract-set") or ())

@@ -31,6 +31,9 @@ from .session import Session
 from .settings import Settings
 from .workers import ENTRY
 
+# The backend at which nothing but Dynamo has had a part.
+CAPTURE = "eager"
+
 
 class Evidencing:
     """The strategy around all others: what they report, and evidence of it where a lane is not held."""
@@ -95,6 +98,8 @@ class Evidencing:
         trouble = [each for each in (traced.missing, traced.problem) if each]
         shown = _shown(run, entry)
         left_out = [*lacking({kind_of(each) for each in folder.files}, lane.backend), *trouble]
+        if why := self._minified(turn, folder):
+            left_out.append(f"minified program: {why}")
         command = logs_command(entry, lane.backend)
         facts: dict[str, Any] = {
             "contract": entry.contract,
@@ -114,6 +119,28 @@ class Evidencing:
             left_out=(*left_out, *folder.all_problems()),
         )
         return found, ""
+
+    def _minified(self, turn: Turn, folder: Folder) -> str:
+        """Add the program that torch's minifier makes of a stage that breaks; why it makes none, or empty."""
+        if turn.broke is None:
+            return "" if turn.contract.bare else "--contract-bisect names no stage that fails"
+        if turn.broke.lane.backend == CAPTURE:
+            return f"{turn.broke.told} fails, before there is a graph"
+        if turn.process.lost:
+            return "the process has lost its CUDA device"
+        from pytest_compilecontract.measure.probes.minifier import minified, settings
+
+        try:
+            scratch = folder.scratch()
+            lane, asked = turn.broke.lane, settings(scratch, numbers=turn.broke.numbers)
+            turn.run_once(replace(lane, cache="lane", dynamo={**lane.dynamo, **asked}), noted=False)
+            text, inputs, why = minified(scratch)
+        except OSError as error:
+            return f"{error.strerror or error}"
+        if text:
+            folder.add("minified", "", "py", text)
+            folder.add_inputs(inputs)
+        return why
 
     def _rung(self, turn: Turn, state: State) -> Rung | None:
         """Of a ladder the rung that did not hold, which has to be run as it was."""

@@ -65,6 +65,15 @@ class Run:
         return self.state.compile_lane is not None and self.state.compile_lane.trained
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broke:
+    """Where a lane breaks: the lane of the first stage that does, what that is, and whether its numbers are wrong."""
+
+    lane: Lane
+    told: str
+    numbers: bool
+
+
 class Strategy(Protocol):
     """A way to run a contract more than once, as one test."""
 
@@ -182,6 +191,8 @@ class Turn:
         nextitem: pytest.Item | None,
     ) -> None:
         self.contract = contract
+        # Known where somebody has looked for it.
+        self.broke: Broke | None = None
         self._runs = runs
         self._nextitem = nextitem
         item = contract.item

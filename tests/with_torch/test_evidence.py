@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,10 @@ def test_a_lane_that_is_not_held_leaves_it_and_verdicts_and_counts_are_as_withou
         "recompiled.txt",
     }
     assert facts["shown"] == "violated, with the same counts"
-    assert facts["left_out"] == ["output code: backend 'aot_eager' writes none"]
+    assert facts["left_out"] == [
+        "output code: backend 'aot_eager' writes none",
+        "minified program: --contract-bisect names no stage that fails",
+    ]
     assert facts["live"].startswith(
         "TORCH_LOGS=graph_breaks,recompiles,guards,graph_code,aot_graphs pytest -s --compile-contracts"
     )
@@ -322,3 +326,56 @@ def test_a_torch_without_its_formatter_leaves_none_and_says_so(monkeypatch: pyte
 
     assert traced.missing == "torch._logging._internal has no trace_log or TorchLogsFormatter"
     assert sink.records == []
+
+
+WRONG = """
+import torch
+from pytest_compilecontract import compile_contract
+
+X = torch.linspace(-1, 1, 16)
+
+
+def target(x):
+    y = x.sin() + 1
+    return (torch.relu(y * 2).cos() - y).sum()
+
+
+@compile_contract(lanes=["raises", "differs"])
+def test_it(compile_lane):
+    compile_lane.run(target, (X,))
+
+
+@compile_contract(lanes=["differs"])
+def test_of_capture(compile_lane):
+    compile_lane.run(lambda x: x.cos() if torch.compiler.is_dynamo_compiling() else x.sin(), (X,))
+"""
+# Faults that torch has for tests of its own minifier, so that another process finds them too.
+BACKENDS = """
+[tool.compilecontract.lanes.raises]
+backend = "relu_compile_error_TESTING_ONLY"
+
+[tool.compilecontract.lanes.differs]
+backend = "relu_accuracy_error_TESTING_ONLY"
+"""
+
+
+def test_torchs_minifier_shrinks_what_a_named_stage_fails_at(project: Path) -> None:
+    (project / "test_net.py").write_text(WRONG)
+    (project / "pyproject.toml").write_text(BACKENDS)
+
+    contracts("--contract-evidence", "--contract-bisect", lanes="raises,differs")
+
+    for test in ("test_it[raises]", "test_it[differs]"):
+        folder = left(project, test)
+        program = (folder / "minified.py").read_text()
+        assert "torch.relu" in program
+        assert ".sin()" not in program
+        assert str(project) not in program
+        assert "CACHE_DIR" not in program
+        # Nothing is left of the way to it.
+        assert {each.name for each in folder.iterdir() if each.is_dir()} == {"storages"}
+        ran = subprocess.run([sys.executable, "minified.py"], cwd=folder, capture_output=True, text=True)
+        assert ran.returncode != 0
+        assert ("ReluCompileError" if "raises" in test else "AccuracyError") in ran.stderr
+    lacks = entries(project)["test_of_capture[differs]"]["evidence"]["left_out"]
+    assert "minified program: Dynamo's capture (backend 'eager') fails, before there is a graph" in lacks
