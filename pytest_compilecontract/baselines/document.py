@@ -13,7 +13,15 @@ from pytest_compilecontract.facts.ladder import Frontier
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import FORMAT, Environment
 from pytest_compilecontract.facts.verdict import Verdict
-from pytest_compilecontract.files.codec import decoded, document_from_json, schema_of, value_from_data, value_to_data
+from pytest_compilecontract.files.codec import (
+    SCHEMA,
+    address_of,
+    decoded,
+    document_from_json,
+    schema_of,
+    value_from_data,
+    value_to_data,
+)
 from pytest_compilecontract.files.sense import lane_faults
 from pytest_compilecontract.files.whole import read_bytes
 
@@ -100,6 +108,7 @@ def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
 def to_json(baseline: Baseline) -> bytes:
     """The document: keys in order, one fact a line, without what says nothing."""
     data = {
+        SCHEMA: address_of("baseline"),
         "format": baseline.format,
         "environments": {name: _said(each) for name, each in baseline.environments.items()},
         "contracts": {

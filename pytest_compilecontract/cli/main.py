@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
 
-from . import bump, check, compare, matrix, page, selftest, show, validate, waive
+from . import bump, check, compare, matrix, merge, page, schema, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
 
 
@@ -75,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     waive.add_command(commands)
     check.add_commands(commands)
     selftest.add_command(commands)
+    schema.add_command(commands)
+    merge.add_command(commands)
     matrix.add_command(commands)
     bump.add_command(commands)
     return parser

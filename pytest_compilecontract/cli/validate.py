@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from pytest_compilecontract.report import document
 from pytest_compilecontract.wording import counted
 
 from .exits import NO, YES, exit_codes, refused, say
+from .schema import shipped
 
 MOST_ERRORS = 20
 
@@ -108,7 +108,7 @@ def _kind_of(found: dict[str, object]) -> str:
     """Which of the documents it is meant to be, by the key that no other has."""
     if "entries" not in found and "contracts" in found:
         return "baseline"
-    if found.keys() == {"format", "torch", "defaults"}:
+    if found.keys() - {"$schema"} == {"format", "torch", "defaults"}:
         return "defaults"
     return "matrix" if "entries" not in found and "rows" in found else "receipt"
 
@@ -137,8 +137,7 @@ def _schema_errors(found: dict[str, object], kind: str) -> Iterator[str]:
     import msgspec
     from jsonschema import Draft202012Validator
 
-    shipped = files("pytest_compilecontract").joinpath(f"schemas/{kind}.schema.json").read_bytes()
-    for mismatch in Draft202012Validator(msgspec.json.decode(shipped)).iter_errors(found):
+    for mismatch in Draft202012Validator(msgspec.json.decode(shipped(kind))).iter_errors(found):
         yield from _lines(mismatch)
 
 

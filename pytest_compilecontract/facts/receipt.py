@@ -14,6 +14,7 @@ from .evidence import Evidence
 from .ladder import Frontier
 from .measurement import Measurement
 from .planted import Planted
+from .shards import Shard
 from .verdict import Verdict, Violation
 
 FORMAT = 1
@@ -127,7 +128,8 @@ class Receipt:
     the environments name: full name and value, as Python writes it. The entries are always in order of contract, lane,
     environment, test and worker, whatever the order they were given in. `setup` is there where the session did not come
     to its end, and says why: then what is missing is no fact about the contracts. `command` is what was run, folders of
-    this machine as in the environments, and empty where nobody knows.
+    this machine as in the environments, and empty where nobody knows. `shard` is the part of a suite that it held; None
+    for all of it.
     """
 
     format: int = FORMAT
@@ -138,6 +140,7 @@ class Receipt:
     entries: tuple[Entry, ...] = ()
     setup: Setup | None = None
     command: str = ""
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))

@@ -24,6 +24,8 @@ from .whole import named
 T = TypeVar("T")
 DEEPEST = 64
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# What a document may say of itself beside its fields: where its schema is.
+SCHEMA = "$schema"
 
 
 def decoded(data: bytes, type_: type[T]) -> T | None:
@@ -87,7 +89,14 @@ def _written(type_: Any, owner: str = "", name: str = "") -> Any:
             for each in fields(type_)
             for of_field in [_written(hints[each.name], type_.__name__, each.name)]
         ]
-        return msgspec.defstruct(type_.__name__, named, kw_only=True, forbid_unknown_fields=True, gc=False)
+        rename = None
+        if not owner:
+            # No field of Python's could have that name.
+            named.append(("schema", str | msgspec.UnsetType, msgspec.UNSET))
+            rename = {"schema": SCHEMA}
+        return msgspec.defstruct(
+            type_.__name__, named, kw_only=True, forbid_unknown_fields=True, gc=False, rename=rename
+        )
     origin, parts = get_origin(type_), get_args(type_)
     if origin in (UnionType, Union):
         return Union[tuple(_written(part, owner, name) for part in parts)]  # noqa: UP007 - made of a list
@@ -243,6 +252,10 @@ def _kind(value: object) -> str:
 def built(data: object, type_: type[Any]) -> Any:
     import msgspec
 
+    if isinstance(data, dict) and SCHEMA in data and any(each.name == "format" for each in fields(type_)):
+        if not isinstance(data[SCHEMA], str):
+            raise ReceiptError(f"expected a str, got {_kind(data[SCHEMA])}", at=SCHEMA)
+        data = {key: value for key, value in data.items() if key != SCHEMA}
     fitted = _fitted(data, type_, "", type_.__name__, "")
     try:
         return msgspec.convert(fitted, type_)
@@ -304,13 +317,18 @@ def _translated(message: str) -> ReceiptError:
     return ReceiptError(f"{said[:1].lower()}{said[1:]}", at=place or None)
 
 
+def address_of(name: str) -> str:
+    """Where the schema of a document is, as the document says it: a name, which `compilecontract schema` finds."""
+    return f"urn:pytest-compilecontract:{name}:{FORMAT}"
+
+
 def schema_of(type_: type[Any], *, name: str, description: str) -> dict[str, Any]:
     """The JSON Schema of a document that is a dataclass with a `format`."""
     import msgspec
 
     definitions: dict[str, Any] = _adjusted(msgspec.json.schema(type_)["$defs"])
     root = definitions[type_.__name__]
-    root["properties"]["format"] = {"const": FORMAT}
+    root["properties"] = {SCHEMA: {"type": "string"}, **root["properties"], "format": {"const": FORMAT}}
     root["required"] = ["format", *root.get("required", ())]
     definitions["Number"] = {
         "title": "Number",
@@ -319,7 +337,7 @@ def schema_of(type_: type[Any], *, name: str, description: str) -> dict[str, Any
     }
     return {
         "$schema": DIALECT,
-        "$id": f"urn:pytest-compilecontract:{name}:{FORMAT}",
+        "$id": address_of(name),
         "title": f"pytest-compilecontract {name}",
         "description": description,
         "$ref": f"#/$defs/{type_.__name__}",

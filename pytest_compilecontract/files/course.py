@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Entry, Environment
+from pytest_compilecontract.facts.shards import Shard
 
+from .codec import value_from_data
 from .receipt import entry_from_data, environment_from_data
 from .run_log import Event
 from .sense import entry_faults
@@ -31,6 +33,7 @@ class Course:
     environments: dict[str, Environment] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     ended: bool = False
+    shard: Shard | None = None
 
     def take(self, event: Event) -> None:
         """One event; one of a kind that is not known tells nothing.
@@ -77,6 +80,10 @@ def _collected(course: Course, event: Event) -> None:
     course.count = course.done + count
 
 
+def _cut(course: Course, event: Event) -> None:
+    course.shard = value_from_data(event["shard"], Shard, name="shard")
+
+
 def _problem(course: Course, event: Event) -> None:
     problem = f"{event['where']} could not be collected: {event['reason']}"
     if problem not in course.problems:
@@ -111,6 +118,7 @@ def _nothing(_course: Course, _event: Event) -> None:
 _TAKES: dict[str, Callable[[Course, Event], None]] = {
     "session": _session,
     "collected": _collected,
+    "shard": _cut,
     "problem": _problem,
     "start": _start,
     "finish": _finish,

@@ -104,6 +104,7 @@ def recovered(path: Path) -> Recovered:
         environments=course.environments,
         entries=tuple(course.entries.values()),
         setup=cut_off(course.environments, KILLED),
+        shard=course.shard,
     )
     # What cannot have been measured is refused here, not by whoever reads the receipt.
     from_json(to_json(receipt), name=str(path))

@@ -9,7 +9,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import CREATED, FORMAT, Entry, Environment, Receipt
 
-from .codec import built, decoded, document_from_json, plain, schema_of
+from .codec import SCHEMA, address_of, built, decoded, document_from_json, plain, schema_of
 from .sense import is_consistent, refuse_inconsistent
 from .whole import named, read_bytes, write_bytes
 
@@ -18,7 +18,8 @@ def to_json(receipt: Receipt) -> bytes:
     """The document: indented, keys in order, the same bytes for equal receipts."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(plain(receipt), order="sorted"), indent=2) + b"\n"
+    document = {SCHEMA: address_of("receipt"), **plain(receipt)}
+    return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
 
 
 def from_json(data: bytes, *, name: str) -> Receipt:

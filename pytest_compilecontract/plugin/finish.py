@@ -15,6 +15,7 @@ from pytest_compilecontract.report.baselines import baseline_lines, record_lines
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.gone import gone_lines
 from pytest_compilecontract.report.terminal import Line, headline, summary_lines
+from pytest_compilecontract.wording import counted
 
 from .collect import Collecting
 from .elsewhere import elsewhere_lines, given_paths
@@ -165,6 +166,8 @@ class Finishing:
             climbed = any(entry.frontier is not None for entry in self._session.entries.values())
             once = ", each ladder climbed once" if climbed else ""
             lines.append((f"each lane was measured {self._settings.repeat} times{once}", {}))
+        if shard := self._session.shard:
+            lines.append((f"{shard}: {counted(len(shard.tests), 'test')}", {}))
         lines += [(f"set differently in the lane: {note}", {"yellow": True}) for note in self._session.notes]
         if self._settings.rank and (self._settings.report is not None or self._settings.record is not None):
             ranks = ["what this process measured goes to a folder of its own"] if self._settings.report else []

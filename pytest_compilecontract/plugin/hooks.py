@@ -45,8 +45,8 @@ class Opening:
         self._session = session
         self._worker = worker
 
-    def pytest_sessionstart(self) -> None:
-        if self._session.settings.rest is not None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        if self._session.settings.rest is not None or session.config.option.collectonly:
             return
         try:
             self._session.open_journal(self._worker)
@@ -89,6 +89,13 @@ def switch_on(config: pytest.Config) -> Parts:
         ("receiving", Receiving(session, worker)),
         ("finishing", Finishing(session, history, collecting, worker)),
     ]
+    if settings.shard is not None and settings.rest is None:
+        from .shard import Sharding
+
+        try:
+            parts.insert(0, ("sharding", Sharding(session, *settings.shard, worker)))
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
     strategies: list[Strategy] = [Climbing(settings.known, results)]
     if settings.repeat > 1:
         from .repeat import Repeating
@@ -137,6 +144,8 @@ def _settings(config: pytest.Config) -> Settings:
         allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
         variables=os.environ,
         pages=not config.getoption("--contract-receipt-only"),
+        shard=config.getoption("--contract-shard"),
+        times=config.getoption("--contract-times"),
         evidence=config.getoption("--contract-evidence"),
     )
 

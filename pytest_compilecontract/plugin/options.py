@@ -33,6 +33,8 @@ NEED_SWITCH = (
     "--contract-allow-unmeasured",
     "--contract-plant",
     "--contract-evidence",
+    "--contract-shard",
+    "--contract-times",
     "--contract-rest",
 )
 MODES = ("new", "changed", "all")
@@ -141,6 +143,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run a lane that is not held once more with torch's structured trace on, and keep that, graphs, code and "
         "guards in a folder of DIR (default: 'evidence' in the folder of --contract-report, else in this one)",
     )
+    group.addoption(
+        "--contract-shard",
+        metavar="I/N",
+        type=_shard,
+        default=None,
+        help="run the I-th of N parts of the tests, as 2/8, each about as long as the others; compilecontract merge "
+        "makes one receipt of theirs",
+    )
+    group.addoption(
+        "--contract-times",
+        metavar="RECEIPT",
+        default=None,
+        help="with --contract-shard: the receipt that says how long each test takes, the same for every part (default: "
+        "that in the folder of --contract-report, where it is of a whole run)",
+    )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
     # Of a run that is thrown away, nobody reads a page.
@@ -164,6 +181,18 @@ def _faults(text: str) -> str:
     except UsageError as error:
         raise argparse.ArgumentTypeError(f"{error}; before a path, write --contract-plant={ALL_FAULTS}") from None
     return text
+
+
+def _shard(text: str) -> tuple[int, int]:
+    from pytest_compilecontract.facts.shards import MOST_SHARDS
+
+    index, slash, of = text.partition("/")
+    numbers = [int(each) for each in (index, of) if each.isascii() and each.isdecimal() and len(each) < 6]
+    if not slash or len(numbers) < 2 or not 1 <= numbers[0] <= numbers[1] <= MOST_SHARDS:
+        raise argparse.ArgumentTypeError(
+            f"expected I/N as 2/8, I from 1 to N and N at most {MOST_SHARDS}, got {text!r}"
+        )
+    return numbers[0], numbers[1]
 
 
 def _repeats(text: str) -> int:

@@ -11,6 +11,8 @@ from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off, defaults_key, timestamp
+from pytest_compilecontract.facts.shards import Shard
+from pytest_compilecontract.files.codec import value_to_data
 from pytest_compilecontract.files.course import Course
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, measured_by_workers, name_of
 from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
@@ -37,6 +39,8 @@ class Session:
     environments: dict[str, Environment] = field(default_factory=dict)
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     journal: Journal | None = None
+    # The part of the suite that it holds, once that is known.
+    shard: Shard | None = None
     # Why the session did not come to its end; empty where it did.
     cut_off: str = ""
     # By test, why what was to be measured cannot be measured here; and what lanes had otherwise than their project.
@@ -59,6 +63,12 @@ class Session:
                 "(--contract-report takes a folder for each session)"
             )
         self.journal = Journal(self.settings.report / name_of(worker), plugin=__version__, created=timestamp())
+
+    def cut_to(self, shard: Shard) -> None:
+        """Note that the session holds a part of its suite."""
+        self.shard = shard
+        if self.journal is not None:
+            self.journal.write("shard", shard=value_to_data(shard))
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
@@ -155,6 +165,7 @@ class Session:
             entries=tuple(self.entries.values()),
             setup=cut_off(self.environments, self.cut_off) if self.cut_off else None,
             command=self.command,
+            shard=self.shard,
         )
 
     def write_report(self) -> Receipt | None:
@@ -168,7 +179,7 @@ class Session:
         if self.settings.report is None:
             return None
         path = self.settings.report / "receipt.json"
-        made = self.receipt() if self.entries or not path.is_file() else None
+        made = self.receipt() if self.entries or self.shard is not None or not path.is_file() else None
         try:
             if made is not None:
                 write_receipt(path, made)

@@ -35,6 +35,8 @@ class Settings:
     replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
     measured is not a failure. `rank` is that of this process among several that run the same session: all but the
     first write to folders of their own, and record nothing. `pages`: what is reported is written to be read, too.
+    `shard` is the part of the tests to run and how many parts there are, `times` the receipt that says how long each
+    takes.
     `evidence` is the folder that lanes which are not held leave evidence in.
     """
 
@@ -58,6 +60,8 @@ class Settings:
     rank: int = 0
     pages: bool = True
     evidence: Path | None = None
+    shard: tuple[int, int] | None = None
+    times: Path | None = None
 
 
 def settings_from(  # noqa: PLR0913 - one parameter an option
@@ -80,6 +84,8 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     variables: Mapping[str, str] | None = None,
     pages: bool = True,
     evidence: str | None = None,
+    shard: tuple[int, int] | None = None,
+    times: str | None = None,
 ) -> Settings:
     """The settings behind the options.
 
@@ -129,6 +135,8 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
         rank=rank,
         pages=pages,
+        shard=shard,
+        times=_times(times, shard, record, invocation),
         evidence=_of_rank(left, rank)
         if (left := _evidence(project.evidence, evidence, invocation, reported)) is not None
         else None,
@@ -142,6 +150,17 @@ def _evidence(configured: Path | None, asked: str | None, invocation: Path, repo
     if folder is not None:
         refuse_foreign(folder)
     return folder
+
+
+def _times(asked: str | None, shard: tuple[int, int] | None, record: Mode | None, invocation: Path) -> Path | None:
+    """The receipt that says how long each test takes, where one was named."""
+    if shard is not None and record is not None:
+        raise UsageError("--contract-record writes the baselines of a whole run: leave out --contract-shard")
+    if asked is not None and shard is None:
+        raise UsageError("--contract-times does nothing without --contract-shard")
+    if asked == "":
+        raise UsageError("--contract-times names no receipt")
+    return invocation / asked if asked is not None else None
 
 
 def _rank(variables: Mapping[str, str]) -> int:

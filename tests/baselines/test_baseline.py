@@ -77,6 +77,7 @@ def test_a_file_is_read_in_a_diff(baselines: Baselines, tmp_path: Path) -> None:
     text = (tmp_path / FILE).read_text()
     assert text.partition('"environments"')[0] == (
         """{
+  "$schema": "urn:pytest-compilecontract:baseline:1",
   "contracts": {
     "tests/test_block.py::test_block": {
       "aot": {

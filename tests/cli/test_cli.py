@@ -361,3 +361,11 @@ def test_what_exceeds_its_limits_before_and_after_is_nothing_to_waive(
         "exceeds its limits, as before\n"
     )
     assert (code, *capsys.readouterr()) == (1, "", said)
+
+
+@pytest.mark.parametrize("kind", ["receipt", "baseline", "matrix"])
+def test_the_schema_of_a_document_is_printed(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["schema", kind])
+
+    assert json.loads(capsys.readouterr().out)["$id"] == f"urn:pytest-compilecontract:{kind}:1"
+    assert code == 0

@@ -214,9 +214,10 @@ def test_the_document_is_indented_and_sorted_and_ends_its_last_line() -> None:
     text = to_json(Receipt(plugin="0.1.0", created="2026-01-31T12:00:00Z")).decode()
 
     assert text == (
-        '{\n  "command": "",\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n'
+        '{\n  "$schema": "urn:pytest-compilecontract:receipt:1",\n'
+        '  "command": "",\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n'
         '  "environments": {},\n'
-        '  "format": 1,\n  "plugin": "0.1.0",\n  "setup": null\n}\n'
+        '  "format": 1,\n  "plugin": "0.1.0",\n  "setup": null,\n  "shard": null\n}\n'
     )
 
 
@@ -361,7 +362,7 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
             ["matrix"],
             {},
             "unknown key 'matrix' (known keys: command, created, defaults, entries, environments, format, plugin, "
-            "setup)",
+            "setup, shard)",
         ),
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, list) else "",
@@ -662,3 +663,23 @@ def test_importing_receipts_imports_neither_torch_nor_msgspec() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ran.stdout == "set()\n"
+
+
+def test_where_the_schema_is_may_be_left_out_as_in_older_files() -> None:
+    document = json.loads(to_json(a_receipt()))
+    del document["$schema"]
+
+    assert from_json(json.dumps(document).encode(), name="receipt.json") == a_receipt()
+
+
+@pytest.mark.parametrize("place", [("$schema",), ("environments", "here", "$schema")], ids=["a number", "deeper"])
+def test_where_the_schema_is_is_a_text_of_the_document_alone(place: tuple[str, ...]) -> None:
+    document = json.loads(to_json(a_receipt()))
+    document["environments"] = {"here": {}}
+    inside = document
+    for step in place[:-1]:
+        inside = inside[step]
+    inside[place[-1]] = 1
+
+    with pytest.raises(ReceiptError, match=r"\$schema"):
+        from_json(json.dumps(document).encode(), name="receipt.json")
