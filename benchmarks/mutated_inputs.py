@@ -40,7 +40,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pytest_compilecontract.baselines import document as baseline
-from pytest_compilecontract.cli.matrix import rendered
+from pytest_compilecontract.cli.matrix import Made, rendered
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import matrix
@@ -264,7 +264,7 @@ def reported(value: object) -> None:
         *(text for verbosity in (-1, 0, 1) for text, _ in summary_lines(list(map(row_of, value.entries)), verbosity)),
     ]
     documents = {
-        kind: rendered(kind, table, answered, DEFAULT_POLICY, True).decode()
+        kind: rendered(kind, Made(found=table, answered=answered, policy=DEFAULT_POLICY, everything=True)).decode()
         for kind in ("terminal", "markdown", "json", "junit", "html")
     }
     for kind, text in (("lines", "\n".join(map(printed, lines))), *documents.items()):

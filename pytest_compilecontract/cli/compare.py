@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pytest_compilecontract.compare.waivers import stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.report import colour
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, stale_lines, title, totals
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
@@ -85,7 +87,7 @@ def _compare(chosen: argparse.Namespace) -> int:
         refuse_other_torch(chosen.python or sys.executable, sides.new)
     quiet = [title(sides.comparison), totals(sides.comparison)]
     lines = quiet if chosen.verbosity < 0 else comparison_lines(sides.comparison, everything=chosen.verbosity > 0)
-    say(*lines, *stale_lines(sides.found))
+    say(*_coloured(lines, chosen), *stale_lines(sides.found))
     if chosen.try_settings:
         _try_settings(chosen, sides)
     return code_of(sides.found)
@@ -108,5 +110,9 @@ def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
 def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
     lines = answer_lines(sides.comparison, sides.found, sides.policy)
-    say(*(lines[-1:] if chosen.verbosity < 0 else lines))
+    say(*_coloured(lines[-1:] if chosen.verbosity < 0 else lines, chosen))
     return code_of(sides.found)
+
+
+def _coloured(lines: Sequence[str], chosen: argparse.Namespace) -> list[str]:
+    return [*map(colour.line, lines)] if chosen.colours else [*lines]

@@ -10,9 +10,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
+from pytest_compilecontract.report.colour import CHOICES, wanted
 
 from . import bump, check, compare, matrix, merge, page, schema, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, passed_on = _divided(words)
     chosen = _parser().parse_args(own)
     chosen.passed_on = passed_on
+    chosen.colours = wanted(chosen.color, sys.stdout)
     try:
         code: int = chosen.command(chosen)
         sys.stdout.flush()
@@ -66,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"compilecontract {plugin_version() or '(not installed)'}"
     )
+    color: dict[str, Any] = {"choices": CHOICES, "help": "colour verdicts (default: auto, in a terminal)"}
+    parser.add_argument("--color", default="auto", **color)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # In the order in which --help names them.
     validate.add_command(commands)
@@ -79,4 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_command(commands)
     matrix.add_command(commands)
     bump.add_command(commands)
+    for each in commands.choices.values():
+        # Before the command or behind it; what is said before it is not to be unsaid by a default.
+        each.add_argument("--color", default=argparse.SUPPRESS, **color)
     return parser

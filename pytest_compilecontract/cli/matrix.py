@@ -6,6 +6,7 @@ import argparse
 import datetime
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_compilecontract.compare.gate import Answer, answer
@@ -16,10 +17,12 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
-from pytest_compilecontract.report import document
+from pytest_compilecontract.report import colour, document
+from pytest_compilecontract.report.comparison import verdict_line
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import page
+from pytest_compilecontract.report.table import Paint, room
 
 from .exits import NOT_KNOWN, code_of, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
@@ -58,11 +61,13 @@ def _matrix(chosen: argparse.Namespace) -> int:
     said = stale(last, waivers, today, whole=not last.stopped) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
+    made = Made(found=found, answered=answered, policy=policy, everything=chosen.verbose)
     for kind, path in wanted:
-        write_bytes(path, rendered(kind, found, answered, policy, chosen.verbose))
+        write_bytes(path, rendered(kind, made))
         say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
     if chosen.output is None:
-        sys.stdout.write(rendered(chosen.format, found, answered, policy, chosen.verbose).decode())
+        paint = colour.cell if chosen.colours else str
+        sys.stdout.write(rendered(chosen.format, made, width=room(sys.stdout), paint=paint).decode())
     for line in said:
         say(one_line(line, 1000), stream=sys.stderr)
     return code_of(answered) if answered else NOT_KNOWN
@@ -94,20 +99,39 @@ def _place(path: Path) -> Path:
         raise UsageError(f"{path}: a symlink loop") from error
 
 
-def rendered(kind: str, found: Matrix, answered: Answer | None, policy: Policy, everything: bool) -> bytes:
-    """The matrix in one of the formats."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A matrix with the gate's answer to it, None where there is one environment alone."""
+
+    found: Matrix
+    answered: Answer | None
+    policy: Policy
+    everything: bool = False
+
+    @property
+    def question(self) -> str:
+        """The gate's question with its answer, as a line."""
+        if self.answered is None:
+            return "one environment alone: there is nothing to compare it with"
+        return verdict_line(self.found.comparisons[-1], self.answered)
+
+
+def rendered(kind: str, made: Made, *, width: int | None = None, paint: Paint = str) -> bytes:
+    """The matrix in one of the formats; as text it is as wide as it is told."""
+    found, answered = made.found, made.answered
     if kind == "markdown":
-        return _lined(markdown(found).splitlines())
+        return _lined(markdown(found, made.question).splitlines())
     if kind == "json":
         outcome = answered.outcome if answered else "not known"
-        made = document.to_json(found, outcome=outcome, plugin=plugin_version() or "")
-        return printed_json(made.decode()).encode()
+        text = document.to_json(found, outcome=outcome, plugin=plugin_version() or "")
+        return printed_json(text.decode()).encode()
     if kind == "junit":
-        return junit(found, policy).encode()
+        return junit(found, made.policy).encode()
     if kind == "html":
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         return page(found, answered, plugin=plugin_version() or "", created=now).encode()
-    return _lined(terminal_lines(found, everything=everything))
+    lines = terminal_lines(found, everything=made.everything, answer=made.question, width=width, paint=paint)
+    return _lined([*map(colour.line, lines[:1]), *lines[1:]] if paint is not str else lines)
 
 
 def _lined(lines: Iterable[str]) -> bytes:

@@ -12,6 +12,7 @@ from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.files.run_log import is_held
+from pytest_compilecontract.report.colour import marked
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
@@ -47,10 +48,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _show(chosen: argparse.Namespace) -> int:
     receipt = read_run(chosen.file)
     if not receipt.entries:
-        _print_summary([], "", chosen.verbosity)
+        _print_summary([], "", chosen)
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
         rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
-        _print_summary(rows, receipt.environments[name].torch or "", chosen.verbosity)
+        _print_summary(rows, receipt.environments[name].torch or "", chosen)
     if chosen.facts:
         say(*(text for text, _ in fact_lines(receipt.entries, every=True) or [("no facts to show", {})]))
     if any(entry.planted for entry in receipt.entries):
@@ -73,5 +74,6 @@ def _recover(chosen: argparse.Namespace) -> int:
     return YES
 
 
-def _print_summary(rows: Sequence[Row], torch_version: str, verbosity: int) -> None:
-    say(headline(rows, torch_version), *(text for text, _ in summary_lines(rows, verbosity)))
+def _print_summary(rows: Sequence[Row], torch_version: str, chosen: argparse.Namespace) -> None:
+    lines = summary_lines(rows, chosen.verbosity)
+    say(headline(rows, torch_version), *(marked(*each) if chosen.colours else each[0] for each in lines))

@@ -13,6 +13,7 @@ from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
+from .cold import cold_of
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .pair import Pair
 from .policy import DEFAULT_POLICY, Policy
@@ -136,6 +137,7 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
         excused=excused,
         attribution=attribution,
         rerun=rerun_command(new),
+        cold=cold_of(old, new),
     )
 
 

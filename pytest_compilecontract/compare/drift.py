@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 
 from .attribution import Attribution
+
+if TYPE_CHECKING:
+    from .bands import Band
 
 Verdict = Literal[
     "held", "improved", "waived", "drifted", "broken", "new", "missing", "unmeasured", "unverified", "unstable"
@@ -63,7 +66,7 @@ class LaneComparison:
 
     `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
     side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left
-    facts out, each with the rule's name.
+    facts out, each with the rule's name. `cold` is what the first call took on both sides, where both measured it.
     """
 
     contract: str
@@ -80,6 +83,7 @@ class LaneComparison:
     rerun: str = ""
     # Tolerated by waivers that name a workaround, each of them: no risk is open.
     worked_around: bool = False
+    cold: tuple[Band, Band] | None = None
 
     @property
     def by_cause(self) -> tuple[Drift, ...]:

@@ -164,7 +164,8 @@ def _told(drift: Drift) -> str:
     facts = drift.came or drift.went
     change = f"{label} {_value(drift.before)}→{_value(drift.after)}"
     if drift.metric == "capture":
-        return f"{label}: {facts[0].where} {facts[0].reason}"
+        what = label if drift.direction == "worse" else "captured again"
+        return f"{what}: {facts[0].where} {facts[0].reason}"
     if drift.metric == "errors":
         return facts[0].reason or facts[0].where
     if drift.metric == "recompiles":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_compilecontract.compare.attribution import Attribution
+from pytest_compilecontract.compare.cold import cold_lines
 from pytest_compilecontract.compare.drift import Comparison, Drift, Fact, LaneComparison, Value, Verdict
 from pytest_compilecontract.compare.gate import Answer, why_open
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
@@ -62,7 +63,7 @@ def comparison_lines(comparison: Comparison, *, everything: bool = False) -> lis
         lines += ["", *_group_lines(group)]
     if not everything and len(groups) > MOST_GROUPS:
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by -v)"]
-    return [*lines, "", totals(comparison)]
+    return [*lines, "", *cold_told(comparison, everything=everything), totals(comparison)]
 
 
 def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAULT_POLICY) -> list[str]:
@@ -79,7 +80,13 @@ def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAUL
     tolerated = [lane for lane in comparison.lanes if lane.verdict == "waived"]
     lines += ["", "waived:", *_waived_lines(tolerated)] if tolerated else []
     lines += ["", *stale_lines(answer)] if answer.stale else []
-    return [*lines, "", totals(comparison), verdict_line(comparison, answer)]
+    return [*lines, "", *cold_told(comparison), totals(comparison), verdict_line(comparison, answer)]
+
+
+def cold_told(comparison: Comparison, *, everything: bool = False) -> list[str]:
+    """What the first calls took before and after: in all, and if `everything` is asked for, where it differs most."""
+    first, *lanes = cold_lines(comparison.lanes) or [""]
+    return [first, *(cut(f"{_MARGIN}{plain(each)}") for each in lanes if everything)] if first else []
 
 
 def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:

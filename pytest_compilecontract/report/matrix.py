@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_compilecontract.compare.bands import Band, band_of
+from pytest_compilecontract.compare.cold import COLD, short, summed
 from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow, checked
 from pytest_compilecontract.escaping import markdown as _md
 from pytest_compilecontract.escaping import markdown_paragraph, plain
 from pytest_compilecontract.facts.metrics import METRICS
-from pytest_compilecontract.wording import counted, cut, middle
+from pytest_compilecontract.wording import counted, cut
+
+from .table import Paint, table_lines
 
 # GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
 # however long its characters are in UTF-8.
@@ -17,12 +22,11 @@ MOST_CHARACTERS = 60_000
 # A longer table is folded, so that a pull request stays readable.
 UNFOLDED_ROWS = 20
 MOST_ROWS = 60
-NAME_WIDTH = 60
 # What an installer says may be pages long.
 STOPPED_WIDTH = 1000
-CELL_WIDTH = 42
 _MARGIN = "  "
 _SETUP = ("installed", "imported")
+COLD_ROW = "first calls, s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,36 +39,60 @@ class _Shown:
     lists: tuple[tuple[str, str], ...]
 
 
-def terminal_lines(found: Matrix, *, everything: bool = False) -> list[str]:
-    """The matrix, rows that held everywhere folded into their number unless `everything` is asked for."""
+def terminal_lines(
+    found: Matrix, *, everything: bool = False, answer: str = "", width: int | None = None, paint: Paint = str
+) -> list[str]:
+    """The matrix, rows that held everywhere folded into their number unless `everything` is asked for.
+
+    `answer` is the gate's, as a line, and comes first. `width` is the terminal's; `paint` colours a cell.
+    """
     shown = _shown([row for row in found.rows if everything or not row.fine], found.columns)
     kept = shown if everything else shown[:MOST_ROWS]
     table = [["", *(plain(column.name) for column in found.columns)]]
     table += [[name, *(_short(str(getattr(column, name))) for column in found.columns)] for name in _SETUP]
+    table += [[COLD_ROW, *cold_cells(found)]] if any(cold_cells(found)) else []
     table += [[row.name, *row.cells] for row in kept]
-    lines = [*_aligned(table), *_below(found, shown, kept, everything)]
+    above = [*_wrapped(answer, width, ""), ""] if answer else []
+    lines = [*above, *table_lines(table, width, paint)]
+    lines += [line for each in _below(found, shown, kept, everything) for line in _wrapped(each, width, "")]
     for row in kept:
         if row.lists:
-            lines += ["", row.name, *(f"{_MARGIN}{kind}: {said}" for kind, said in row.lists)]
+            lines += ["", *_wrapped(row.name, width, _MARGIN)]
+            for kind, said in row.lists:
+                lines += _wrapped(f"{_MARGIN}{kind}: {said}", width, _MARGIN * 2)
     return lines
 
 
-def markdown(found: Matrix) -> str:
-    """The matrix in GitHub's Markdown, short enough for a comment: what is long folds, what is too long is cut."""
+def _wrapped(text: str, width: int | None, indent: str) -> list[str]:
+    """A line, in as many as the terminal's width makes of it."""
+    if width is None or len(text) <= width:
+        return [text]
+    start = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(text.lstrip(), width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def markdown(found: Matrix, answer: str = "") -> str:
+    """The matrix in GitHub's Markdown, short enough for a comment: what is long folds, what is too long is cut.
+
+    `answer` is the gate's, as a line, and comes first.
+    """
     shown = _shown([row for row in found.rows if not row.fine], found.columns)
+    above = [f"**{_md(answer)}**", ""] if answer else []
     head = [
+        *above,
         "| lane | " + " | ".join(_md(column.name) for column in found.columns) + " |",
         "| --- |" + " --- |" * len(found.columns),
         *(
             f"| {name} | " + " | ".join(_md(_short(str(getattr(column, name)))) for column in found.columns) + " |"
             for name in _SETUP
         ),
+        *([f"| {COLD_ROW} | " + " | ".join(map(_md, cold_cells(found))) + " |"] if any(cold_cells(found)) else []),
     ]
     rows = [f"| {_md(row.name)} | " + " | ".join(map(_md, row.cells)) + " |" for row in shown]
     kept = _within(rows, MOST_CHARACTERS // 2 - sum(len(line) + 1 for line in head))
     if len(kept) > UNFOLDED_ROWS:
         lanes = counted(sum(row.lanes for row in shown[: len(kept)]), "lane")
-        parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[:2], *kept])]
+        parts = [*head, *_details(f"{lanes} that did not hold everywhere", [*head[len(above) : len(above) + 2], *kept])]
     else:
         parts = [*head, *kept]
     if said := _below(found, shown, shown[: len(kept)], False):
@@ -87,19 +115,43 @@ def markdown(found: Matrix) -> str:
     return "\n".join(parts) + "\n"
 
 
+def cold_cells(found: Matrix) -> list[str]:
+    """What the first calls took in each environment, of the lanes that the first one measured too; no verdict."""
+    first = sum(bands.value for row in found.rows if (bands := _cold(row.cells[0])) is not None)
+    measured = any(_cold(row.cells[0]) for row in found.rows)
+    cells = [f"{short(first)} in all" if measured else ""]
+    for comparison in found.comparisons:
+        pairs = [lane.cold for lane in comparison.lanes if lane.cold is not None]
+        cells.append(summed(pairs) if pairs else "")
+    return cells
+
+
+def _cold(cell: Cell) -> Band | None:
+    return band_of(cell.entry, COLD) if cell.entry is not None else None
+
+
 def _details(summary: str, lines: Sequence[str]) -> list[str]:
     return ["", f"<details><summary>{summary}</summary>", "", *lines, "", "</details>"]
 
 
 def _shown(rows: Sequence[MatrixRow], columns: Sequence[Column]) -> list[_Shown]:
-    groups: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
+    """Rows that say the same, together: those of one contract, and of any where nothing was measured for one reason."""
+    groups: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], list[MatrixRow]] = {}
     for row in rows:
-        key = (row.contract, tuple(map(cell_text, row.cells)), tuple(_lists(row, columns)))
-        groups.setdefault(key, []).append(plain(row.lane))
+        anyone = all(cell.verdict in ("unmeasured", None) for cell in row.cells)
+        key = ("" if anyone else row.contract, tuple(map(cell_text, row.cells)), tuple(_lists(row, columns)))
+        groups.setdefault(key, []).append(row)
     return [
-        _Shown(name=f"{plain(contract)} [{', '.join(lanes)}]", lanes=len(lanes), cells=cells, lists=lists)
-        for (contract, cells, lists), lanes in groups.items()
+        _Shown(name=_name(group), lanes=len(group), cells=cells, lists=lists)
+        for (_, cells, lists), group in groups.items()
     ]
+
+
+def _name(rows: Sequence[MatrixRow]) -> str:
+    """What rows that say the same are called: by their contract, or by how many there are."""
+    contracts = dict.fromkeys(row.contract for row in rows)
+    lanes = ", ".join(dict.fromkeys(plain(row.lane) for row in rows))
+    return f"{plain(rows[0].contract) if len(contracts) == 1 else counted(len(contracts), 'contract')} [{lanes}]"
 
 
 def _within(lines: Sequence[str], room: int) -> list[str]:
@@ -203,17 +255,6 @@ def cell_text(cell: Cell) -> str:
 def _short(text: str) -> str:
     line = plain(next((line for line in text.splitlines() if line.strip()), "")).strip()
     return line if len(line) <= 160 else line[:157].rstrip() + "..."
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    limits = [NAME_WIDTH, *[CELL_WIDTH] * (len(table[0]) - 1)]
-    widths = [min(limit, max(len(row[at]) for row in table)) for at, limit in enumerate(limits)]
-    lines = []
-    for row in table:
-        name, *cells = zip(row, widths, strict=True)
-        texts = [middle(*name), *(cut(*cell) for cell in cells)]
-        lines.append(_MARGIN.join(f"{text:{width}}" for text, width in zip(texts, widths, strict=True)).rstrip())
-    return lines
 
 
 def _are(count: int) -> str:

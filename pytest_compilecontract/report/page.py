@@ -17,13 +17,23 @@ from pytest_compilecontract.facts.receipt import Entry
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
 from .environments import environment_rows
 from .html import MOST_LINES, Numbers, Texts, rendered, visible
-from .matrix import lists_of, stopped_lines
+from .matrix import cold_cells, lists_of, stopped_lines
 
 _LISTS = ("validated", "workaround", "open risk")
 # What an environment of any kind counts and compares: with its facts, and as a number alone.
 _COUNTED = [name for name, each in COUNTS.items() if each.label and not each.on_device]
 _WITH_FACTS = [name for name in _COUNTED if name in READERS]
 _NUMBERS = [name for name in _COUNTED if name not in READERS]
+
+
+# What is shown over the environments, with its words: counts, and last the seconds of the first call.
+TRENDED = {
+    "graphs": ("graphs", "graph", "graphs"),
+    "graph_breaks": ("graph breaks", "break", "breaks"),
+    "recompiles": ("recompiles", "recompile", "recompiles"),
+    "eager_ops": ("eager operators", "operator", "operators"),
+    "cold_seconds": ("seconds of the first call", "s", "s"),
+}
 
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> str:
@@ -58,7 +68,7 @@ class _Data:
         self._found = found
         self._texts, self._facts, self._keys = Texts(), Numbers(), Numbers()
         self._metrics, self._lines, self._measured = Numbers(), Numbers(), Numbers()
-        self._changes, self._attributions = Numbers(), Numbers()
+        self._changes, self._attributions, self._trends = Numbers(), Numbers(), Numbers()
 
     def whole(self) -> dict[str, object]:
         rows = [self._row(row) for row in self._found.rows]
@@ -80,6 +90,9 @@ class _Data:
             "lines": self._lines.values,
             "measured": self._measured.values,
             "changes": self._changes.values,
+            "trends": self._trends.values,
+            "trended": [[name, label, one, many] for name, (label, one, many) in TRENDED.items()],
+            "cold": [self._text(text) for text in cold_cells(self._found)],
             "attributions": self._attributions.values,
             "texts": self._texts.values,
         }
@@ -107,6 +120,7 @@ class _Data:
             self._changes.of(self._changed(lane)) if lane and (lane.drifts or lane.unknown or lane.excused) else -1,
             self._attributions.of(self._attribution(lane.attribution)) if lane else -1,
             self._texts.of(cell.rerun),
+            self._trends.of(_trend(entry)) if entry and entry.measurement else -1,
         ]
 
     def _changed(self, lane: LaneComparison) -> tuple[object, ...]:
@@ -174,6 +188,25 @@ class _Data:
         for key, fact in found:
             keys.setdefault(self._fact(fact), []).append(self._keys.of(key))
         yield from ((fact, tuple(known)) for fact, known in keys.items())
+
+
+def _trend(entry: Entry) -> tuple[object, ...]:
+    """The values of `TRENDED`, None where one was not measured, and the spread of the seconds if there is one."""
+    seen = entry.measurement
+    assert seen is not None
+    counts = [COUNTS[name].count if name in COUNTS else None for name in TRENDED]
+    values = [
+        count(seen) if count is not None else getattr(seen, name) for name, count in zip(TRENDED, counts, strict=True)
+    ]
+    spread = entry.spread.get("cold_seconds") if entry.repeats > 1 else None
+    return (*map(_number, values), *(map(_number, spread) if spread is not None else ()))
+
+
+def _number(value: object) -> float | None:
+    """A number that JSON has; of one that is none, nobody knows the value."""
+    if not isinstance(value, int | float) or not abs(value) < float("inf"):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.3g}")
 
 
 def _counted(metric: str, entry: Entry, facts: Mapping[str, tuple[object, ...]]) -> tuple[Value, tuple[object, ...]]:

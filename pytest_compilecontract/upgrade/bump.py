@@ -23,8 +23,10 @@ from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.processes import ended_by_sigterm
+from pytest_compilecontract.report import colour
 from pytest_compilecontract.report.comparison import answer_lines
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
+from pytest_compilecontract.report.table import room
 
 from .bench import Bench, Measured, claimed
 from .checkout import Checkout, checkout_of
@@ -184,7 +186,9 @@ def _concluded(
     notes = list(_notes(old, new))
     answered = answer_lines(comparison, found, policy)
     files = f"receipts: {_shown(old.file)} {_shown(new.file)}"
-    for line in (*notes, files, "", *terminal_lines(table, everything=chosen.verbose), "", *answered):
+    paint, painted = (colour.cell, colour.line) if chosen.colours else (str, str)
+    lines = terminal_lines(table, everything=chosen.verbose, width=room(sys.stdout), paint=paint)
+    for line in (*notes, files, "", *lines, "", *map(painted, answered)):
         print(printed(line))
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, answered)

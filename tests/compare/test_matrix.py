@@ -72,7 +72,7 @@ def a_waiver(kind: str) -> Waiver:
 def test_a_cell_has_the_fact_that_matters_most(worse: Measurement, cell: str) -> None:
     text = markdown(matrix([before(an_entry()), after(an_entry(worse))]))
 
-    row = text.splitlines()[4].replace("\\", "").replace("&gt;", ">")
+    row = next(line for line in text.splitlines() if line.startswith("| tests")).replace("\\", "").replace("&gt;", ">")
     assert row == f"| {CONTRACT} [aot] | held | {cell} |"
 
 
@@ -83,11 +83,13 @@ def test_lanes_that_held_everywhere_are_folded_and_alike_ones_share_a_row() -> N
 
     lines = terminal_lines(matrix([before(*old), a_receipt(*old, environment=MIDDLE), after(*new)]))
 
+    told = "4 -> 4 s (+0 %) in 4 lanes"
     assert lines == [
-        f"{'':46}  torch 2.11.0  torch 2.13.0  torch 2.15.0",
-        f"{'installed':46}  yes           yes           yes",
-        f"{'imported':46}  yes           yes           yes",
-        "tests/test_block.py::test_block [aot, capture]  held          held          "
+        f"{'':46}  torch 2.11.0  {'torch 2.13.0':26}  torch 2.15.0",
+        f"{'installed':46}  yes           {'yes':26}  yes",
+        f"{'imported':46}  yes           {'yes':26}  yes",
+        f"{'first calls, s':46}  4 in all      {told}  {told}",
+        f"tests/test_block.py::test_block [aot, capture]  held          {'held':26}  "
         "drifted: recompiles 0→1: x size at index 0",
         "2 of 4 lanes held everywhere, and are folded",
         "",
@@ -151,6 +153,67 @@ def test_a_lane_that_one_run_does_not_have_is_said_to_be_missing_or_new() -> Non
     found = matrix([before(an_entry()), after(an_entry(lane="capture"))])
 
     assert [[cell.verdict for cell in row.cells] for row in found.rows] == [["held", "missing"], [None, "new"]]
+
+
+def test_lanes_that_nothing_measured_for_one_reason_share_a_row_whatever_their_contract() -> None:
+    reason = "no CUDA device here"
+    lanes = [
+        an_entry(None, contract=f"tests/test_{name}.py::test_it", lane=lane, verdict="unmeasured", reason=reason)
+        for name in "abc"
+        for lane in ("autotune", "cudagraphs")
+    ]
+    other = an_entry(None, contract="tests/test_d.py::test_it", lane="x", verdict="unmeasured", reason="no package")
+
+    lines = terminal_lines(matrix([before(*lanes, other), after(*lanes, other)]))
+
+    assert [line.split("  ")[0] for line in lines[3:5]] == [
+        "3 contracts [autotune, cudagraphs]",
+        "tests/test_d.py::test_it [x]",
+    ]
+    assert lines[3].count("unmeasured: no CUDA device here") == 2
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("columns", [2, 3, 6])
+def test_a_matrix_is_as_wide_as_the_terminal(width: int, columns: int) -> None:
+    name = "tests/models/test_transformer.py::test_a_block_with_a_rather_long_name"
+    old = [an_entry(contract=name), an_entry(lane="capture", contract=name)]
+    new = [an_entry(WORSENED["recompiles"], contract=name), an_entry(WORSENED["errors"], lane="capture", contract=name)]
+    found = matrix([before(*old), *[a_receipt(*new, environment=NEW)] * (columns - 1)])
+
+    lines = terminal_lines(found, width=width, answer="may we upgrade? no")
+    text = " ".join(" ".join(lines).split())
+
+    assert lines[:2] == ["may we upgrade? no", ""]
+    assert max(map(len, lines)) <= width
+    # Each cell is there whole: in columns, or where there is no room for those, below one another.
+    assert text.count("LoweringException") >= columns - 1
+    assert text.count("drifted") >= columns - 1
+    if width == 200 and columns < 6:
+        assert sum("drifted: recompiles 0→1: x size at index 0" in line for line in lines) >= 1
+
+
+def test_verdicts_have_colours_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    write_receipt(Path(files[0]), before(an_entry()))
+    write_receipt(Path(files[1]), after(an_entry(WORSENED["errors"])))
+    red, green, end = "\x1b[31m", "\x1b[32m", "\x1b[0m"
+
+    def said(*arguments: str) -> str:
+        main([*arguments])
+        return capsys.readouterr().out
+
+    coloured, plain = said("--color=always", "matrix", *files), said("matrix", *files)
+
+    assert f"{green}held{end}" in coloured
+    assert f"{red}drifted{end}: LoweringException" in coloured
+    assert coloured.startswith(
+        "may we upgrade from torch 2.11.0 to torch 2.15.0? \x1b[1;31mno\x1b[0m: 1 lane drifted\n"
+    )
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    assert f"\n{red}drifted{end} {CONTRACT}" in said("gate", *files, "--color=always")
+    assert "\x1b" not in said("gate", *files)
+    assert f"{green}" in said("show", files[0], "--color=always")
 
 
 def test_text_from_a_receipt_is_no_markdown() -> None:

@@ -55,6 +55,7 @@ def test_what_changed_comes_first_with_its_fact_cause_and_command() -> None:
         "unmeasured tests/test_block.py::test_block [dynamic]",
         "  no reason was given",
         "",
+        "seconds of the first calls (not judged): 2 -> 2 s (+0 %) in 2 lanes",
         "lanes: 1 held, 1 unmeasured, 1 drifted",
     ]
 
@@ -75,7 +76,11 @@ def test_lanes_that_drifted_alike_are_told_once() -> None:
 def test_what_no_policy_judges_is_shown_on_asking() -> None:
     comparison = compare(before(an_entry()), after(an_entry(replace(HOLDING, graphs=2))))
 
-    assert comparison_lines(comparison)[-2:] == ["", "lanes: 1 held"]
+    assert comparison_lines(comparison)[2:] == [
+        "",
+        "seconds of the first calls (not judged): 1 -> 1 s (+0 %) in 1 lane",
+        "lanes: 1 held",
+    ]
     assert comparison_lines(comparison, everything=True)[2:5] == [
         "",
         "held tests/test_block.py::test_block [aot]",
@@ -144,6 +149,7 @@ def test_repeats_that_disagree_are_told_with_both_values_and_the_command() -> No
         "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- "
         "'tests/test_block.py::test_block[aot]'",
         "",
+        "seconds of the first calls (not judged): 1 -> 1 s (+0 %) in 1 lane",
         "lanes: 1 unstable",
     ]
 
@@ -164,6 +170,7 @@ def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:
         "not known:",
         "  tests/test_block.py::test_block [capture] and 1 more: missing: not in the newer run",
         "",
+        "seconds of the first calls (not judged): 1 -> 1 s (+0 %) in 1 lane",
         "lanes: 2 missing, 1 drifted",
         "may we upgrade from torch 2.11.0 to torch 2.15.0? no: 1 lane drifted",
     ]
@@ -175,8 +182,29 @@ def test_many_are_cut_and_counted() -> None:
     new = [an_entry(WORSENED["recompiles"], contract=name) for name in names]
     comparison = compare(before(*old), after(*new))
 
-    assert comparison_lines(comparison)[-3] == "... and 5 more (shown by -v)"
-    assert comparison_lines(comparison, everything=True)[-3] != "... and 5 more (shown by -v)"
+    assert comparison_lines(comparison)[-4] == "... and 5 more (shown by -v)"
+    assert "... and 5 more (shown by -v)" not in comparison_lines(comparison, everything=True)
+
+
+def test_seconds_of_the_first_call_are_told_with_their_spread_and_not_judged() -> None:
+    lanes = ("aot", "capture", "dynamic", "inductor", "slower")
+    old = [an_entry(replace(HOLDING, cold_seconds=2.0), lane=lane) for lane in lanes[:-1]]
+    new = [an_entry(replace(HOLDING, cold_seconds=2.0 + at / 8), lane=lane) for at, lane in enumerate(lanes[:-1])]
+    old.append(replace(repeated(replace(HOLDING, cold_seconds=10.0), cold_seconds=(9.0, 11.5)), lane="slower"))
+    new.append(replace(repeated(replace(HOLDING, cold_seconds=30.0), cold_seconds=(29.0, 31.25)), lane="slower"))
+    comparison = compare(before(*old), after(*new, an_entry(lane="new")))
+
+    assert comparison_lines(comparison)[-2:] == [
+        "seconds of the first calls (not judged): 18 -> 38.8 s (+115 %) in 5 lanes",
+        "lanes: 5 held, 1 new",
+    ]
+    assert comparison_lines(comparison, everything=True)[-5:-1] == [
+        "seconds of the first calls (not judged): 18 -> 38.8 s (+115 %) in 5 lanes",
+        "  tests/test_block.py::test_block [slower]: 10 -> 30 s (9 to 11.5 in 3 -> 29 to 31.2 in 3)",
+        "  tests/test_block.py::test_block [inductor]: 2 -> 2.38 s",
+        "  tests/test_block.py::test_block [dynamic]: 2 -> 2.25 s",
+    ]
+    assert answer(comparison).outcome != "no"
 
 
 def test_text_from_a_receipt_is_shown_and_not_obeyed() -> None:

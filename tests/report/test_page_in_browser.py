@@ -12,7 +12,7 @@ from support.receipts import BREAK, HOLDING, OLD, OTHER_BREAK, WORSENED, a_recei
 
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import Measurement, StepOperators
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.report.page import page
 
@@ -382,3 +382,143 @@ def test_3000_lanes_in_6_environments_stay_quick(browser: MatrixPage, tmp_path: 
     # A tenth of it on a machine that does nothing else.
     assert loaded < 5000
     assert max(took) < 2000
+
+
+# Over releases
+
+
+def over_releases(name: str = "tests/test_a.py::test_one") -> list[list[Entry]]:
+    """A lane of whose measures some move, and one of which none does."""
+    slow = replace(
+        HOLDING, cold_seconds=4.0, graphs=2, graph_breaks=(BREAK,), operators_run=StepOperators(compiled=9, eager=7)
+    )
+    moving = lanes(name, replace(slow, graphs=3))
+    moving[1] = replace(moving[1], measurement=slow, repeats=3, spread={"cold_seconds": (3.5, 4.25)})
+    return [moving, lanes("tests/test_b.py::test_steady", HOLDING)]
+
+
+def heat(browser: MatrixPage) -> list[str]:
+    return [" ".join(row.text.split()) for row in browser.all("#heat tbody tr")]
+
+
+def strips(browser: MatrixPage) -> dict[str, str]:
+    """What each strip says, by lane and measure; values that are not as those before have a star."""
+    found: dict[str, str] = browser.js("""
+        const told = {};
+        for (const lane of document.querySelectorAll('.told-strip')) {
+            for (const strip of lane.querySelectorAll('.strip')) {
+                const values = [...strip.querySelectorAll('li')].map((each) =>
+                    each.querySelector('.value').firstChild.textContent + (each.className ? '*' : '')
+                    + (each.querySelector('.spread') ? ` ${each.querySelector('.spread').textContent}` : ''));
+                const name = `${lane.querySelector('h3').textContent} ${strip.querySelector('h4').textContent}`;
+                told[name] = values.join(', ');
+            }
+        }
+        return told;
+    """)
+    return found
+
+
+@pytest.fixture
+def releases(browser: MatrixPage, tmp_path: Path) -> MatrixPage:
+    browser.open(write(of_rows(over_releases(), TORCHES), tmp_path / "matrix.html"))
+    browser.one("#views [data-view=releases]").click()
+    return browser
+
+
+def test_a_map_has_every_lane_by_one_measure(releases: MatrixPage) -> None:
+    breaks = heat(releases)
+    releases.one("#metrics [data-metric='4']").click()
+
+    assert breaks == ["tests/test_a.py", "test_one aot 0 1 ▲ 1", "tests/test_b.py", "test_steady aot 0 0 0"]
+    assert heat(releases) == ["tests/test_a.py", "test_one aot 1 4 ▲ 4", "tests/test_b.py", "test_steady aot 1 1 1"]
+    assert "not judged" in releases.one("#legend").text
+    assert "2 in all, 2 -> 5 s (+150 %) in 2 lanes" in releases.one("#legend").text
+    assert not releases.one("#matrix").is_displayed()
+    assert not releases.one("#lists").is_displayed()
+
+
+def test_a_lane_has_a_strip_of_each_measure(releases: MatrixPage) -> None:
+    one = "tests/test_a.py::test_one [aot]"
+
+    found = strips(releases)
+
+    assert found[f"{one} graphs"] == "1, 2*, 3*"
+    assert found[f"{one} graph breaks"] == "0, 1*, 1"
+    assert found[f"{one} recompiles"] == "0, 0, 0"
+    assert found[f"{one} eager operators"] == "0, 7*, 7"
+    assert found[f"{one} seconds of the first call"] == "1, 4* 3.5\u20134.25, 4"
+    tall = releases.js(
+        "return [...document.querySelectorAll('.strip .bar i')].slice(0, 3).map((each) => each.style.height)"
+    )
+    assert [round(float(each.rstrip("%"))) for each in tall] == [33, 67, 100]
+
+
+def test_only_lanes_that_changed_and_what_is_chosen_is_in_the_address(releases: MatrixPage) -> None:
+    releases.one("#changed").click()
+    changed = heat(releases)
+    url = releases.driver.current_url
+    releases.open(url)
+    again = heat(releases)
+    releases.chip("columns", "2.11.0")
+    releases.chip("columns", "2.13.0")
+
+    assert changed == again == ["tests/test_a.py", "test_one aot 0 1 ▲ 1"]
+    assert releases.one("#status").text == "0 lanes of 2 shown"
+    assert heat(releases) == ["No lane matches the filter."]
+
+
+def test_a_cell_of_the_map_opens_the_two_sides(releases: MatrixPage) -> None:
+    releases.one(".heat-cell[data-row='0'][data-column='2']").click()
+
+    assert "torch 2.11.0 → torch 2.15.0" in releases.detail
+    assert "graph breaks 0 -> 1" in releases.detail
+
+
+def test_hostile_names_are_text_over_releases_too(browser: MatrixPage, tmp_path: Path) -> None:
+    rows = [*over_releases(HOSTILE), lanes(LONG, WORSENED["graph_breaks"])]
+    found = of_rows(rows, (TORCHES[0], "<b>2.13</b>\u202e", TORCHES[2]))
+    for size in (NARROW, (1400, 900)):
+        browser.open(f"{write(found, tmp_path / 'matrix.html')}#view=releases", size)
+
+        assert browser.driver.title == "Compile contracts: torch 2.11.0 to torch 2.15.0"
+        assert browser.js("return document.querySelectorAll('#releases :is(b, img, script)').length") == 0
+        assert "test_</script><script>" in browser.one("#heat").text
+        # Nothing of the page is wider than the window.
+        assert browser.js("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_map_can_be_read(browser: MatrixPage, tmp_path: Path, scheme: str) -> None:
+    rows = [lanes(f"tests/test_a.py::test_{count}", replace(HOLDING, graphs=count), "aot") for count in range(6)]
+    browser.open(f"{write(of_rows(rows, TORCHES), tmp_path / 'm.html')}#view=releases&measure=graphs", scheme=scheme)
+
+    levels = [f".heat-cell.l{level}" for level in range(6)]
+
+    assert all(browser.all(each) for each in levels)
+    # Of a mixed colour the browser says "color(srgb r g b)", from 0 to 1.
+    contrasts = browser.js(
+        """
+        const parts = (text) => text.match(/[\\d.]+/g).map((c) => Number(c) * (text.startsWith('color') ? 255 : 1));
+        const light = (text) => parts(text).slice(0, 3).map((c) => c / 255)
+            .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+        return arguments[0].map((each) => {
+            const style = getComputedStyle(document.querySelector(each));
+            const [a, b] = [light(style.color), light(style.backgroundColor)].sort((x, y) => y - x);
+            return (a + 0.05) / (b + 0.05);
+        });
+        """,
+        levels,
+    )
+    assert min(contrasts) >= 4.5, contrasts
+
+
+def test_hundreds_of_lanes_over_releases_are_there_at_once(browser: MatrixPage, tmp_path: Path) -> None:
+    rows = [lanes(f"tests/test_{number // 20}.py::test_{number}", HOLDING) for number in range(500)]
+    browser.open(f"{write(of_rows(rows, TORCHES), tmp_path / 'm.html')}#view=releases")
+
+    assert len(browser.all(".heat-cell")) == 3 * 400
+    browser.one("#more-heat").click()
+    assert len(browser.all(".heat-cell")) == 3 * 500
+    assert len(browser.all(".told-strip")) == 24

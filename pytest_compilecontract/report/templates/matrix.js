@@ -6,9 +6,11 @@
   const BATCH = 150;
   const LISTS = ["Validated default", "Workaround (waived)", "Still-open risk"];
   const ORDER = Object.keys(VERDICTS);
-  const VERDICT = 0, FACT = 1, REASON = 2, OWN = 3, MEASURED = 4, TOOK = 5, CHANGES = 6, ATTRIBUTION = 7, RERUN = 8;
+  const VERDICT = 0, FACT = 1, REASON = 2, OWN = 3, MEASURED = 4, TOOK = 5, CHANGES = 6, ATTRIBUTION = 7, RERUN = 8, TREND = 9;
+  const SECONDS = data.trended.length - 1;
+  const STRIPS = 24;
 
-  const state = { text: "", lane: "", verdicts: new Set(), columns: new Set(columns.keys()), unfolded: false };
+  const state = { view: "verdicts", metric: 1, changed: false, text: "", lane: "", verdicts: new Set(), columns: new Set(columns.keys()), unfolded: false };
   let matching = [];
   let drawn = 0;
   let listed = 0;
@@ -124,7 +126,165 @@
     }
   }
 
+  // Over releases: a map of all lanes by one measure, and a strip of all measures for each.
+
+  const valueOf = (at, column, metric) => {
+    const cell = rows[at][2][column];
+    return cell && cell[TREND] >= 0 ? data.trends[cell[TREND]][metric] : null;
+  };
+  const spreadOf = (at, column) => {
+    const cell = rows[at][2][column];
+    return cell && cell[TREND] >= 0 ? data.trends[cell[TREND]].slice(SECONDS + 1) : [];
+  };
+
+  function figure(value, metric) {
+    if (value === null) return "–";
+    if (metric !== SECONDS) return value.toLocaleString("en");
+    return value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+  }
+
+  // Whether a value is another than that of the last environment that has one. Seconds move by themselves: a quarter.
+  function differs(value, before, metric) {
+    if (value === null || before === null) return false;
+    return metric === SECONDS ? Math.abs(value - before) > 0.25 * Math.max(value, before) : value !== before;
+  }
+
+  function stepsOf(at, shown, metric) {
+    let before = null;
+    return shown.map((column) => {
+      const value = valueOf(at, column, metric);
+      const step = { column, value, moved: differs(value, before, metric) ? Math.sign(value - before) : 0 };
+      if (value !== null) before = value;
+      return step;
+    });
+  }
+
+  const moves = (at, shown, metric) => stepsOf(at, shown, metric).some((each) => each.moved);
+  let mapped = [], mappedDrawn = 0, stripsDrawn = 0, largest = 0, heatPath = "";
+
+  function drawReleases() {
+    const shown = shownColumns();
+    const { rows: kept, fine } = select();
+    // What held everywhere is here too: a count that nobody judges may have moved.
+    const whole = kept.length < rows.length && fine ? selectAll() : kept;
+    mapped = whole.filter((at) => !state.changed || moves(at, shown, state.metric));
+    largest = Math.max(0, ...mapped.flatMap((at) => shown.map((column) => valueOf(at, column, state.metric) || 0)));
+    const [, label] = data.trended[state.metric];
+    const sums = texts[data.cold[0]] && state.metric === SECONDS ? `; in all ${columns.map((_, at) => texts[data.cold[at]]).filter(Boolean).join(", ")}` : "";
+    by("legend").textContent = `${label}: from 0 to ${figure(largest, state.metric)}, stronger is more${state.metric === SECONDS ? "; not judged" : ""}. ▲ more, ▼ fewer than before${state.metric === SECONDS ? " by more than a quarter" : ""}${sums}`;
+    by("heat").tHead.replaceChildren(make("tr", {}, make("th", { scope: "col" }, "Lane"), shown.map((at) => make("th", { scope: "col" }, columnName(at)))));
+    by("heat").tBodies[0].replaceChildren();
+    by("strips").replaceChildren();
+    mappedDrawn = stripsDrawn = 0;
+    heatPath = "";
+    moreHeat();
+    moreStrips(STRIPS);
+    by("status").textContent = `${counted(mapped.length, "lane")} of ${rows.length.toLocaleString("en")} shown`;
+  }
+
+  function selectAll() {
+    const unfolded = state.unfolded;
+    state.unfolded = true;
+    const found = select().rows;
+    state.unfolded = unfolded;
+    return found;
+  }
+
+  function heatCell(at, { column, value, moved }) {
+    const share = !largest || !value ? 0 : largest <= 10 ? value / largest : Math.log1p(value) / Math.log1p(largest);
+    const name = columnName(column);
+    if (!rows[at][2][column]) return make("td", { "data-column": name.replace(/^torch /, ""), class: "none" }, "–");
+    const unit = data.trended[state.metric][value === 1 ? 2 : 3];
+    return make("td", { "data-column": name.replace(/^torch /, "") }, make("button", { type: "button", class: `heat-cell l${Math.ceil(5 * share)}`, "data-row": at, "data-column": column,
+      "aria-label": `${name}: ${value === null ? "not measured" : `${figure(value, state.metric)} ${unit}`}${moved ? moved > 0 ? ", more than before" : ", fewer than before" : ""}` },
+      figure(value, state.metric), moved ? make("span", { class: "moved", "aria-hidden": "true" }, moved > 0 ? " ▲" : " ▼") : null));
+  }
+
+  function moreHeat() {
+    const body = by("heat").tBodies[0];
+    const shown = shownColumns();
+    body.querySelector(".wide-row")?.remove();
+    for (const at of mapped.slice(mappedDrawn, mappedDrawn + 400)) {
+      const [contract, lane] = rows[at];
+      const [path, name] = splitName(texts[contract]);
+      if (path !== heatPath) body.append(make("tr", { class: "path-row" }, make("th", { colspan: shown.length + 1, scope: "rowgroup" }, path)));
+      heatPath = path;
+      body.append(make("tr", {}, make("th", { scope: "row", title: `${texts[contract]} [${texts[lane]}]` }, make("span", { class: "name" }, name), make("span", { class: "lane" }, ` ${texts[lane]}`)),
+        stepsOf(at, shown, state.metric).map((each) => heatCell(at, each))));
+    }
+    mappedDrawn = Math.min(mappedDrawn + 400, mapped.length);
+    if (mappedDrawn < mapped.length) body.append(make("tr", { class: "wide-row" }, make("td", { colspan: shown.length + 1 }, make("button", { type: "button", class: "quiet", id: "more-heat" }, `Show more of ${counted(mapped.length, "lane")}`))));
+    if (!mapped.length) body.append(make("tr", { class: "wide-row" }, make("td", { class: "muted", colspan: shown.length + 1 }, rows.length ? "No lane matches the filter." : "No lane was measured.")));
+  }
+
+  function strip(at, shown, metric) {
+    const steps = stepsOf(at, shown, metric);
+    const [, label] = data.trended[metric];
+    const most = Math.max(...steps.map((each) => each.value || 0), ...shown.map((column) => (metric === SECONDS ? spreadOf(at, column)[1] || 0 : 0)));
+    const known = steps.filter((each) => each.value !== null);
+    const steady = known.length > 1 && metric !== SECONDS && known.every((each) => each.value === known[0].value);
+    const bars = steps.map(({ column, value, moved }) => {
+      const spread = metric === SECONDS ? spreadOf(at, column) : [];
+      const told = spread.length ? `${figure(value, metric)} (${figure(spread[0], metric)}–${figure(spread[1], metric)})` : figure(value, metric);
+      const bar = make("span", { class: "bar", "aria-hidden": "true" }, make("i"));
+      bar.firstChild.style.height = `${most && value ? Math.max(4, (100 * value) / most) : 0}%`;
+      return make("li", { class: moved ? "moved" : "", title: `${columnName(column)}: ${value === null ? "not measured" : told}` },
+        bar, make("span", { class: "value" }, figure(value, metric), moved ? make("span", { class: "hidden" }, moved > 0 ? ", more than before" : ", fewer than before") : null),
+        spread.length ? make("span", { class: "spread" }, `${figure(spread[0], metric)}–${figure(spread[1], metric)}`) : null,
+        make("span", { class: "release" }, columnName(column).replace(/^torch /, "")));
+    });
+    return make("div", { class: steady ? "strip steady" : "strip" }, make("h4", {}, label), make("ul", { class: "bars" }, bars));
+  }
+
+  function moreStrips(count) {
+    const shown = shownColumns();
+    const holder = by("strips");
+    holder.querySelector("#more-strips")?.remove();
+    for (const at of mapped.slice(stripsDrawn, stripsDrawn + count)) {
+      const [contract, lane] = rows[at];
+      const [path, name] = splitName(texts[contract]);
+      holder.append(make("article", { class: "told-strip" },
+        make("h3", {}, path ? make("span", { class: "path" }, `${path}::`) : null, parted(name), make("span", { class: "lane" }, ` [${texts[lane]}]`)),
+        make("div", { class: "strips" }, data.trended.map((_, metric) => strip(at, shown, metric)))));
+    }
+    stripsDrawn = Math.min(stripsDrawn + count, mapped.length);
+    if (stripsDrawn < mapped.length) holder.append(make("button", { type: "button", class: "quiet more", id: "more-strips" }, `Show more of ${counted(mapped.length, "lane")}`));
+  }
+
+  function drawViews() {
+    document.querySelectorAll("#views button").forEach((each) => each.setAttribute("aria-current", String(each.dataset.view === state.view)));
+    by("releases").hidden = state.view !== "releases";
+    grid.hidden = state.view !== "verdicts";
+    by("metrics").replaceChildren(...data.trended.map(([, label], metric) => make("button", { type: "button", class: "chip", "data-metric": metric, "aria-pressed": String(metric === state.metric) }, label)));
+    by("changed").checked = state.changed;
+  }
+
+  by("views").addEventListener("click", (event) => {
+    const view = event.target.dataset.view;
+    if (view) { state.view = view; refresh(); by("views").querySelector(`[data-view="${view}"]`).focus(); }
+  });
+  by("changed").addEventListener("change", (event) => { state.changed = event.target.checked; refresh(); });
+  by("releases").addEventListener("click", (event) => {
+    const chosen = event.target.closest("button");
+    if (!chosen) return;
+    if (chosen.dataset.metric !== undefined) {
+      state.metric = Number(chosen.dataset.metric);
+      refresh();
+      by("metrics").querySelector(`[data-metric="${state.metric}"]`).focus();
+    } else if (chosen.id === "more-heat") moreHeat();
+    else if (chosen.id === "more-strips") moreStrips(200);
+    else if (chosen.dataset.row !== undefined) open(Number(chosen.dataset.row), Number(chosen.dataset.column));
+  });
+
   function refresh() {
+    drawViews();
+    by("status").dataset.text = state.text;
+    by("clear").hidden = !(state.text || state.lane || state.verdicts.size || state.columns.size < columns.length);
+    if (state.view === "releases") {
+      by("lists").hidden = true;
+      drawReleases();
+      return remember();
+    }
     matching = select();
     drawn = 0;
     lastContract = -1;
@@ -135,10 +295,7 @@
     by("lists-body").replaceChildren();
     drawLists(60);
     const folded = matching.open || !matching.fine ? "" : `, ${matching.fine.toLocaleString("en")} that held everywhere folded`;
-    const filtered = state.text || state.lane || state.verdicts.size || state.columns.size < columns.length;
     by("status").textContent = `${counted(matching.rows.length, "lane")} of ${rows.length.toLocaleString("en")} shown${folded}`;
-    by("status").dataset.text = state.text;
-    by("clear").hidden = !filtered;
     remember();
   }
 
@@ -374,6 +531,11 @@
     if (state.verdicts.size) said.set("verdict", [...state.verdicts].join(","));
     if (state.columns.size < columns.length) said.set("columns", [...state.columns].sort((a, b) => a - b).join(","));
     if (state.unfolded) said.set("unfolded", "1");
+    if (state.view !== "verdicts") {
+      said.set("view", state.view);
+      said.set("measure", data.trended[state.metric][0]);
+      if (state.changed) said.set("changed", "1");
+    }
     if (dialog.dataset.cell) said.set("cell", dialog.dataset.cell);
     try {
       history.replaceState(null, "", said.size ? `#${said}` : location.pathname + location.search);
@@ -390,6 +552,10 @@
     const wanted = (said.get("columns") || "").split(",").filter(Boolean).map(Number).filter((at) => columns[at]);
     if (wanted.length) state.columns = new Set(wanted);
     state.unfolded = said.get("unfolded") === "1";
+    state.view = said.get("view") === "releases" ? "releases" : "verdicts";
+    const measure = data.trended.findIndex(([name]) => name === said.get("measure"));
+    if (measure >= 0) state.metric = measure;
+    state.changed = said.get("changed") === "1";
     return (said.get("cell") || "").split(".").map(Number);
   }
 
@@ -440,7 +606,8 @@
   });
 
   window.addEventListener("beforeprint", () => {
-    if (!dialog.open) { draw(Infinity); drawLists(Infinity); }
+    if (dialog.open) return;
+    if (state.view === "releases") { while (mappedDrawn < mapped.length) moreHeat(); moreStrips(100); } else { draw(Infinity); drawLists(Infinity); }
   });
 
   const [at, column] = recall();
