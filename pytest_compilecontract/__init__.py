@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
 __all__ = ["__version__", "call", "compile_contract"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorator | Any:

@@ -7,6 +7,7 @@ cannot be read, 3 not known. No torch here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from pytest_compilecontract.report.colour import CHOICES, wanted
 from . import bump, check, compare, matrix, merge, page, schema, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
 
+ENDS = (
+    "Exit codes: 0 yes, 1 no, 2 a usage error or a file that cannot be read, 3 not known. COMMAND --help has its own."
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
@@ -29,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # A receipt's text is UTF-8, and the terminal may not be.
             stream.reconfigure(errors="backslashreplace")
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, passed_on = _divided(words)
-    chosen = _parser().parse_args(own)
+    chosen = parser().parse_args(own)
     chosen.passed_on = passed_on
     chosen.colours = wanted(chosen.color, sys.stdout)
     try:
@@ -56,6 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _complete() -> None:
+    """Tell a shell how the words so far go on, and end; the shell has asked for it (docs/reference.md)."""
+    with contextlib.suppress(ImportError):
+        import argcomplete
+
+        argcomplete.autocomplete(parser())
+
+
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of this command, and those behind -- that `bump` passes on to pytest."""
     if words[:1] != ["bump"] or "--" not in words:
@@ -64,8 +79,11 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words[:at]), list(words[at + 1 :])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="compilecontract", description="Work with what compile contracts measured.")
+def parser() -> argparse.ArgumentParser:
+    """The command line, every command with its own."""
+    parser = argparse.ArgumentParser(
+        prog="compilecontract", description="Work with what compile contracts measured.", epilog=ENDS
+    )
     parser.add_argument(
         "--version", action="version", version=f"compilecontract {plugin_version() or '(not installed)'}"
     )

@@ -90,7 +90,7 @@ class Lane:
         """The lane as JSON can hold it: its backend, and what it sets, by the keys of the project's table."""
         bare = Lane(name=self.name)
         plain: dict[str, object] = {"backend": self.backend}
-        for key, name in _FIELD_OF.items():
+        for key, name in FIELD_OF.items():
             value = getattr(self, name)
             if value != getattr(bare, name):
                 plain[key] = _plain(value)
@@ -109,7 +109,8 @@ _COMPILE_FIELDS = {
     "recompile_limit": "recompile_limit",
     "isolate_recompiles": "isolate_recompiles",
 }
-_FIELD_OF = {
+# The fields of a lane by the keys of the project's table.
+FIELD_OF = {
     {"compile_name": "name"}.get(each.name, each.name): each.name
     for each in fields(Lane)
     if each.name not in ("name", "given")
@@ -184,7 +185,7 @@ def _lane(name: str, keys: object, *, where: str) -> Lane:
         expected, accept = _KEYS[key]
         if not accept(value):
             raise UsageError(f"{where}: {key}: expected {expected}, got {value!r}")
-        values[_FIELD_OF[key]] = _frozen(key, value)
+        values[FIELD_OF[key]] = _frozen(key, value)
     if "mode" in values and "options" in values:
         raise UsageError(f"{where}: mode and options: torch.compile takes one of them, got both")
     return Lane(name=name, given=frozenset(values), **values)

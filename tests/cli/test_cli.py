@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.receipts import WORSENED, after, an_entry, before
 
-from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.cli.main import main, parser
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 from pytest_compilecontract.files.receipt import to_json, write_receipt
@@ -369,3 +369,39 @@ def test_the_schema_of_a_document_is_printed(kind: str, capsys: pytest.CaptureFi
 
     assert json.loads(capsys.readouterr().out)["$id"] == f"urn:pytest-compilecontract:{kind}:1"
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("compilecontract me", {"merge "}),
+        ("compilecontract schema ba", {"baseline "}),
+        ("compilecontract gate --po", {"--policy "}),
+    ],
+    ids=["a command", "a choice", "an option"],
+)
+def test_a_shell_is_told_how_words_go_on(typed: str, offered: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    answer = tmp_path / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": typed,
+        "COMP_POINT": str(len(typed)),
+    }
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest_compilecontract"], env={**os.environ, **asked}, capture_output=True, check=False
+    )
+
+    assert (ran.returncode, set(answer.read_text().split("\n"))) == (0, offered)
+
+
+def test_every_command_says_what_its_exit_codes_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    inner = next(each.choices for each in parser()._actions if isinstance(each.choices, dict))
+
+    for words in ([], *([name] for name in inner)):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        assert "xit code" in capsys.readouterr().out, words
