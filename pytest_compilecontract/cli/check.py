@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.judge.proposal import Proposal, proposed
 from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, watched
 from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines
+from pytest_compilecontract.upgrade.progress import Progress, duration
 from pytest_compilecontract.wording import counted
 
 from .exits import NO, YES, exit_codes
@@ -350,13 +352,20 @@ def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
     variables = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
     variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": path}
     variables["PYTHONUNBUFFERED"] = "1"
-    shown = 0
+    live = sys.stderr is not None and sys.stderr.isatty()
+    progress = Progress(stream=sys.stderr, prefix="check", live=live)
+    started = time.monotonic()
 
     def meanwhile() -> None:
-        nonlocal shown
-        shown = _progress(said, shown)
+        if live:
+            progress.now(_going_on(said, time.monotonic() - started))
 
-    code = watched(command, log=said, cwd=Path.cwd(), variables=variables, meanwhile=meanwhile, seconds=chosen.timeout)
+    try:
+        code = watched(
+            command, log=said, cwd=Path.cwd(), variables=variables, meanwhile=meanwhile, seconds=chosen.timeout
+        )
+    finally:
+        progress.clear()
     if code is None:
         running = _running(said)
         where = f"it was in lane {running}" if running else "no lane had begun"
@@ -377,13 +386,16 @@ def _running(said: Path) -> str:
     return next((lane for lane, outcome in _lines(said) if not outcome), "")
 
 
-def _progress(said: Path, shown: int) -> int:
-    """Say which lane runs now, for whoever looks on."""
+def _going_on(said: Path, seconds: float) -> str:
+    """Which lane runs now, of how many, and for how long all of them have."""
     begun = list(_lines(said))
-    if sys.stderr is not None and sys.stderr.isatty():
-        for lane, _ in begun[shown:]:
-            print(f"lane {plain(lane)} ...", file=sys.stderr, flush=True)
-    return len(begun)
+    text = said.read_text(encoding="utf-8", errors="replace")
+    count = re.search(r"collected (\d+) item", text)
+    if count is None or not begun:
+        return f"check: starting, {duration(seconds)}"
+    if begun[-1][1]:
+        return f"check: ending, {duration(seconds)}"
+    return f"check: lane {plain(begun[-1][0])}, {len(begun)} of {count[1]}, {duration(seconds)}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -90,6 +90,7 @@ class Evidencing:
 
         ran = self._rung(turn, state)
         lane = ran.lane if ran is not None else turn.contract.lane
+        turn.say("evidence: runs once more, with torch's structured trace on")
         with Traced(folder, Measuring.going_on) as traced:
             # With empty caches: of what a cache has, torch traces no graphs.
             run = turn.run_once(
@@ -128,12 +129,13 @@ class Evidencing:
             return f"{turn.broke.told} fails, before there is a graph"
         if turn.process.lost:
             return "the process has lost its CUDA device"
-        from pytest_compilecontract.measure.probes.minifier import minified, settings
+        from pytest_compilecontract.measure.probes.minifier import SECONDS, minified, settings
 
         try:
             scratch = folder.scratch()
             lane, asked = turn.broke.lane, settings(scratch, numbers=turn.broke.numbers)
             turn.run_once(replace(lane, cache="lane", dynamo={**lane.dynamo, **asked}), noted=False)
+            turn.say(f"evidence: torch's minifier, {SECONDS:.0f} s at most")
             text, inputs, why = minified(scratch)
         except OSError as error:
             return f"{error.strerror or error}"

@@ -18,6 +18,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.receipt import Entry
@@ -209,6 +210,14 @@ class Turn:
         current = self._runs.of(self.contract.item)
         assert current is not None, "no run has begun"
         return current.state
+
+    def say(self, text: str) -> None:
+        """Say what runs now of the contract, where pytest has a terminal of this process and is not to be quiet."""
+        config = self.contract.item.config
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None and config.option.verbose >= 0:
+            reporter.ensure_newline()
+            reporter.write_line(printed(plain(f"{self.contract.item.name}: {text}")))
 
     def run_once(
         self,

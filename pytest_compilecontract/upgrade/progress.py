@@ -29,16 +29,12 @@ class Progress:
         self.stream.write(f"{printed(f'{self.prefix}: {plain(text)}')}\n")
         self.stream.flush()
 
-    def now(self, text: str) -> None:
-        """What is going on at this moment; as often as the caller likes."""
+    def now(self, text: str, running: str = "") -> None:
+        """What is going on now, as often as the caller likes; behind it, of `running` what there is room for."""
         if not self.live or time.monotonic() - self._last < EVERY_SECONDS:
             return
         self._last = time.monotonic()
-        line = plain(text)
-        width = max(20, get_terminal_size().columns - 1)
-        # The end of a test's name says more than its folder.
-        shown = line if len(line) <= width else f"{line[: width // 2 - 2]}...{line[-(width - width // 2 - 1) :]}"
-        self.stream.write(f"\r\x1b[K{shown}")
+        self.stream.write(f"\r\x1b[K{fitted(plain(text), plain(running), get_terminal_size().columns - 1)}")
         self.stream.flush()
         self._shown = True
 
@@ -48,6 +44,17 @@ class Progress:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
             self._shown = False
+
+
+def fitted(text: str, running: str, width: int) -> str:
+    """One line: the text whole, if it can be, and then the end of what runs, which says more than its folder."""
+    width = max(20, width)
+    if len(text) > width:
+        return f"{text[: width // 2 - 2]}...{text[-(width - width // 2 - 1) :]}"
+    room = width - len(text) - 2
+    if not running or room < 10:
+        return text
+    return f"{text}  {running if len(running) <= room else f'...{running[3 - room :]}'}"
 
 
 def duration(seconds: float) -> str:

@@ -123,11 +123,8 @@ class Suite:
         if course.count is None:
             self.progress.now(f"{self.name}: collecting, {took}")
             return
-        left = max(0, course.count - course.done)
-        running = ", ".join(course.running)
-        self.progress.now(
-            f"{self.name}: {course.done} of {counted(course.count, 'test')}, {left} left, {took}  {running}"
-        )
+        done = f"{course.done} of {counted(course.count, 'test')}"
+        self.progress.now(f"{self.name}: {done}, {took}", ", ".join(course.running))
 
     def _follow(self) -> None:
         try:

@@ -6,7 +6,9 @@ What becomes of the stages' outcomes otherwise is in tests/test_stages.py.
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +188,25 @@ def test_a_fault_of_capture(session: tuple[str, dict[str, dict[str, Any]]]) -> N
     assert (entry["verdict"], entry["measurement"]["backend"]) == ("violated", "aot_eager")
     assert entry["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
     assert f"  pytest --compile-contracts --contract-lanes=capture {SET} -- 'test_it.py::test_capture[capture]'" in said
+
+
+def test_what_runs_of_how_many_is_said_unless_it_is_to_be_quiet(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(CONTRACTS, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--compile-contracts", "--contract-bisect"]
+
+    said, quiet = (
+        run_session([*command, *option, "--contract-lanes=aot", "-k", "test_capture and aot"], cwd=tmp_path).stdout
+        for option in ([], ["-q"])
+    )
+
+    assert re.findall(r"test_capture\[aot\]: where it broke: runs (.*), \d+ s", said) == [
+        "Dynamo's capture (backend 'eager'), 1 of 2",
+        "Dynamo's capture (backend 'eager'), 1 of 2",
+        "the lane itself, 2 of 2",
+    ]
+    assert ": where it broke: runs" not in quiet
+    assert "where it broke: Dynamo's capture (backend 'eager') is the first to fail" in quiet
 
 
 def test_a_lane_is_run_again_with_the_settings_that_it_was_given(

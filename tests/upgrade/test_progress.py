@@ -1,0 +1,67 @@
+"""Progress of long work: one line that fits, and what it says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from pytest_compilecontract.cli.check import _going_on
+from pytest_compilecontract.upgrade.progress import Progress, fitted
+
+TEST = "tests/models/test_transformer.py::test_a_block_of_some_kind[inductor]"
+
+
+@pytest.mark.parametrize("width", [40, 79, 199])
+def test_a_line_says_all_but_the_beginning_of_what_runs(width: int) -> None:
+    line = fitted("torch 2.11.0+cu130: 12 of 300 tests, 3 min 5 s", TEST, width)
+
+    assert len(line) <= width
+    if width >= 79:
+        assert line.startswith("torch 2.11.0+cu130: 12 of 300 tests, 3 min 5 s  ")
+        assert line.endswith("[inductor]")
+    assert (TEST in line) == (width == 199)
+
+
+def test_a_live_line_replaces_the_one_before_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_compilecontract.upgrade.progress.EVERY_SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    progress = Progress(stream=out, prefix="bump", live=True)
+
+    progress.now("torch 2.11.0: 1 of 2 tests, 3 s", TEST)
+    progress.now("torch 2.11.0: 2 of 2 tests, 4 s", "\x1b[2Jtest")
+    progress.stage("done")
+
+    first, second, end = out.getvalue().split("\r\x1b[K")[1:]
+    assert len(first) == 79
+    assert "\n" not in first + second
+    assert second == "torch 2.11.0: 2 of 2 tests, 4 s  test"
+    assert end == "bump: done\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        pytest.param("", "check: starting, 3 s", id="nothing-yet"),
+        pytest.param("collected 3 items\n", "check: starting, 3 s", id="collected"),
+        pytest.param(
+            "collected 3 items\n\nt.py::test_sample[eager] ", "check: lane eager, 1 of 3, 3 s", id="the-first-runs"
+        ),
+        pytest.param(
+            "collected 3 items\n\nt.py::test_sample[eager] PASSED [ 33%]\nt.py::test_sample[aot] ",
+            "check: lane aot, 2 of 3, 3 s",
+            id="the-second-runs",
+        ),
+        pytest.param(
+            "collected 1 item\n\nt.py::test_sample[eager] PASSED [100%]\n",
+            "check: ending, 3 s",
+            id="none-runs",
+        ),
+    ],
+)
+def test_check_says_which_lane_runs_of_how_many_and_for_how_long(tmp_path: Path, said: str, told: str) -> None:
+    (tmp_path / "said").write_text(said, encoding="utf-8")
+
+    assert _going_on(tmp_path / "said", 3.2) == told
