@@ -19,7 +19,9 @@ from pytest_compilecontract.measure import noise_runs
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, judged, snapshot
 from pytest_compilecontract.measure.numerics.bias import Looked, find_bias, least_of, step_of
+from pytest_compilecontract.measure.numerics.explained import judge_with_noise
 from pytest_compilecontract.measure.numerics.noise import Noise, Sides, held_to_noise
+from pytest_compilecontract.measure.numerics.rule import Finding, Values, size_of
 from pytest_compilecontract.measure.probes.refusals import Refusals
 from pytest_compilecontract.measure.probes.rounding import Choices, Rounding
 from pytest_compilecontract.measure.probes.source import Paths
@@ -625,3 +627,54 @@ def test_a_program_that_never_ends_under_noise_is_ended(monkeypatch: pytest.Monk
 
     assert entry.verdict == "violated"
     assert "no end after 0 s" in str(measured(entry).numerics)
+
+
+class AnExpert:
+    """The gradient of one expert in bfloat16: a sum over tokens, of which the router gives it one more or one less.
+
+    It is small beside that of another parameter, so that rounding of what is as large as that one would be more.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = torch.Generator().manual_seed(seed)
+        self._tokens = [torch.outer(self._normal(32), self._normal(32)) for _ in range(8)]
+
+    def _normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self._random, dtype=torch.float64)
+
+    def run(self, tokens: int) -> torch.Tensor:
+        total = sum(self._tokens[:tokens], torch.zeros(()))
+        return (total * (1 + self._normal(32, 32) / 512)).to(torch.bfloat16)
+
+    def judged(self, change: Callable[[torch.Tensor], torch.Tensor], *, runs: int, bias: bool = True) -> Finding:
+        gold = sum(self._tokens[:7], torch.zeros(()))
+        eager = self.run(8)
+        values = Values(
+            at="step 0 grad['up.7.weight']",
+            kind="value",
+            compiled=change(self.run(7)),
+            eager=eager,
+            again=eager,
+            gold=gold,
+            slack=torch.zeros((), dtype=torch.float64),
+            size=size_of(gold),
+            group_size=30 * size_of(gold),
+            lowest=torch.bfloat16,
+            moved=tuple(self.run(7 + at % 2) for at in range(runs)),
+            steps=(1,) * runs,
+        )
+        return judge_with_noise(values, Tolerance(method="fp64", rtol=None, atol=None, precision=None, bias=bias))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_gradient_that_a_choice_makes_unclear_is_not_nothing(seed: int) -> None:
+    expert = AnExpert(seed)
+
+    for runs in (0, 16):
+        assert expert.judged(torch.clone, runs=runs).differences == ()
+        for wrong in (torch.zeros_like, lambda data: data / 2, lambda data: data.roll(1, 0)):
+            assert expert.judged(wrong, runs=runs).differences, (runs, wrong)
+
+
+def test_where_eager_cannot_be_run_again_an_unclear_gradient_has_the_floor_of_what_cancels() -> None:
+    assert AnExpert(0).judged(torch.zeros_like, runs=0, bias=False).differences == ()

@@ -46,7 +46,8 @@ class Looked:
     """A tensor in the runs that are compared, in float64, and which of its elements count.
 
     `moved` is eager rounded otherwise, by so many `steps`. `least` is the least factor that is looked for, `step` the
-    share of a number that one rounding may change, and `floor` what every number may be off by.
+    share of a number that one rounding may change, and `floor` what every number may be off by. Where `whole`, no row
+    and no channel is looked at by itself: a choice that falls otherwise moves one as far as a fault does.
     """
 
     compiled: torch.Tensor
@@ -57,6 +58,7 @@ class Looked:
     least: float
     step: float
     floor: float = 0.0
+    whole: bool = False
     moved: Sequence[torch.Tensor] = ()
     steps: Sequence[int] = ()
 
@@ -100,7 +102,7 @@ def find_bias(looked: Looked) -> Bias | None:
 
     With eager's runs in `moved` it is beyond what these show; without, it may be that.
     """
-    for dim in _dims(looked.compiled):
+    for dim in (None,) if looked.whole else _dims(looked.compiled):
         # What is off as a whole is off in each row, too.
         if found := list(_of_dim(looked, dim)):
             return max(found, key=lambda each: abs(each.by) / _unit(each, looked))

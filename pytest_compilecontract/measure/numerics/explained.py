@@ -69,7 +69,7 @@ def _without_far(values: Values) -> tuple[Values, tuple[torch.Tensor, ...]]:
 
 
 def _noise(values: Values, tolerance: Tolerance, far: tuple[torch.Tensor, ...]) -> Noise:
-    allowed = widened(values, allowed_by(values, tolerance))
+    allowed = widened(values, allowed_by(values, tolerance)).by_noise
     sides = Sides(
         compiled=values.compiled,
         eager=values.eager,
@@ -135,6 +135,7 @@ def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | N
             least=least_of(values.lowest),
             step=step_of(values.eager.dtype, values.lowest),
             floor=allowed.absolute,
+            whole=allowed.unclear is not None,
             moved=moved,
             steps=values.steps,
         )

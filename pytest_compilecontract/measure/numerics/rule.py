@@ -70,6 +70,12 @@ GRAIN: dict[torch.dtype, float] = {
     torch.bfloat16: 6e-2,
 }
 
+# In half precision a choice that falls otherwise takes a tenth as well, as that of a token's expert: such a tensor is
+# unclear. Eager's error is no measure of it then, nor is a floor that is larger than many a gradient: it holds where
+# compiled went one of the two ways, eager's or the reference's, up to that share, and else where eager's noise says so.
+# What cancels has an error larger than itself.
+UNCLEAR = (torch.float16, torch.bfloat16)
+
 # A group whose largest tensor is smaller than what went in by this share is nothing (`x - x`) up to float64's rounding.
 # Then the size of what went in stands for the size of the group.
 NOTHING = 1e-12
@@ -198,7 +204,8 @@ class Allowed:
 
     `own` is eager's largest error among the ordinary elements, `own_rms` its RMS there. An element is not ordinary
     where it is a mask, or where eager went another way than float64; then eager's error at that element counts, and so
-    it does where the largest is far larger than most.
+    it does where the largest is far larger than most. Where eager's error is no measure, `unclear` is what the RMS may
+    be from the nearer of eager and the reference.
     """
 
     multiple: float
@@ -211,6 +218,7 @@ class Allowed:
     mask_above: float
     far: float
     far_least: float
+    unclear: float | None = None
 
     def floor(self, reference: torch.Tensor) -> torch.Tensor:
         return self.relative * reference.abs().clamp(min=self.size) + self.absolute
@@ -226,6 +234,11 @@ class Allowed:
     @property
     def rms(self) -> float:
         return self.multiple * self.own_rms + self.rms_floor
+
+    @property
+    def by_noise(self) -> Allowed:
+        """What eager's runs need not explain: without its error where that is no measure."""
+        return self if self.unclear is None else replace(self, own=0.0, own_rms=0.0, multiple=0.0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -302,7 +315,11 @@ def _judge_floats(values: Values, allowed: Allowed) -> Finding:
     errors = _errors(values, allowed)
     base = replace(base, error=errors.largest)
     if not errors.exceed(allowed):
-        return base
+        if allowed.unclear is None or (apart := _apart(values)) <= allowed.unclear:
+            return base
+        detail = f"RMS error {apart:.1e} from the nearer of eager and {values.named} > allowed {allowed.unclear:.1e} "
+        detail += f"over {_numel(values)} elements; eager's own is {allowed.own_rms:.1e}, more than rounding explains"
+        return replace(base, differences=difference(values.at, values.kind, detail).differences)
     return replace(base, differences=difference(values.at, values.kind, _worst(values, errors, allowed)).differences)
 
 
@@ -332,8 +349,21 @@ def allowed_by(values: Values, tolerance: Tolerance) -> Allowed:
     if has_gold and (
         values.size == 0.0 or own.rms > CANCELLED.get(values.lowest, CANCELLED[torch.bfloat16]) * values.size
     ):
+        if tolerance.bias and values.lowest in UNCLEAR and own.rms <= values.size:
+            return replace(bounds, unclear=CANCELLED[values.lowest] * values.size)
         return replace(bounds, absolute=bounds.absolute + values.grain, rms_floor=bounds.rms_floor + values.grain)
     return bounds
+
+
+def _apart(values: Values) -> float:
+    """The RMS of compiled's distance from eager, or from the reference where that is less."""
+    squares, count = [0.0, 0.0], 0
+    for c, e, g, slack in chunks(values.compiled, values.eager, values.reference, values.slack):
+        for at, other in enumerate((e, g)):
+            off = torch.where(c.isfinite() & other.isfinite(), ((c - other).abs() - slack).clamp(min=0.0), 0.0)
+            squares[at] += _norm(off) ** 2
+        count += c.numel()
+    return math.sqrt(min(squares) / count) if count else 0.0
 
 
 def _most(values: Values, bounds: Allowed) -> float:
