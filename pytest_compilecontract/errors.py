@@ -21,4 +21,11 @@ class ReceiptError(ContractError):
 
 
 class InstallError(ContractError):
-    """An environment that cannot be made, or that does not hold what it has to. The message is the reason alone."""
+    """An environment that cannot be made, or that does not hold what it has to. The message is the reason alone.
+
+    `step` is how far it came: "interpreter", "resolved", "installed" or "imported" is what could not be done.
+    """
+
+    def __init__(self, message: str, *, step: str = "installed") -> None:
+        super().__init__(message)
+        self.step = step

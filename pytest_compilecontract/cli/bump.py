@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from pytest_compilecontract.compare.waivers import FILE as WAIVERS
-from pytest_compilecontract.upgrade.bump import KEPT, bump
+from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.files.whole import write_bytes
+from pytest_compilecontract.upgrade.bump import KEPT, append_text, bump, uv_options
+from pytest_compilecontract.upgrade.installing import installability, outcome, table_lines, table_markdown
 
-from .exits import code_of
+from .exits import code_of, say
+from .matrix import FORMATS_TOLD, Made, rendered
+
+WRITTEN = ("html", "junit", "json")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,6 +44,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="what to upgrade from, as torch==2.11.0 (default: the Python that runs this, if it has torch; else the "
         "version that pyproject.toml or uv.lock pins, else that of the newest baseline)",
+    )
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help="only say which of these releases resolve, install and import, by each --python-version and each "
+        "--torch-backend, as 3.11,3.12 and cpu,cu130; no tests are run",
     )
     there = parser.add_argument_group("existing environments")
     there.add_argument("--python", metavar="PATH", type=Path, help="the Python interpreter that has the newer torch")
@@ -75,6 +89,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--keep", metavar="DIR", type=Path, help=f"keeps environments and receipts (default: {KEPT})")
     run.add_argument("--receipts", metavar="DIR", type=Path, help="where the receipts go instead of DIR/receipts")
     run.add_argument("--summary", metavar="FILE", type=Path, help="add the matrix and the answer to FILE, as Markdown")
+    for kind in WRITTEN:
+        run.add_argument(f"--{kind}", metavar="FILE", type=Path, help=f"also write the matrix as {FORMATS_TOLD[kind]}")
     run.add_argument(
         "--policy", metavar="FILE", type=Path, help="the policy: what gates and what may stay open, in TOML"
     )
@@ -92,5 +108,30 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _installability(chosen: argparse.Namespace) -> int:
+    """The table of what can be installed; what runs the tests has no say."""
+    given = {"--from": chosen.before, "--python": chosen.python, "--from-python": chosen.from_python}
+    if refused := next((name for name, value in {**given, "--": chosen.passed_on}.items() if value), ""):
+        raise UsageError(f"{refused} does nothing with --matrix, which runs no tests")
+    chosen.finding = uv_options(chosen)
+    found = installability(chosen)
+    say(*table_lines(found))
+    if chosen.summary:
+        append_text(chosen.summary, table_markdown(found))
+    return code_of(outcome(found))
+
+
 def _bump(chosen: argparse.Namespace) -> int:
-    return code_of(bump(chosen, chosen.passed_on))
+    if chosen.matrix:
+        return _installability(chosen)
+    wanted = [(kind, path) for kind in WRITTEN if (path := getattr(chosen, kind)) is not None]
+    for _, path in wanted:
+        # Found out before the tests have run, and not after.
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder, the matrix is written to a file")
+    found = bump(chosen, chosen.passed_on)
+    made = Made(found=found.table, answered=found.answer, policy=found.policy, everything=chosen.verbose)
+    for kind, path in wanted:
+        write_bytes(path, rendered(kind, made))
+        say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
+    return code_of(found.answer)

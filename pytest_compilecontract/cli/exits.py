@@ -19,9 +19,9 @@ def exit_codes(yes: str, no: str = "", not_known: str = "") -> str:
     return "Exit codes: " + "; ".join(f"{code} {what}" for code, what in told.items() if what) + "."
 
 
-def code_of(found: Answer) -> int:
-    """The exit code of the gate's answer."""
-    return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found.outcome]
+def code_of(found: Answer | str) -> int:
+    """The exit code of the gate's answer, or of one in its words."""
+    return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found if isinstance(found, str) else found.outcome]
 
 
 def say(*lines: str, stream: TextIO | None = None) -> None:

@@ -10,7 +10,7 @@ import datetime
 import html
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_compilecontract.compare.gate import Answer, answer
@@ -41,7 +41,16 @@ OURS = ("--contract-report", "--contract-record", "--contract-baselines", "--con
 MOST_DIFFERING = 12
 
 
-def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Concluded:
+    """The matrix of the two sides, and the gate's answer by the policy."""
+
+    table: Matrix
+    answer: Answer
+    policy: Policy
+
+
+def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Concluded:
     """Do the whole job; `arguments` are pytest's.
 
     Raises:
@@ -110,7 +119,7 @@ def bench_from(
         uv = Uv(
             program=uv_program(),
             folder=environments,
-            options=_uv_options(chosen),
+            options=[*uv_options(chosen), *(["--torch-backend", backend] if (backend := chosen.torch_backend) else [])],
             python=chosen.python_version or sys.executable,
             progress=progress,
         )
@@ -127,14 +136,15 @@ def bench_from(
     )
 
 
-def _uv_options(chosen: argparse.Namespace) -> list[str]:
+def uv_options(chosen: argparse.Namespace) -> list[str]:
+    """Where uv is to find packages, as the command line says."""
     options = ["--default-index", chosen.index_url] if chosen.index_url else []
     for url in chosen.extra_index_url:
         options += ["--index", url]
     if chosen.extra_index_url:
         # An index of a few packages has old releases of others, which are not to hide the newer ones elsewhere.
         options += ["--index-strategy", "unsafe-best-match"]
-    return [*options, *(["--torch-backend", chosen.torch_backend] if chosen.torch_backend else [])]
+    return options
 
 
 def _refuse_ours(arguments: Sequence[str]) -> None:
@@ -172,7 +182,7 @@ def _concluded(
     chosen: argparse.Namespace,
     *,
     changed: bool,
-) -> Answer:
+) -> Concluded:
     old, new = measured
     today = datetime.date.today()
     table = matrix([old.receipt, new.receipt], policy, waivers, today)
@@ -192,7 +202,7 @@ def _concluded(
         print(printed(line))
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, answered)
-    return found
+    return Concluded(table=table, answer=found, policy=policy)
 
 
 def _notes(old: Measured, new: Measured) -> Iterator[str]:
@@ -221,8 +231,17 @@ def _add_summary(file: Path, table: Matrix, notes: Sequence[str], answered: Sequ
         f"<details><summary>Every lane that changed</summary>\n\n<pre>{shown}</pre>\n\n</details>\n",
         *(f"{markdown_paragraph(note)}\n" for note in notes),
     ]
+    append_text(file, "\n".join(parts))
+
+
+def append_text(file: Path, text: str) -> None:
+    """Add text to a file.
+
+    Raises:
+        ReceiptError: it cannot be written.
+    """
     try:
         with file.open("a", encoding="utf-8") as out:
-            out.write("\n".join(parts))
+            out.write(text)
     except OSError as error:
         raise ReceiptError(f"{file}: cannot be written ({error.strerror})") from error

@@ -104,20 +104,22 @@ class Uv:
             return python
         shutil.rmtree(folder, ignore_errors=True)
         self._warn_of_room(name)
-        self._run(name, "making an environment", log, "venv", "--quiet", "--python", self.python, str(folder))
+        self._run(
+            name, "making an environment", log, "interpreter", "venv", "--quiet", "--python", self.python, str(folder)
+        )
         (folder / "wanted.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         # uv keeps to the versions that it finds in the file it is to write, where it can.
         locked = folder / "locked.txt"
         locked.write_text("".join(f"{each}=={v}\n" for each, v in sorted(preferred.items())), encoding="utf-8")
         target = ("--python", str(python), *self._finding(wanted))
         compile_ = ("pip", "compile", "--quiet", "--no-header", "--no-annotate", *target, "--output-file", str(locked))
-        self._run(name, "resolving versions", log, *compile_, str(folder / "wanted.txt"))
+        self._run(name, "resolving versions", log, "resolved", *compile_, str(folder / "wanted.txt"))
         count = sum(1 for line in locked.read_text(encoding="utf-8").splitlines() if line.strip())
         self.progress.stage(f"{name}: installing {count} packages; a CUDA build of torch is several GB")
         install = ("pip", "install", "--quiet", *target)
-        self._run(name, f"installing {count} packages", log, *install, "--requirements", str(locked))
+        self._run(name, f"installing {count} packages", log, "installed", *install, "--requirements", str(locked))
         for each in wanted.editable:
-            self._run(name, "installing the project", log, *install, "--no-deps", "--editable", str(each))
+            self._run(name, "installing the project", log, "installed", *install, "--no-deps", "--editable", str(each))
         (folder / "ready").touch()
         return python
 
@@ -150,7 +152,7 @@ class Uv:
                 f"{name}: {room / 1024**3:.1f} GB free in {self.folder}; a CUDA build of torch may take {needed}"
             )
 
-    def _run(self, name: str, doing: str, log: Path, *words: str) -> None:
+    def _run(self, name: str, doing: str, log: Path, step: str, *words: str) -> None:
         command = [self.program, *words]
         start = log.stat().st_size if log.exists() else 0
         with log.open("a", encoding="utf-8") as file:
@@ -165,7 +167,7 @@ class Uv:
         self.progress.clear()
         if code != 0:
             said = log.read_bytes()[start:].decode(errors="replace").partition("\n")[2]
-            raise InstallError(reason_of(said) or f"uv {death(code or 0)}")
+            raise InstallError(reason_of(said) or f"uv {death(code or 0)}", step=step)
 
 
 def uv_program() -> str:

@@ -49,6 +49,9 @@ here = os.path.dirname(os.path.abspath(__file__))
 words = sys.argv[1:]
 with open(os.path.join(here, "uv-calls"), "a") as calls:
     calls.write(json.dumps(words) + "\\n")
+if words[0] == "venv" and words[words.index("--python") + 1] == "3.99":
+    print("error: No interpreter found for Python 3.99 in managed installations or search path", file=sys.stderr)
+    sys.exit(2)
 if words[0] == "venv":
     folder = os.path.join(words[-1], "bin")
     os.makedirs(folder)
@@ -67,6 +70,9 @@ elif words[:2] == ["pip", "compile"]:
 elif "--requirements" in words:
     locked = open(words[-1]).read().split("\\n")
     torch = next(line for line in locked if line.startswith("torch=="))
+    if torch == "torch==2.13.0" and "cu130" in words:
+        print("error: Failed to download `torch==2.13.0`", file=sys.stderr)
+        sys.exit(1)
     python = words[words.index("--python") + 1]
     shutil.copy(os.path.join(here, torch[7:] + ".json"), os.path.join(os.path.dirname(python), "plan.json"))
 """

@@ -308,6 +308,27 @@ def test_the_summary_is_markdown_added_to_a_file(bench: Bench) -> None:
 # The commit
 
 
+def test_the_matrix_is_written_in_other_forms(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    drifted = a_plan("2.12.1", a_run(a_course("2.12.1", WORSENED["graph_breaks"])))
+
+    code = bumped(bench, HELD_OLD, drifted, "--html=out/a.html", "--junit=out/a.xml", "--json=out/a.json")
+
+    out = bench.project / "out"
+    assert code == NO
+    assert json.loads((out / "a.json").read_text())["answer"] == "no"
+    assert (out / "a.html").read_text().lower().startswith("<!doctype html>")
+    assert "<failure" in (out / "a.xml").read_text()
+    assert main(["validate", str(out / "a.json")]) == YES
+    assert "wrote out/a.html" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_file_to_write_to(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    code = bumped(bench, HELD_OLD, HELD_NEW, "--html=.")
+
+    assert capsys.readouterr().err == "compilecontract: .: is a folder, the matrix is written to a file\n"
+    assert code == UNUSABLE
+
+
 def test_a_commit_is_told_and_a_change_under_way_leaves_it_open(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
