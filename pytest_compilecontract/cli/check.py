@@ -341,7 +341,6 @@ def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
         *command,
         f"--contract-lanes={chosen.lanes}",
         f"--contract-report={folder}",
-        "--contract-receipt-only",
         str(test),
     ]
 

@@ -87,7 +87,7 @@ class Finishing:
 
     def _write_page(self) -> None:
         """Write the receipt as a page, where one was written; what comes of it changes nothing else."""
-        if self._receipt is not None and self._settings.report is not None and self._settings.pages:
+        if self._receipt is not None and self._settings.report is not None:
             drifted = self._history.drifted(self._held)
             page = self._settings.report / PAGE
             self._page_problem = write_run_page(page, self._receipt, self._settings.root, drifted)
@@ -185,7 +185,7 @@ class Finishing:
         return [(f"receipt: {self._settings.report / RECEIPT}{kept}", {}), *self._page_line()]
 
     def _page_line(self) -> list[Line]:
-        if self._receipt is None or self._settings.report is None or not self._settings.pages:
+        if self._receipt is None or self._settings.report is None:
             return []
         if self._page_problem:
             return [(f"no page was written: {self._page_problem}", {"yellow": True})]

@@ -143,7 +143,6 @@ def _settings(config: pytest.Config) -> Settings:
         rest=config.getoption("--contract-rest"),
         allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
         variables=os.environ,
-        pages=not config.getoption("--contract-receipt-only"),
         shard=config.getoption("--contract-shard"),
         times=config.getoption("--contract-times"),
         evidence=config.getoption("--contract-evidence"),

@@ -160,8 +160,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
-    # Of a run that is thrown away, nobody reads a page.
-    group.addoption("--contract-receipt-only", action="store_true", help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -156,7 +155,7 @@ class Sowing:
         if hasattr(session.config, "workerinput"):
             return
         entries = [*self._session.entries.values()]
-        if (folder := self._pages) is not None and entries:
+        if (folder := self._session.settings.report) is not None and entries:
             for name, text in (("planted.md", markdown(entries)), ("planted.html", html(entries))):
                 try:
                     write_bytes(folder / name, text.encode())
@@ -165,12 +164,6 @@ class Sowing:
         if session.exitstatus == pytest.ExitCode.OK and any(survivors(each.planted) for each in entries):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    @property
-    def _pages(self) -> Path | None:
-        """The folder that pages go to, if any are wanted."""
-        settings = self._session.settings
-        return settings.report if settings.pages else None
-
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         entries = [*self._session.entries.values()]
@@ -178,7 +171,7 @@ class Sowing:
         terminalreporter.write_sep("=", lines[0][0])
         for text, markup in lines[1:]:
             terminalreporter.write_line(printed(text), **markup)
-        if (folder := self._pages) is not None and entries:
+        if (folder := self._session.settings.report) is not None and entries:
             terminalreporter.write_line(f"every fault: {folder / RECEIPT}, planted.md and planted.html beside it")
 
 

@@ -34,7 +34,7 @@ class Settings:
     lane on a CUDA device is timed, not only those with a limit on their speed. `rest` is the file that says what a
     replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
     measured is not a failure. `rank` is that of this process among several that run the same session: all but the
-    first write to folders of their own, and record nothing. `pages`: what is reported is written to be read, too.
+    first write to folders of their own, and record nothing.
     `shard` is the part of the tests to run and how many parts there are, `times` the receipt that says how long each
     takes.
     `evidence` is the folder that lanes which are not held leave evidence in.
@@ -58,7 +58,6 @@ class Settings:
     rest: Path | None = None
     allow_unmeasured: bool = False
     rank: int = 0
-    pages: bool = True
     evidence: Path | None = None
     shard: tuple[int, int] | None = None
     times: Path | None = None
@@ -82,7 +81,6 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     rest: str | None = None,
     allow_unmeasured: bool = False,
     variables: Mapping[str, str] | None = None,
-    pages: bool = True,
     evidence: str | None = None,
     shard: tuple[int, int] | None = None,
     times: str | None = None,
@@ -134,7 +132,6 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         rest=Path(rest) if rest else None,
         allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
         rank=rank,
-        pages=pages,
         shard=shard,
         times=_times(times, shard, record, invocation),
         evidence=_of_rank(left, rank)
