@@ -8,13 +8,13 @@ The sample runs in a child, as a test of the plugin's own: what is said here is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-import re
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
 from pytest_compilecontract.facts.lanes import BUILT_IN
 from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.files.course import EVENTS, EVENTS_OPTION, Course
 from pytest_compilecontract.files.receipt import read_receipt
+from pytest_compilecontract.files.run_log import Followed
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.judge.proposal import Proposal, proposed
 from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, watched
@@ -308,7 +310,7 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
     with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
         folder = Path(name)
         said = folder / "said"
-        code = _run(_command(folder, chosen), said, chosen)
+        code = _run(folder, said, chosen)
         try:
             receipt = read_receipt(folder / "receipt.json")
         except ReceiptError as error:
@@ -333,9 +335,10 @@ def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
     test.write_text(text, encoding="utf-8")
     settings = folder / "pytest.ini"
     settings.write_text("[pytest]\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "--no-header", "--no-summary"]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "--no-header", "--no-summary"]
     # pytest's faulthandler would stop the clock of `ends_with` at the first test that fails.
     command += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "pytest_compilecontract.plugin"]
+    command += ["-p", "pytest_compilecontract.plugin.events", f"{EVENTS_OPTION}={folder / EVENTS}"]
     command += ["-c", str(settings), f"--rootdir={Path.cwd()}", "--noconftest", "--compile-contracts"]
     return [
         *command,
@@ -345,7 +348,8 @@ def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
     ]
 
 
-def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
+def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
+    command = _command(folder, chosen)
     # No other plugin of the user has a say.
     path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
     variables = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
@@ -354,10 +358,12 @@ def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
     live = sys.stderr is not None and sys.stderr.isatty()
     progress = Progress(stream=sys.stderr, prefix="check", live=live)
     started = time.monotonic()
+    course, events = Course(), Followed(path=folder / EVENTS)
 
     def meanwhile() -> None:
+        _follow(events, course)
         if live:
-            progress.now(_going_on(said, time.monotonic() - started))
+            progress.now(_going_on(course, time.monotonic() - started))
 
     try:
         code = watched(
@@ -366,7 +372,8 @@ def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
     finally:
         progress.clear()
     if code is None:
-        running = _running(said)
+        _follow(events, course)
+        running = next((entry.lane for entry in course.running.values() if entry is not None), "")
         where = f"it was in lane {running}" if running else "no lane had begun"
         raise UsageError(
             f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout sets another limit"
@@ -374,27 +381,19 @@ def _run(command: list[str], said: Path, chosen: argparse.Namespace) -> int:
     return code
 
 
-def _lines(said: Path) -> Iterator[tuple[str, str]]:
-    """The lanes that the child has begun, each with its outcome, or "" while it runs."""
-    text = said.read_text(encoding="utf-8", errors="replace")
-    for found in re.finditer(r"::test_sample\[(.+?)\] (PASSED|FAILED|SKIPPED|ERROR)?", text):
-        yield found[1], found[2] or ""
+def _follow(events: Followed, course: Course) -> None:
+    """Take what has happened in the child since."""
+    for event in events.news():
+        with contextlib.suppress(ReceiptError):
+            course.take(event)
 
 
-def _running(said: Path) -> str:
-    return next((lane for lane, outcome in _lines(said) if not outcome), "")
-
-
-def _going_on(said: Path, seconds: float) -> str:
+def _going_on(course: Course, seconds: float) -> str:
     """Which lane runs now, of how many, and for how long all of them have."""
-    begun = list(_lines(said))
-    text = said.read_text(encoding="utf-8", errors="replace")
-    count = re.search(r"collected (\d+) item", text)
-    if count is None or not begun:
-        return f"check: starting, {duration(seconds)}"
-    if begun[-1][1]:
-        return f"check: ending, {duration(seconds)}"
-    return f"check: lane {plain(begun[-1][0])}, {len(begun)} of {count[1]}, {duration(seconds)}"
+    running = next((entry.lane for entry in course.running.values() if entry is not None), "")
+    if running:
+        return f"check: lane {plain(running)}, {course.done + 1} of {course.count}, {duration(seconds)}"
+    return f"check: {'ending' if course.done and course.done == course.count else 'starting'}, {duration(seconds)}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -14,7 +14,8 @@ from .receipt import entry_from_data, environment_from_data
 from .run_log import Event
 from .sense import entry_faults
 
-EVENTS_OPTION = "--contract-events"
+# The log of a run for whoever started it: the option that asks for it, and what the file is called.
+EVENTS_OPTION, EVENTS = "--contract-events", "events.jsonl"
 # The environment of a test whose process died before any could say.
 UNKNOWN = "unknown"
 

@@ -8,7 +8,7 @@ line that cannot be read is left out, and named.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -91,6 +91,26 @@ def lines_of(data: bytes) -> Lines:
         else:
             torn[number] = "not an event"
     return Lines(events=tuple(events), torn=torn, read=len(whole))
+
+
+@dataclass(kw_only=True, slots=True)
+class Followed:
+    """A log that another process writes, read on from where it was read to. What is torn tells nothing."""
+
+    path: Path
+    _read: int = 0
+
+    def news(self) -> Iterator[Event]:
+        """What has come since it was asked last; nothing where there is no such file yet."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                lines = lines_of(file.read())
+        except FileNotFoundError:
+            return
+        self._read += lines.read
+        for _, event in lines.events:
+            yield event
 
 
 def is_held(path: Path) -> bool:

@@ -13,9 +13,9 @@ from pytest_compilecontract import __version__
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import Environment, Receipt, Setup, timestamp
-from pytest_compilecontract.files.course import EVENTS_OPTION, Course
+from pytest_compilecontract.files.course import EVENTS, EVENTS_OPTION, Course
 from pytest_compilecontract.files.receipt import read_receipt, write_receipt
-from pytest_compilecontract.files.run_log import lines_of
+from pytest_compilecontract.files.run_log import Followed
 from pytest_compilecontract.processes import death, watched
 from pytest_compilecontract.wording import counted
 
@@ -24,7 +24,6 @@ from .progress import Progress, duration
 
 RECEIPT = "receipt.json"
 LOG = "pytest.log"
-EVENTS = "events.jsonl"
 # A compiler that takes its process along takes one lane along, and the run goes on behind it; but not for ever.
 MOST_DEATHS = 5
 REASON = 300
@@ -47,8 +46,11 @@ class Suite:
     course: Course = field(default_factory=Course)
     # Why pytest did not take the arguments; empty where it did.
     usage_error: str = ""
-    _read: int = 0
+    _events: Followed = field(init=False)
     _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._events = Followed(path=self.folder / EVENTS)
 
     @property
     def name(self) -> str:
@@ -127,16 +129,8 @@ class Suite:
         self.progress.now(f"{self.name}: {done}, {took}", ", ".join(course.running))
 
     def _follow(self) -> None:
-        try:
-            with (self.folder / EVENTS).open("rb") as file:
-                file.seek(self._read)
-                data = file.read()
-        except FileNotFoundError:
-            return
         known = self.course.count
-        lines = lines_of(data)
-        self._read += lines.read
-        for _, event in lines.events:
+        for event in self._events.news():
             # What tests print or write may end in this file too: a line that is not an event of ours tells nothing.
             with contextlib.suppress(ReceiptError):
                 self.course.take(event)

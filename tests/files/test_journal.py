@@ -15,6 +15,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Entry, Environment
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, name_of, recovered
 from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data, read_receipt
+from pytest_compilecontract.files.run_log import Followed
 
 HERE = Environment(torch="2.13.0+cpu")
 CREATED = "2026-01-31T12:00:00Z"
@@ -270,3 +271,15 @@ def test_any_bytes_give_a_receipt_or_one_error(tmp_path: Path, at: int, cut: int
         said = str(error)
 
     assert said.isprintable()
+
+
+def test_who_follows_a_log_is_told_each_event_once_and_a_line_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    followed = Followed(path=path)
+    told = [[*followed.news()]]
+    for written in (HEAD + "\n" + '{"event": "sta', 'rt"}\nnot an event\n', ""):
+        with path.open("a") as file:
+            file.write(written)
+        told.append([each["event"] for each in followed.news()])
+
+    assert told == [[], ["session"], ["start"], []]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
+from support.receipts import an_entry
 
 from pytest_compilecontract.cli.check import _going_on
+from pytest_compilecontract.files.course import Course
 from pytest_compilecontract.upgrade.progress import Progress, fitted
 
 TEST = "tests/models/test_transformer.py::test_a_block_of_some_kind[inductor]"
+
+
+def running(lane: str, *, done: int) -> Course:
+    return Course(count=3, done=done, running={f"test_sample[{lane}]": an_entry(lane=lane)})
 
 
 @pytest.mark.parametrize("width", [40, 79, 199])
@@ -42,26 +47,14 @@ def test_a_live_line_replaces_the_one_before_and_goes(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("course", "told"),
     [
-        pytest.param("", "check: starting, 3 s", id="nothing-yet"),
-        pytest.param("collected 3 items\n", "check: starting, 3 s", id="collected"),
-        pytest.param(
-            "collected 3 items\n\nt.py::test_sample[eager] ", "check: lane eager, 1 of 3, 3 s", id="the-first-runs"
-        ),
-        pytest.param(
-            "collected 3 items\n\nt.py::test_sample[eager] PASSED [ 33%]\nt.py::test_sample[aot] ",
-            "check: lane aot, 2 of 3, 3 s",
-            id="the-second-runs",
-        ),
-        pytest.param(
-            "collected 1 item\n\nt.py::test_sample[eager] PASSED [100%]\n",
-            "check: ending, 3 s",
-            id="none-runs",
-        ),
+        pytest.param(Course(), "check: starting, 3 s", id="nothing-yet"),
+        pytest.param(Course(count=3), "check: starting, 3 s", id="collected"),
+        pytest.param(running("eager", done=0), "check: lane eager, 1 of 3, 3 s", id="the-first-runs"),
+        pytest.param(running("aot", done=1), "check: lane aot, 2 of 3, 3 s", id="the-second-runs"),
+        pytest.param(Course(count=3, done=3), "check: ending, 3 s", id="none-runs"),
     ],
 )
-def test_check_says_which_lane_runs_of_how_many_and_for_how_long(tmp_path: Path, said: str, told: str) -> None:
-    (tmp_path / "said").write_text(said, encoding="utf-8")
-
-    assert _going_on(tmp_path / "said", 3.2) == told
+def test_check_says_which_lane_runs_of_how_many_and_for_how_long(course: Course, told: str) -> None:
+    assert _going_on(course, 3.2) == told
