@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,22 +21,23 @@ from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
 from pytest_compilecontract.facts.lanes import BUILT_IN
 from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.facts.verdict import Facts
 from pytest_compilecontract.files.course import EVENTS, EVENTS_OPTION, Course
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.files.run_log import Followed
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.judge.proposal import Proposal, proposed
 from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, watched
-from pytest_compilecontract.report.terminal import FAILURE_WIDTH, row_of, summary_lines
+from pytest_compilecontract.report.terminal import FAILURE_WIDTH, laid_out, row_of, summary_lines
 from pytest_compilecontract.upgrade.progress import Progress, duration
-from pytest_compilecontract.wording import counted
+from pytest_compilecontract.wording import counted, cut
 
 from .exits import NO, YES, exit_codes
 from .sample import FAULT, parted
 
 SECONDS = 600.0
 LONGEST_REASON = 300
-LONGEST_FACTS = 20
+LONGEST_LIST = 20
 _MEASURING = """\
 from pathlib import Path
 
@@ -274,16 +274,16 @@ def _print_allowed(found: Proposal) -> None:
     """Where each break, recompile and eager frame of the contract comes from: what it allows may be a fault to mend."""
     if found.allowed:
         print("\nwhat it allows:")
-    for (limit, details), lanes in found.allowed.items():
+    for (limit, facts), lanes in found.allowed.items():
         print(printed(f"  {limit}, in {_listed(lanes)}"))
-        _print_details(details, f"a test with {limit}=0")
+        _print_facts(facts, f"a test with {limit}=0")
 
 
-def _print_details(details: Sequence[str], where: str) -> None:
-    for detail in details[:LONGEST_FACTS]:
-        indent = detail[: len(detail) - len(detail.lstrip(" "))]
-        print(printed(f"    {indent}{one_line(detail.strip(), FAILURE_WIDTH)}"))
-    if (more := len(details) - LONGEST_FACTS) > 0:
+def _print_facts(facts: Facts, where: str) -> None:
+    lines = [line for fact in facts for line in laid_out(fact)]
+    for line in lines[:LONGEST_LIST]:
+        print(printed(cut(f"    {line}", FAILURE_WIDTH)))
+    if (more := len(lines) - LONGEST_LIST) > 0:
         print(f"    and {counted(more, 'line')} more, in the failure of {where}")
 
 
@@ -293,7 +293,7 @@ def _print_refused(found: Proposal) -> int:
     print("\nno contract would hold in:")
     for lane, reason in found.refused.items():
         print(printed(f"  {plain(lane)}: {one_line(reason, LONGEST_REASON)}"))
-        _print_details(found.details.get(lane, ()), f"a test in lane {plain(lane)}")
+        _print_facts(found.facts.get(lane, ()), f"a test in lane {plain(lane)}")
     return NO
 
 

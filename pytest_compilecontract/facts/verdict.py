@@ -2,41 +2,99 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
-_BY_DEFAULT = " (default)"
+T = TypeVar("T", covariant=True)
+
 # What is held to without a limit's being given, and so is called by no limit of `facts.limits`.
 NO_EXCEPTION = "no exception"
 STEADY = "compiled code runs in steady calls"
 Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]
+# Facts as lines for people: of each the line that says it, and those that belong to it.
+Facts = tuple[tuple[str, ...], ...]
+
+_BY_DEFAULT = " (default)"
+_INDENT = "  "
 
 
-def by_default(limit: str) -> str:
-    """How a limit is called that no author gave: `max_eager_frames=0 (default)`."""
-    return f"{limit}{_BY_DEFAULT}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound(Generic[T]):
+    """What a lane is held to: a limit with what it allows, None where its name says it all.
+
+    `also` are limits that belong to it, as tolerances to the rule of numerics. `given`: an author has said so.
+    """
+
+    name: str
+    allows: T
+    also: Mapping[str, object] = field(default_factory=dict)
+    given: bool = True
+
+    def __str__(self) -> str:
+        """As an author writes it: `max_graph_breaks=0`, `no exception (default)`."""
+        values = {} if self.allows is None else {self.name: self.allows, **self.also}
+        text = ", ".join(f"{name}={value!r}" for name, value in values.items()) or self.name
+        return text if self.given else f"{text}{_BY_DEFAULT}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
     """A limit that a measurement does not keep.
 
-    `measured` is a count, or what to say where a count says too little. `details` are lines for people: a fact starts
-    at the margin, and what belongs to it follows with two spaces of indentation. They hold torch's and the user's text
-    as it came.
+    `limit` is the limit as an author writes it, `name` its name, and `bound` the number that it allows, if it is one.
+    `measured` is a count, or what to say where a count says too little. `facts` are lines for people, which hold
+    torch's and the user's text as it came: of each fact the line that says it, and those that belong to it. `details`
+    are the same lines in one list, the latter indented by two spaces.
     """
 
-    # What the receipt's format calls it: a text that is written and read back in this module alone.
     limit: str
     measured: int | str
     details: tuple[str, ...] = ()
+    name: str = ""
+    bound: int | float | None = None
+    facts: Facts = ()
 
-    @property
-    def name(self) -> str:
-        """The limit's name, of what it is called in `limit`: `max_graph_breaks=0`, `no exception (default)`."""
-        return self.limit.partition("=")[0].removesuffix(_BY_DEFAULT)
+    def __post_init__(self) -> None:
+        # What an older version wrote has `limit` and `details` alone.
+        if not self.name:
+            name, _, allowed = self.limit.removesuffix(_BY_DEFAULT).partition("=")
+            object.__setattr__(self, "name", name)
+            object.__setattr__(self, "bound", _number(allowed))
+        if not self.facts:
+            object.__setattr__(self, "facts", _grouped(self.details))
 
-    @property
-    def bound(self) -> str:
-        """What the limit allows, as it is called in `limit`; empty where it has no number."""
-        return self.limit.removesuffix(_BY_DEFAULT).partition("=")[2]
+
+def violated(bound: Bound[object], measured: int | str, facts: Sequence[tuple[str, ...]] = ()) -> Violation:
+    """That a measurement does not keep what the lane is held to."""
+    number = bound.allows if isinstance(bound.allows, int | float) and not isinstance(bound.allows, bool) else None
+    return Violation(
+        limit=str(bound),
+        name=bound.name,
+        bound=number,
+        measured=measured,
+        facts=tuple(facts),
+        details=lines_of(facts),
+    )
+
+
+def lines_of(facts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Facts in one list of lines."""
+    return tuple(line for first, *rest in facts for line in (first, *(f"{_INDENT}{each}" for each in rest)))
+
+
+def _number(text: str) -> int | float | None:
+    if re.fullmatch("[0-9]{1,18}", text, re.ASCII):
+        return int(text)
+    return float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]+)?(e[-+]?[0-9]{1,2})?", text, re.ASCII) else None
+
+
+def _grouped(details: Sequence[str]) -> Facts:
+    facts: list[list[str]] = []
+    for line in details:
+        if line.startswith(_INDENT) and facts:
+            facts[-1].append(line.removeprefix(_INDENT))
+        else:
+            facts.append([line])
+    return tuple(map(tuple, facts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, Measurement
-from pytest_compilecontract.facts.verdict import by_default
+from pytest_compilecontract.facts.verdict import Bound
 
 
 def means_nothing(seen: Measurement, metric: str) -> bool:
@@ -12,18 +12,18 @@ def means_nothing(seen: Measurement, metric: str) -> bool:
     return seen.unmeasured.get(metric) in (NO_CUDA, NOT_ASKED)
 
 
-def bound_of(limits: Limits, name: str) -> tuple[float | None, str]:
-    """The bound, given or by default, and how to call it; None where nothing is to be kept."""
+def bound_of(limits: Limits, name: str) -> Bound[float] | None:
+    """What a limit on a number allows, given or by default; None where nothing is to be kept."""
     given: float | None = getattr(limits, name)
     if given is not None:
-        return given, f"{name}={given}"
+        return Bound(name=name, allows=given)
     if name == "max_eager_frames" and not limits.fullgraph:
-        return 0, by_default("max_eager_frames=0")
+        return Bound(name=name, allows=0, given=False)
     if name == "min_ops_captured" and limits.max_graphs != 0:
-        return 1, by_default("min_ops_captured=1")
+        return Bound(name=name, allows=1, given=False)
     if name == "max_memory_growth":
-        return 0, by_default("max_memory_growth=0")
-    return None, name
+        return Bound(name=name, allows=0, given=False)
+    return None
 
 
 def eager_calls_allowed(limits: Limits) -> bool:

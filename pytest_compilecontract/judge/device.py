@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import HostSync, Measurement, Speed, StepKernels
-from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.facts.verdict import Bound, Facts, Violation, violated
 from pytest_compilecontract.wording import counted
 
 from .bounds import bound_of, means_nothing, why_unmeasured
@@ -17,27 +17,27 @@ def judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
     """What only a GPU can feed. On another device these limits hold nothing: see `undecided`."""
     yield from _judge_graphs(limits, seen, unmeasurable)
     kernels, syncs, memory, speed = seen.kernels, seen.host_syncs, seen.memory, seen.speed
-    values: dict[str, tuple[float | None, tuple[str, ...]]] = {
-        "max_kernels": (None if kernels is None else kernels.compiled.total, _kernel_lines(kernels)),
-        "max_kernels_ratio": (None if kernels is None else kernels.ratio, _kernel_lines(kernels)),
-        "max_host_syncs": (_sync_count(syncs), _sync_lines(syncs or ())),
+    values: dict[str, tuple[float | None, Facts]] = {
+        "max_kernels": (None if kernels is None else kernels.compiled.total, _told_kernels(kernels)),
+        "max_kernels_ratio": (None if kernels is None else kernels.ratio, _told_kernels(kernels)),
+        "max_host_syncs": (_sync_count(syncs), _told_syncs(syncs or ())),
         "max_memory_ratio": (None if memory is None else memory.ratio, ()),
         "max_memory_growth": (None if memory is None else memory.growth_bytes, ()),
         "min_speedup": (None if speed is None else speed.speedup, ()),
     }
-    for limit, (value, details) in values.items():
+    for limit, (value, facts) in values.items():
         given, metric = getattr(limits, limit), LIMITS[limit].metric
-        bound, label = bound_of(limits, limit)
+        bound = bound_of(limits, limit)
         if bound is None or (value is None and (given is None or means_nothing(seen, metric))):
             continue
         if value is None:
-            yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, metric)}")
+            yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, metric)}")
         elif limit == "min_speedup":
             assert seen.speed is not None
-            if seen.speed.spread[1] < bound:
-                yield Violation(limit=label, measured=speed_text(seen.speed), details=_speed_lines(seen.speed))
-        elif value > bound:
-            yield Violation(limit=label, measured=_measured(limit, seen, value), details=details)
+            if seen.speed.spread[1] < bound.allows:
+                yield violated(bound, speed_text(seen.speed), _told_speed(seen.speed))
+        elif value > bound.allows:
+            yield violated(bound, _measured(limit, seen, value), facts)
 
 
 def _measured(limit: str, seen: Measurement, value: float) -> int | str:
@@ -56,20 +56,18 @@ def _measured(limit: str, seen: Measurement, value: float) -> int | str:
 def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
     if limits.cudagraphs is None:
         return
-    label = f"cudagraphs={limits.cudagraphs!r}"
+    bound = Bound(name="cudagraphs", allows=limits.cudagraphs)
     found = seen.cuda_graphs
     if found is None:
         if not means_nothing(seen, "cuda_graphs"):
-            yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs')}")
+            yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs')}")
         return
     if found.steady is None:
-        yield Violation(limit=label, measured=f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs.steady')}")
+        yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, 'cuda_graphs.steady')}")
     if failures := found.failures(whole=limits.cudagraphs == "required"):
-        lines: list[str] = []
-        for each in failures:
-            lines += [str(each)] if each.location is None else [told_line(each.location), f"  {each}"]
         measured = f"{found.recorded} recorded, {found.replayed} replayed, {counted(len(found.skips), 'skip')}"
-        yield Violation(limit=label, measured=measured, details=tuple(lines))
+        told = [(str(each),) if each.location is None else (told_line(each.location), str(each)) for each in failures]
+        yield violated(bound, measured, told)
 
 
 def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
@@ -82,22 +80,22 @@ def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
     return (*unjudged, *((seen.elsewhere,) if seen.elsewhere else ()))
 
 
-def _kernel_lines(kernels: StepKernels | None) -> tuple[str, ...]:
+def _told_kernels(kernels: StepKernels | None) -> Facts:
     if kernels is None:
         return ()
     compiled = kernels.compiled
     most = sorted(compiled.names.items(), key=lambda each: (-each[1], each[0]))
     kinds = f"{compiled.triton} Triton, {compiled.library} library, {compiled.copies} copies"
-    return (f"{kinds}; eager {kernels.eager.total}", *(f"{count} x {name}" for name, count in most))
+    return ((f"{kinds}; eager {kernels.eager.total}",), *((f"{count} x {name}",) for name, count in most))
 
 
 def _sync_count(syncs: Sequence[HostSync] | None) -> int | None:
     return None if syncs is None else sum(each.count for each in syncs)
 
 
-def _sync_lines(syncs: Sequence[HostSync]) -> tuple[str, ...]:
+def _told_syncs(syncs: Sequence[HostSync]) -> Facts:
     return tuple(
-        f"{told_line(each.location) if each.location else 'not in a line of the project'} ({each.count} a step)"
+        (f"{told_line(each.location) if each.location else 'not in a line of the project'} ({each.count} a step)",)
         for each in syncs
     )
 
@@ -107,11 +105,11 @@ def speed_text(speed: Speed) -> str:
     return f"{speed.speedup:.2f} ({low:.2f} to {high:.2f} in {speed.samples} pairs)"
 
 
-def _speed_lines(speed: Speed) -> tuple[str, ...]:
+def _told_speed(speed: Speed) -> Facts:
     even = "never pays off" if speed.break_even is None else f"pays off after {speed.break_even} steps"
     return (
-        f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",
-        f"compiling took {speed.compile_seconds:.1f} s and {even}",
+        (f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",),
+        (f"compiling took {speed.compile_seconds:.1f} s and {even}",),
     )
 
 

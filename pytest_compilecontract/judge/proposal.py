@@ -9,6 +9,7 @@ from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.verdict import Facts
 
 from .limits import judge
 from .verdicts import doubts
@@ -24,18 +25,18 @@ _NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
 class Proposal:
     """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
 
-    `details` are the lines of those that `refused` are for. `calls` is how many calls each lane checked, `steady` how
+    `facts` are those that `refused` are for. `calls` is how many calls each lane checked, `steady` how
     many of them compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would
-    not allow, as a limit with the lines that belong to it, and the lanes that show it.
+    not allow, as a limit with what is to be said below it, and the lanes that show it.
     """
 
     limits: Limits
     lanes: tuple[str, ...]
     refused: dict[str, str]
-    details: dict[str, tuple[str, ...]]
+    facts: dict[str, Facts]
     calls: int
     steady: int
-    allowed: dict[tuple[str, tuple[str, ...]], tuple[str, ...]]
+    allowed: dict[tuple[str, Facts], tuple[str, ...]]
 
     def decorator(self) -> str:
         """The line to paste above a test."""
@@ -59,7 +60,7 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
     certain. Lanes that cannot run here are neither.
     """
     refused: dict[str, str] = {}
-    details: dict[str, tuple[str, ...]] = {}
+    facts: dict[str, Facts] = {}
     sound: dict[str, Measurement] = {}
     for entry in entries:
         if entry.verdict in ("unmeasured", "reference"):
@@ -67,13 +68,13 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
         seen = entry.measurement
         if seen is None or entry.verdict == "broken":
             refused[entry.lane] = entry.reason or entry.verdict
-            details[entry.lane] = tuple(line for each in entry.violations for line in each.details)
+            facts[entry.lane] = tuple(fact for each in entry.violations for fact in each.facts)
             continue
         limits = _limits([seen])
         kept_not = judge(limits, seen, torch_version=torch_version)
         if why := [*(f"{each.limit}: {each.measured}" for each in kept_not), *doubts(limits, seen)]:
             refused[entry.lane] = "; ".join(why)
-            details[entry.lane] = tuple(line for each in kept_not for line in each.details)
+            facts[entry.lane] = tuple(fact for each in kept_not for fact in each.facts)
         else:
             sound[entry.lane] = seen
     limits = replace(_limits(list(sound.values())), lanes=tuple(sound))
@@ -84,22 +85,20 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
         limits=limits,
         lanes=tuple(sound),
         refused=refused,
-        details=details,
+        facts=facts,
         calls=calls,
         steady=steady,
         allowed=allowed,
     )
 
 
-def _allowed(
-    sound: Mapping[str, Measurement], *, torch_version: str
-) -> dict[tuple[str, tuple[str, ...]], tuple[str, ...]]:
-    found: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+def _allowed(sound: Mapping[str, Measurement], *, torch_version: str) -> dict[tuple[str, Facts], tuple[str, ...]]:
+    found: dict[tuple[str, Facts], tuple[str, ...]] = {}
     for lane, seen in sound.items():
         for each in judge(_NOTHING, seen, torch_version=torch_version):
-            if not each.details:  # such as a count that this torch cannot give
+            if not each.facts:  # such as a count that this torch cannot give
                 continue
-            fact = (each.name, each.details)
+            fact = (each.name, each.facts)
             found[fact] = (*found.get(fact, ()), lane)
     return found
 

@@ -37,7 +37,7 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
         ("max_eager_frames", "eager_frames", seen.eager_frames),
         ("min_ops_captured", "ops_captured", seen.ops_captured),
     ):
-        judged_by_default = getattr(limits, limit) is None and bound_of(limits, limit)[0] is not None
+        judged_by_default = getattr(limits, limit) is None and bound_of(limits, limit) is not None
         if judged_by_default and value is None:
             yield not_known(seen, metric)
     if limits.allow_recompile_limit is None and seen.limit_hits is None:

@@ -13,6 +13,7 @@ from _pytest.skipping import Xfail, evaluate_xfail_marks
 
 from pytest_compilecontract.facts.ladder import Rung, Step, completed, lacking, rung
 from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.verdict import lines_of
 
 from .item import Contract
 from .judged import Judged, over_walk, unmeasured
@@ -90,7 +91,7 @@ def _step(name: str, found: Climbed, *, trains: bool) -> Step:
     if not found.judged.failed:
         return Step(name=name, verdict="held")
     entry = found.judged.entry
-    details = tuple(line for each in entry.violations for line in each.details)
+    details = lines_of(fact for each in entry.violations for fact in each.facts)
     return Step(name=name, verdict="failed", reason=entry.reason, details=details)
 
 

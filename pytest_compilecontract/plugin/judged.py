@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import BANDED, combined
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.facts.verdict import Verdict, Violation, by_default
+from pytest_compilecontract.facts.verdict import Bound, Verdict, Violation, violated
 from pytest_compilecontract.judge.device import undecided
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.verdicts import doubts, verdict
@@ -55,7 +55,8 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
     outcome: Verdict = "reference"
     if measurement is None:
         outcome = "violated"
-        violations = (Violation(limit="something to measure", measured="the test measured nothing with compile_lane"),)
+        something = Bound(name="something to measure", allows=None)
+        violations = (violated(something, "the test measured nothing with compile_lane"),)
     elif not subject.lane.reference:
         violations = judge(subject.limits, measurement, torch_version=torch_version)
         doubted = tuple(dict.fromkeys(each for part in measurements for each in doubts(subject.limits, part)))
@@ -126,13 +127,10 @@ def over_walk(subject: Subject, runs: Sequence[Judged], walked: Frontier) -> Jud
         return Judged(entry=replace(entry, verdict="unmeasured", reason=f"{least}: {needed.reason}"))
     if walked.height > limits.frontier.index(least):
         return Judged(entry=entry)
-    stopped = walked.failed
-    label = f"min_frontier={least!r}"
-    violation = Violation(
-        limit=label if limits.min_frontier else by_default(label),
-        measured=walked.told(),
-        details=stopped.details if stopped is not None else (),
-    )
+    bound = Bound(name="min_frontier", allows=least, given=limits.min_frontier is not None)
+    # The walk stopped at the run that failed, if one did.
+    facts = [fact for run in runs[-1:] for each in run.entry.violations for fact in each.facts]
+    violation = violated(bound, walked.told(), facts)
     reason = f"{violation.limit}: {violation.measured}"
     return Judged(entry=replace(entry, verdict="violated", reason=reason, violations=(violation,)))
 

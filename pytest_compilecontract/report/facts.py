@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.judge.tell import break_lines, eager_lines, limit_hit_lines, recompile_lines
+from pytest_compilecontract.judge.tell import told_breaks, told_eager, told_limit_hits, told_recompiles
 from pytest_compilecontract.wording import counted, cut, repeated
 
-from .terminal import FAILURE_WIDTH, Line
+from .terminal import FAILURE_WIDTH, Line, laid_out
 
 _Told = tuple[str, ...]
 # The limits whose violation has told the facts of a kind already.
@@ -61,18 +61,15 @@ def _by_lanes(facts: dict[_Told, list[str]]) -> Iterator[str]:
 
 def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
     every = (
-        ("graph break", [break_lines([each]) for each in seen.graph_breaks or ()]),
-        ("recompile", [recompile_lines([each]) for each in seen.compiled_again or ()]),
-        ("eager frame", [eager_lines([each]) for each in seen.frames_run_eager or ()]),
-        ("recompile limit", [limit_hit_lines([each]) for each in seen.limit_hits or ()]),
+        ("graph break", told_breaks(seen.graph_breaks or ())),
+        ("recompile", told_recompiles(seen.compiled_again or ())),
+        ("eager frame", [fact for each in seen.frames_run_eager or () for fact in told_eager([each])]),
+        ("recompile limit", told_limit_hits(seen.limit_hits or ())),
     )
     calls = seen.calls or ()
     if len(calls) > 1 and all(call.phase != "steady" for call in calls):
         yield (f"calls: each of the {len(calls)} compiled, so no call was steady",)
     for kind, found in every:
         if not told.intersection(_TOLD_BY[kind]):
-            yield from ((f"{kind}: {plain(head)}", *(f"  {_inner(line)}" for line in rest)) for head, *rest in found)
-
-
-def _inner(line: str) -> str:
-    return plain(line).strip()
+            for first, *rest in map(laid_out, found):
+                yield (f"{kind}: {first}", *rest)

@@ -99,7 +99,7 @@ def failure_text(
     blocks = []
     if unsteady:
         blocks.append(_Block(head="its repeats disagree:", facts=tuple((plain(each),) for each in unsteady)))
-    blocks += _once([_Block(head=_judged(each), facts=_facts(each.details)) for each in violations])
+    blocks += _once([_Block(head=_judged(each), facts=tuple(map(laid_out, each.facts))) for each in violations])
     if doubts:
         blocks.append(_Block(head="not certain, so not held:", facts=tuple((plain(each),) for each in doubts)))
     found = "unstable" if unsteady else "violated" if violations else "unverified"
@@ -150,6 +150,13 @@ def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
 # A failure
 
 
+def laid_out(fact: tuple[str, ...]) -> tuple[str, ...]:
+    """A fact's lines as a terminal shows them, those that belong to the first indented below it."""
+    # Lines of a program keep what they are indented by.
+    inner = (f"{_MARGIN}{' ' * (len(line) - len(line.lstrip(' ')))}{plain(line).strip()}" for line in fact[1:])
+    return (*(plain(line).strip() for line in fact[:1]), *inner)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
     """A line that says what is wrong, and the facts of it, each one line or several."""
@@ -170,9 +177,9 @@ def _judged(violation: Violation) -> str:
 def _in_short(violation: Violation) -> str:
     """`max_graph_breaks: 3 > 0`, or what was measured in words."""
     name = violation.name
-    if isinstance(violation.measured, int):
+    if isinstance(violation.measured, int) and violation.bound is not None:
         return plain(f"{name}: {violation.measured} {'<' if name.startswith('min_') else '>'} {violation.bound}")
-    return plain(f"{name}: {violation.measured.partition(':')[0]}")
+    return plain(f"{name}: {violation.measured}")
 
 
 def _once(blocks: Iterable[_Block]) -> Iterator[_Block]:
@@ -184,18 +191,6 @@ def _once(blocks: Iterable[_Block]) -> Iterator[_Block]:
             new = (*new, (f"{above} more, listed above" if new else f"{above} listed above",))
         shown.update(block.facts)
         yield _Block(head=block.head, facts=new)
-
-
-def _facts(details: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    facts: list[list[str]] = []
-    for detail in details:
-        inner = detail.startswith(_MARGIN)
-        line = " " * (len(detail) - len(detail.lstrip(" ")) if inner else 0) + plain(detail).strip()
-        if inner and facts:
-            facts[-1].append(line)
-        else:
-            facts.append([line])
-    return tuple(tuple(fact) for fact in facts)
 
 
 def _body(blocks: Sequence[_Block], room: int) -> list[str]:

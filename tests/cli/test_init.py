@@ -252,7 +252,7 @@ def test_what_lies_around_the_temporary_folder_has_no_say(
 
     ran = collect("blocks:sample")
 
-    assert "<Function test_sample[mine]>" in ran.stdout
+    assert "::test_sample[mine]\n" in ran.stdout
     assert (ran.returncode, ran.stderr) == (0, "")
     assert sorted(each.name for each in around.iterdir() if each.name != "__pycache__") == [
         "conftest.py",

@@ -56,7 +56,7 @@ def test_a_failure_in_full() -> None:
     text = failure_text(BLOCK, "inductor", violations, ["two ways of counting disagree: graphs"], RERUN)
 
     assert text.splitlines() == [
-        "max_graph_breaks: 1 > 0, max_recompiles: cannot be measured on torch 2.16.0",
+        "max_graph_breaks: 1 > 0, max_recompiles: cannot be measured on torch 2.16.0: its tap is gone",
         "compile contract violated: tests/test_block.py::test_block, lane inductor (2 violations)",
         "  max_graph_breaks=0: measured 1",
         "    model.py:0 in forward: x.item()",
