@@ -18,7 +18,7 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Recompile,
 )
-from pytest_compilecontract.facts.own_failure import failed_by
+from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
 from pytest_compilecontract.wording import repeated
@@ -213,7 +213,7 @@ def read_errors(entry: Entry) -> Facts | None:
         fact = _at(raised.location, f"{raised.type}: {raised.message}")
         found.append((("raised", _last_name(raised.type)), _telling(lambda told: told, fact)))
     elif entry.verdict == "broken":
-        key = ("failed", *failed_by(entry.reason))
+        key = ("failed", *kind_of(entry.own_failure, entry.reason))
         found.append((key, _telling(lambda reason: Fact(where=reason), entry.reason)))
     for kind, failures in (
         ("backend", seen.backend_failures if seen else None),

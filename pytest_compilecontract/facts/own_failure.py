@@ -1,20 +1,39 @@
-"""A test that failed by itself, and not by a limit: what its entry says of it, and what of that is compared.
-
-An entry has one line for it, which the receipt's format fixes: written and read here alone.
-"""
+"""A test that failed by itself, and not by a limit: what its entry says of it, and what of that is compared."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 _FAILED = "the test failed in "
 SUBTEST = "a subtest failed"
 
 
-def failed_text(phase: str, said: str, *, exception: str = "") -> str:
-    """The reason of such an entry. `phase` is pytest's: setup, call or teardown."""
-    return f"{_FAILED}{phase}: {exception}: {said}" if exception else f"{_FAILED}{phase}: {said}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnFailure:
+    """How a test failed by itself.
+
+    `phase` is pytest's: setup, call or teardown. `exception` is the name of its type, empty where nothing was raised,
+    and `said` one line of what was said.
+    """
+
+    phase: str
+    exception: str = ""
+    said: str
+
+    def __str__(self) -> str:
+        said = f"{self.exception}: {self.said}" if self.exception else self.said
+        return f"{_FAILED}{self.phase}: {said}"
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What two runs that failed alike have in common: the phase and the exception's type, not its message."""
+        return (self.phase, self.exception or self.said)
 
 
-def failed_by(reason: str) -> tuple[str, ...]:
-    """What two runs that failed alike have in common: the phase and the exception's type, not its message."""
+def kind_of(failure: OwnFailure | None, reason: str) -> tuple[str, str]:
+    """The kind of failure of a broken entry with this reason."""
+    if failure is not None:
+        return failure.kind
+    # What an older version wrote, or the end of a whole process, has the reason alone.
     phase, _, said = reason.removeprefix(_FAILED).partition(": ")
     return (phase, said.partition(": ")[0])

@@ -13,6 +13,7 @@ from typing import Any
 from .evidence import Evidence
 from .ladder import Frontier
 from .measurement import Measurement
+from .own_failure import OwnFailure
 from .planted import Planted
 from .shards import Shard
 from .verdict import Verdict, Violation
@@ -71,7 +72,8 @@ class Entry:
     lists, not tuples, and no NaN or infinity. `repeats` is how often the lane was measured, `spread` the lowest and the
     highest value of each banded metric over them. `frontier` is how far a contract with a ladder holds; the measurement
     is then that of the highest rung that did. `planted` are the faults that were planted in it, one at a time, and what
-    became of each. `evidence` is what it left for who looks into it.
+    became of each. `evidence` is what it left for who looks into it, `own_failure` how the test failed by itself, if it
+    did.
     """
 
     contract: str
@@ -92,6 +94,7 @@ class Entry:
     frontier: Frontier | None = None
     planted: tuple[Planted, ...] = ()
     evidence: Evidence | None = None
+    own_failure: OwnFailure | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

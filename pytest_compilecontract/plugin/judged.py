@@ -12,6 +12,7 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import BANDED, combined
+from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Bound, Verdict, Violation, violated
 from pytest_compilecontract.judge.device import undecided
@@ -150,13 +151,13 @@ def unmeasured(subject: Subject, reason: str) -> Entry:
     return _entry(subject, verdict="unmeasured", reason=reason)
 
 
-def failed(subject: Subject, reason: str, measured: Entry | None) -> Entry:
-    """The entry of a lane whose test failed by itself; what was measured until then is kept."""
+def failed(subject: Subject, reason: str, measured: Entry | None, own: OwnFailure | None = None) -> Entry:
+    """The entry of a lane whose test failed by itself, or whose process ended; what was measured until then is kept."""
     if measured is None:
-        return _entry(subject, verdict="broken", reason=reason)
+        return _entry(subject, verdict="broken", reason=reason, own_failure=own)
     if measured.measurement is not None and measured.measurement.raised_in_both is not None:
         reason = f"{reason} ({measured.measurement.raised_in_both})"
-    return replace(measured, verdict="broken", reason=reason)
+    return replace(measured, verdict="broken", reason=reason, own_failure=own)
 
 
 def _entry(subject: Subject, **facts: Any) -> Entry:

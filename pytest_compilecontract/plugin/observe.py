@@ -158,8 +158,8 @@ class Observer:
             return unmeasured(self._subject(item), said) if self._is_held(item) else None
         if measured is None and not self._is_held(item):
             return None
-        reason = own_failure(call) if raised is not None else failure_without_exception(report, subtests)
-        return failed(self._subject(item), reason, measured)
+        own = own_failure(call) if raised is not None else failure_without_exception(report, subtests)
+        return failed(self._subject(item), str(own), measured, own)
 
     def _subject(self, item: pytest.Item) -> Subject:
         contract = Contract(item=item, limits=OBSERVED, lane=BODY, bare=True)

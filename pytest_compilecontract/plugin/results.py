@@ -11,11 +11,12 @@ from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.facts.ladder import Step, completed
-from pytest_compilecontract.facts.own_failure import SUBTEST, failed_text
+from pytest_compilecontract.facts.own_failure import SUBTEST, OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 from pytest_compilecontract.report.baselines import drift_text
 from pytest_compilecontract.report.terminal import failure_text
+from pytest_compilecontract.wording import first_line
 
 from .current import State
 from .history import History
@@ -109,32 +110,31 @@ class Results:
         subject = state.subject(self._process)
         if call.excinfo is None:
             # What pytest or a plugin makes of a test that went through: XPASS(strict), a subtest that failed.
-            went_through = not (report.failed or state.failed_within)
-            return (
-                entry
-                if went_through
-                else failed(subject, failure_without_exception(report, state.failed_within), entry)
-            )
+            if not (report.failed or state.failed_within):
+                return entry
+            own = failure_without_exception(report, state.failed_within)
+            return failed(subject, str(own), entry, own)
         if isinstance(call.excinfo.value, SKIPS):
             expected = isinstance(call.excinfo.value, pytest.xfail.Exception) and not str(call.excinfo.value)
             said = "expected to fail" if expected else said_by(call.excinfo)
             return unmeasured(subject, state.turned_away or said)
-        reason = own_failure(call) + (f" (in repeat {state.number})" if self._settings.repeat > 1 else "")
-        return failed(subject, reason, entry)
+        own = own_failure(call)
+        in_repeat = f" (in repeat {state.number})" if self._settings.repeat > 1 else ""
+        return failed(subject, f"{own}{in_repeat}", entry, own)
 
     def _entry_of_rung(self, state: State, call: pytest.CallInfo[None]) -> Entry | None:
         """The entry of a ladder that its own test ended; a rung that went through is not an entry of its own."""
         if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
             return None
-        steps, measured, reason = state.steps, None, own_failure(call)
+        steps, measured, own = state.steps, None, own_failure(call)
         if state.rung is not None:
-            steps = (*steps, Step(name=state.rung.name, verdict="failed", reason=reason))
+            steps = (*steps, Step(name=state.rung.name, verdict="failed", reason=str(own)))
         elif state.judged is not None:
             # The walk is over, and what it shared with other tests failed after it.
             measured = state.judged.entry
         # In the lane that the whole ladder comes to, whichever of its rungs ran last.
         climber = replace(state.subject(self._process), lane=state.contract.lane)
-        return replace(failed(climber, reason, measured), frontier=completed(steps, state.contract.ladder))
+        return replace(failed(climber, str(own), measured, own), frontier=completed(steps, state.contract.ladder))
 
 
 def add_to_reason(reports: list[pytest.TestReport], said: list[str]) -> None:
@@ -166,16 +166,17 @@ def failure_of(state: State) -> str:
     )
 
 
-def failure_without_exception(report: pytest.TestReport, subtest: bool) -> str:
-    """What a test that raised nothing failed by, in one line."""
-    said = next((line.strip() for line in str(report.longrepr or "").splitlines() if line.strip()), "")
-    return failed_text("call", SUBTEST) if subtest else failed_text(str(report.when), said or "pytest says no more")
+def failure_without_exception(report: pytest.TestReport, subtest: bool) -> OwnFailure:
+    """How a test that raised nothing failed."""
+    if subtest:
+        return OwnFailure(phase="call", said=SUBTEST)
+    return OwnFailure(phase=str(report.when), said=first_line(str(report.longrepr or "")) or "pytest says no more")
 
 
-def own_failure(call: pytest.CallInfo[None]) -> str:
-    """What a test that failed by itself failed by, in one line."""
+def own_failure(call: pytest.CallInfo[None]) -> OwnFailure:
+    """How a test failed that raised."""
     assert call.excinfo is not None
-    return failed_text(call.when, said_by(call.excinfo), exception=call.excinfo.typename)
+    return OwnFailure(phase=call.when, exception=call.excinfo.typename, said=said_by(call.excinfo))
 
 
 def said_by(raised: pytest.ExceptionInfo[BaseException]) -> str:

@@ -46,6 +46,7 @@ from pytest_compilecontract.facts.ladder import StepVerdict
 from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.measurement import Call, Kernels, Location, Measurement, Numerics, StepKernels
 from pytest_compilecontract.facts.metrics import BANDED, METRICS
+from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, defaults_key
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Violation
@@ -636,6 +637,17 @@ def test_a_test_that_fails_by_itself_now_is_broken() -> None:
     lane = compared(HOLDING, None, verdict="broken", reason="the test failed in call: AssertionError: 3 is not 2")
 
     assert [fact.where for fact in lane.drifts[0].came] == ["the test failed in call: AssertionError: 3 is not 2"]
+
+
+def test_two_failures_of_one_type_are_no_drift_whatever_they_say() -> None:
+    def failing(exception: str, said: str) -> Entry:
+        own = OwnFailure(phase="call", exception=exception, said=said)
+        return an_entry(None, verdict="broken", reason=str(own), own_failure=own)
+
+    alike = compare(before(failing("ValueError", "3: no")), after(failing("ValueError", "4: no"))).lanes[0]
+    other = compare(before(failing("ValueError", "3")), after(failing("TypeError", "3"))).lanes[0]
+
+    assert (alike.drifts, [each.metric for each in other.drifts]) == ((), ["errors"])
 
 
 def test_a_lane_that_took_its_process_with_it_is_broken_wherever_that_was() -> None:

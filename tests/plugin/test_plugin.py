@@ -783,6 +783,8 @@ def test_a_test_with_a_baseline_is_never_silently_missing(
     assert [(each["contract"], each["verdict"], each["reason"]) for each in entries] == [
         ("test_old.py::test_compiled_once", verdict, reason)
     ]
+    own = {"phase": "call", "exception": "ImportError", "said": "no torch today"}
+    assert entries[0]["own_failure"] == (own if verdict == "broken" else None)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf", "1e9"])
