@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.ladder import Frontier
@@ -18,14 +18,17 @@ from pytest_compilecontract.files.codec import (
     address_of,
     decoded,
     document_from_json,
+    plain,
     schema_of,
     value_from_data,
-    value_to_data,
 )
 from pytest_compilecontract.files.sense import lane_faults
 from pytest_compilecontract.files.whole import read_bytes
 
 from .kept import COUNTED_BY_NAME
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +85,7 @@ def from_json(data: bytes, *, name: str) -> Baseline:
     return from_document(document_from_json(data, name=name), name=name)
 
 
-def from_document(document: dict[str, object], *, name: str) -> Baseline:
+def from_document(document: Mapping[str, object], *, name: str) -> Baseline:
     """The baseline that `document` describes.
 
     Raises:
@@ -137,14 +140,14 @@ def _said(value: object) -> object:
     """Plain data without the fields that are as they are by default, which is how they are read back."""
     if isinstance(value, tuple):
         return [_said(each) for each in value]
-    if not is_dataclass(value):
-        return value_to_data(value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return plain(value)
     bare = _defaults(type(value))
     said = {each.name: getattr(value, each.name) for each in fields(value)}
     return {name: _said(each) for name, each in said.items() if name not in bare or each != bare[name]}
 
 
-def _defaults(type_: Any) -> dict[str, Any]:
+def _defaults(type_: type[DataclassInstance]) -> dict[str, object]:
     found: dict[str, object] = {}
     for each in fields(type_):
         if each.default is not MISSING:

@@ -6,10 +6,10 @@ Waivers have no schema: their reader says what is wrong with them.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytest_compilecontract.baselines.document import from_document as baseline_from_document
 from pytest_compilecontract.baselines.store import read_defaults
@@ -17,7 +17,7 @@ from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.compare.waivers import read_waivers
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.files.codec import document_from_json
+from pytest_compilecontract.files.codec import Data, document_from_json
 from pytest_compilecontract.files.receipt import receipt_from_document
 from pytest_compilecontract.files.whole import read_bytes
 from pytest_compilecontract.report import document
@@ -25,6 +25,9 @@ from pytest_compilecontract.wording import counted
 
 from .exits import NO, YES, exit_codes, refused, say
 from .schema import shipped
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 MOST_ERRORS = 20
 
@@ -104,7 +107,7 @@ def _validate_waivers(path: Path) -> int:
     return YES
 
 
-def _kind_of(found: dict[str, object]) -> str:
+def _kind_of(found: Mapping[str, object]) -> str:
     """Which of the documents it is meant to be, by the key that no other has."""
     if "entries" not in found and "contracts" in found:
         return "baseline"
@@ -113,16 +116,16 @@ def _kind_of(found: dict[str, object]) -> str:
     return "matrix" if "entries" not in found and "rows" in found else "receipt"
 
 
-def _receipt_size(found: dict[str, object], name: str) -> str:
+def _receipt_size(found: Mapping[str, Data], name: str) -> str:
     return counted(len(receipt_from_document(found, name=name).entries), "entry", "entries")
 
 
-def _baseline_size(found: dict[str, object], name: str) -> str:
+def _baseline_size(found: Mapping[str, object], name: str) -> str:
     contracts = baseline_from_document(found, name=name).contracts
     return counted(sum(map(len, contracts.values())), "lane", "lanes")
 
 
-def _matrix_size(found: dict[str, object], name: str) -> str:
+def _matrix_size(found: Mapping[str, object], name: str) -> str:
     made = document.document_from_data(found, name=name)
     return f"{counted(len(made.rows), 'lane', 'lanes')}, {counted(len(made.columns), 'environment', 'environments')}"
 
@@ -131,7 +134,7 @@ def _matrix_size(found: dict[str, object], name: str) -> str:
 _READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _matrix_size}
 
 
-def _schema_errors(found: dict[str, object], kind: str) -> Iterator[str]:
+def _schema_errors(found: Mapping[str, object], kind: str) -> Iterator[str]:
     """What in the document does not match the schema that this package ships, one line each."""
     # Both take longer to import than the rest of the command, and only this asks for them.
     import msgspec
@@ -141,10 +144,10 @@ def _schema_errors(found: dict[str, object], kind: str) -> Iterator[str]:
         yield from _lines(mismatch)
 
 
-def _lines(error: Any) -> Iterator[str]:
+def _lines(error: ValidationError) -> Iterator[str]:
     if error.validator == "anyOf":
         # Of "a measurement or null", the measurement is meant if it is the right kind of thing and wrong inside.
-        branches: dict[int, list[object]] = {}
+        branches: dict[int | str, list[ValidationError]] = {}
         for each in error.context:
             branches.setdefault(each.schema_path[0], []).append(each)
         meant = [inside for inside in branches.values() if not any(_is_other_kind(each) for each in inside)]
@@ -156,16 +159,17 @@ def _lines(error: Any) -> Iterator[str]:
     yield one_line(f"{place}: {_said(error)}" if place else _said(error))
 
 
-def _is_other_kind(error: Any) -> bool:
+def _is_other_kind(error: ValidationError) -> bool:
     return not error.relative_path and error.validator in ("type", "enum")
 
 
-def _said(error: Any) -> str:
+def _said(error: ValidationError) -> str:
     if error.validator in ("additionalProperties", "required"):
         return str(error.message)
     found = one_line(repr(error.instance), 60)
     if error.validator == "anyOf":
-        return f"expected {' or '.join(map(_alternative, error.validator_value))}, got {found}"
+        branches = error.validator_value if isinstance(error.validator_value, list) else []
+        return f"expected {' or '.join(map(_alternative, branches))}, got {found}"
     if error.validator == "type":
         return f"expected {error.validator_value}, got {found}"
     if error.validator == "enum":
@@ -175,7 +179,8 @@ def _said(error: Any) -> str:
     return f"expected {error.validator} {error.validator_value}, got {found}"
 
 
-def _alternative(schema: Any) -> str:
+def _alternative(schema: object) -> str:
+    assert isinstance(schema, dict), "our own schemas have no other"
     if "enum" in schema:
         return " or ".join(map(repr, schema["enum"]))
     return str(schema["type"] if "type" in schema else schema["$ref"].rpartition("/")[2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_compilecontract.facts.measurement import (
     CompileFailure,
@@ -173,7 +173,7 @@ def comparable(one: Sequence[Key], other: Sequence[Key]) -> tuple[list[Key], lis
     """The keys of two sides, without classes where one of them knows of none: older receipts have no classes."""
     if all(map(_names_a_class, (one, other))):
         return list(one), list(other)
-    return [_without_classes(each) for each in one], [_without_classes(each) for each in other]
+    return [tuple(map(_without_classes, each)) for each in one], [tuple(map(_without_classes, each)) for each in other]
 
 
 def _names_a_class(part: object) -> bool:
@@ -182,7 +182,7 @@ def _names_a_class(part: object) -> bool:
     return isinstance(part, (tuple, list)) and any(map(_names_a_class, part))
 
 
-def _without_classes(part: object) -> Any:
+def _without_classes(part: object) -> object:
     if isinstance(part, Function):
         return part._replace(scope="")
     return tuple(map(_without_classes, part)) if isinstance(part, tuple) else part

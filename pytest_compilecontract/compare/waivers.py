@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
@@ -225,32 +225,36 @@ def _glob(contract: str) -> str:
     return contract.replace("[", "[[]")
 
 
-def _waiver(table: Mapping[str, Any], place: str) -> Waiver:
+def _waiver(table: Mapping[str, object], place: str) -> Waiver:
     for key in table:
         if key not in _KEYS:
             raise UsageError(f"{place}: unknown key {key!r} (known keys: {', '.join(_KEYS)})")
     for key in (*_TEXTS[:2], "metric", *_TEXTS[2:], "expires", "kind"):
         if key not in table and (key != "metric" or "fact" not in table):
             raise UsageError(f"{place}: {key}: missing")
+    texts: dict[str, str] = {}
     for key in (*_TEXTS, "note"):
         value = table.get(key, "-")
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"{place}: {key}: expected a text, got {value!r}")
+        texts[key] = value
     metrics = _metrics(table.get("metric", ANY), place)
-    if table["kind"] not in KINDS:
+    kind = next((each for each in KINDS if each == table["kind"]), None)
+    if kind is None:
         raise UsageError(f"{place}: kind: expected {' or '.join(map(repr, KINDS))}, got {table['kind']!r}")
-    if not re.match(r"https?://\S+$", table["issue"]):
-        raise UsageError(f"{place}: issue: expected a URL, got {table['issue']!r}")
+    if not re.match(r"https?://\S+$", texts["issue"]):
+        raise UsageError(f"{place}: issue: expected a URL, got {texts['issue']!r}")
     expires = table["expires"]
     if type(expires) is not datetime.date:
         raise UsageError(f"{place}: expires: expected a date, as 2027-01-31 without quotes, got {expires!r}")
     return Waiver(
-        **{key: table[key] for key in ("contract", "lane", "issue", "owner", "kind")},
+        **{key: texts[key] for key in ("contract", "lane", "issue", "owner")},
+        kind=kind,
         metrics=metrics,
         facts=_texts(table["fact"], f"{place}: fact: expected a text or a list of them") if "fact" in table else (),
-        torch=version_range(table["torch"], where=f"{place}: torch"),
+        torch=version_range(texts["torch"], where=f"{place}: torch"),
         expires=expires,
-        note=table.get("note", ""),
+        note=texts["note"] if "note" in table else "",
         place=place,
     )
 

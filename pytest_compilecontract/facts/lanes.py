@@ -185,14 +185,14 @@ def _lane(name: str, keys: object, *, where: str) -> Lane:
         expected, accept = _KEYS[key]
         if not accept(value):
             raise UsageError(f"{where}: {key}: expected {expected}, got {value!r}")
-        values[FIELD_OF[key]] = _frozen(key, value)
+        values[FIELD_OF[key]] = _frozen(value)
     if "mode" in values and "options" in values:
         raise UsageError(f"{where}: mode and options: torch.compile takes one of them, got both")
     return Lane(name=name, given=frozenset(values), **values)
 
 
-def _frozen(key: str, value: Any) -> object:
-    if key in ("dynamo", "inductor", "options"):
+def _frozen(value: object) -> object:
+    if isinstance(value, Mapping):
         return _dotted(value)
     return tuple(value) if isinstance(value, list) else value
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
@@ -18,10 +29,15 @@ from pytest_compilecontract.facts.receipt import FORMAT, KINDS
 from .sense import NON_FINITE, Bounds, bounds_of
 from .whole import named
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 # msgspec is imported where it is used: it takes longer to import than all of this package, and a pytest run that
 # writes no receipt must not pay for it.
 
 T = TypeVar("T")
+# What JSON can hold.
+Data: TypeAlias = "bool | int | float | str | list[Data] | dict[str, Data] | None"
 DEEPEST = 64
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What a document may say of itself beside its fields: where its schema is.
@@ -129,18 +145,12 @@ def value_from_data(data: object, type_: type[T], *, name: str) -> T:
         ReceiptError: `data` is of another shape.
     """
     try:
-        value: T = built(data, type_)
+        return built(data, type_)
     except ReceiptError as error:
         raise named(error, name) from None
-    return value
 
 
-def value_to_data(value: object) -> Any:
-    """Dataclasses as plain data, as JSON has it."""
-    return plain(value)
-
-
-def document_from_json(data: bytes, *, name: str) -> dict[str, Any]:
+def document_from_json(data: bytes, *, name: str) -> dict[str, Data]:
     """The JSON object in `data`, known to be of this format and to be sane, its shape not looked at yet.
 
     Raises:
@@ -152,7 +162,7 @@ def document_from_json(data: bytes, *, name: str) -> dict[str, Any]:
         raise named(error, name) from None
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Data:
     """`value` as JSON has it. Nothing a session measured is lost to a value that JSON does not have."""
     if value is None or isinstance(value, bool):
         return value
@@ -163,7 +173,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else NON_FINITE[0 if math.isnan(value) else 1 if value > 0 else 2]
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        return record(value)
     if isinstance(value, dict):
         return {_text(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -171,16 +181,21 @@ def plain(value: Any) -> Any:
     return _text(str(value))
 
 
+def record(value: DataclassInstance) -> dict[str, Data]:
+    """A dataclass as JSON has it."""
+    return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+
+
 def _text(text: str) -> str:
     # Source lines and paths that are not UTF-8 arrive with lone surrogates, which JSON cannot carry.
     return text.encode(errors="backslashreplace").decode()
 
 
-def _document(data: bytes) -> dict[str, Any]:
+def _document(data: bytes) -> dict[str, Data]:
     import msgspec
 
     try:
-        document = msgspec.json.decode(data)
+        document: Data = msgspec.json.decode(data)
     except RecursionError as error:
         raise ReceiptError(f"nested deeper than {DEEPEST} levels") from error
     except msgspec.ValidationError as error:
@@ -207,7 +222,7 @@ def _why_not_json(data: bytes, error: Exception) -> str:
     return f"{message[:1].lower()}{message[1:]}"
 
 
-def _refuse_format(document: dict[str, Any]) -> None:
+def _refuse_format(document: Mapping[str, Data]) -> None:
     if "format" not in document:
         raise ReceiptError("missing", at="format")
     found = document["format"]
@@ -236,7 +251,7 @@ def _children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
@@ -249,10 +264,16 @@ def _kind(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def built(data: object, type_: type[Any]) -> Any:
+def built(data: object, type_: type[T]) -> T:
+    """The dataclass `type_` that plain `data` describes.
+
+    Raises:
+        ReceiptError: `data` is of another shape.
+    """
     import msgspec
 
-    if isinstance(data, dict) and SCHEMA in data and any(each.name == "format" for each in fields(type_)):
+    versioned = is_dataclass(type_) and any(each.name == "format" for each in fields(type_))
+    if versioned and isinstance(data, dict) and SCHEMA in data:
         if not isinstance(data[SCHEMA], str):
             raise ReceiptError(f"expected a str, got {_kind(data[SCHEMA])}", at=SCHEMA)
         data = {key: value for key, value in data.items() if key != SCHEMA}
@@ -263,7 +284,7 @@ def built(data: object, type_: type[Any]) -> Any:
         raise _translated(str(error)) from None
 
 
-def _fitted(value: Any, type_: Any, at: str, owner: str, name: str) -> Any:
+def _fitted(value: object, type_: Any, at: str, owner: str, name: str) -> object:
     """`value` with NaN and infinities restored, and each number and name known to make sense.
 
     msgspec checks the types but lets unknown keys pass: refused here. `name` is that of the field of `owner`.
@@ -322,7 +343,7 @@ def address_of(name: str) -> str:
     return f"urn:pytest-compilecontract:{name}:{FORMAT}"
 
 
-def schema_of(type_: type[Any], *, name: str, description: str) -> dict[str, Any]:
+def schema_of(type_: type, *, name: str, description: str) -> dict[str, Any]:
     """The JSON Schema of a document that is a dataclass with a `format`."""
     import msgspec
 

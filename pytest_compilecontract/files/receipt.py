@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import CREATED, FORMAT, Entry, Environment, Receipt
 
-from .codec import SCHEMA, address_of, built, decoded, document_from_json, plain, schema_of
+from .codec import SCHEMA, Data, address_of, built, decoded, document_from_json, record, schema_of
 from .sense import is_consistent, refuse_inconsistent
 from .whole import named, read_bytes, write_bytes
 
@@ -18,7 +19,7 @@ def to_json(receipt: Receipt) -> bytes:
     """The document: indented, keys in order, the same bytes for equal receipts."""
     import msgspec
 
-    document = {SCHEMA: address_of("receipt"), **plain(receipt)}
+    document = {SCHEMA: address_of("receipt"), **record(receipt)}
     return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
 
 
@@ -35,24 +36,23 @@ def from_json(data: bytes, *, name: str) -> Receipt:
     return receipt_from_document(document_from_json(data, name=name), name=name)
 
 
-def receipt_from_document(document: dict[str, object], *, name: str) -> Receipt:
+def receipt_from_document(document: Mapping[str, Data], *, name: str) -> Receipt:
     """The receipt that `document` describes.
 
     Raises:
         ReceiptError: a key is missing or unknown, or a value is not of its type.
     """
     try:
-        receipt: Receipt = built(document, Receipt)
+        receipt = built(document, Receipt)
         refuse_inconsistent(receipt, document)
     except ReceiptError as error:
         raise named(error, name) from None
     return receipt
 
 
-def entry_to_data(entry: Entry) -> dict[str, object]:
+def entry_to_data(entry: Entry) -> dict[str, Data]:
     """The entry as dict, list, str, int, float, bool and None alone, as pytest-xdist can send it."""
-    data: dict[str, object] = plain(entry)
-    return data
+    return record(entry)
 
 
 def entry_from_data(data: object) -> Entry:
@@ -61,14 +61,12 @@ def entry_from_data(data: object) -> Entry:
     Raises:
         ReceiptError: `data` is of another shape.
     """
-    entry: Entry = built(data, Entry)
-    return entry
+    return built(data, Entry)
 
 
-def environment_to_data(env: Environment) -> dict[str, object]:
+def environment_to_data(env: Environment) -> dict[str, Data]:
     """The environment as plain data, as pytest-xdist can send it."""
-    data: dict[str, object] = plain(env)
-    return data
+    return record(env)
 
 
 def environment_from_data(data: object) -> Environment:
@@ -77,8 +75,7 @@ def environment_from_data(data: object) -> Environment:
     Raises:
         ReceiptError: `data` is of another shape.
     """
-    env: Environment = built(data, Environment)
-    return env
+    return built(data, Environment)
 
 
 def read_receipt(path: Path) -> Receipt:

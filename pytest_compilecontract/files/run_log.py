@@ -11,14 +11,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Protocol, TextIO
 
 from pytest_compilecontract.facts.receipt import Entry
 
-from .codec import value_to_data
+from .codec import Data, plain
 from .receipt import entry_to_data
 
-Event = dict[str, Any]
+Event = dict[str, Data]
+
+
+class _Open(Protocol):
+    def fileno(self) -> int: ...
 
 
 class Log:
@@ -38,7 +42,7 @@ class Log:
 
     def begin(self, test: str, entry: Entry | None) -> None:
         """Note that a test runs from now on, and the entry that it has if nothing more is heard of it."""
-        self.write("start", test=value_to_data(test), entry=None if entry is None else entry_to_data(entry))
+        self.write("start", test=plain(test), entry=None if entry is None else entry_to_data(entry))
 
     def keep(self, sent: Mapping[str, object]) -> None:
         """Note what a report brought: an entry and its environment, as data."""
@@ -46,7 +50,7 @@ class Log:
 
     def end(self, test: str) -> None:
         """Note that nothing more will be heard of a test."""
-        self.write("finish", test=value_to_data(test))
+        self.write("finish", test=plain(test))
 
     def write(self, event: str, **facts: object) -> None:
         if self._file is None:
@@ -82,7 +86,7 @@ def lines_of(data: bytes) -> Lines:
     for number, text in enumerate(whole.split(b"\n")[:-1], start=1):
         try:
             # As data have it that were written and read: without lone surrogates, which JSON can name and no file hold.
-            event = value_to_data(json.loads(text))
+            event = plain(json.loads(text))
         except (ValueError, RecursionError):
             torn[number] = "not JSON"
             continue
@@ -122,7 +126,7 @@ def is_held(path: Path) -> bool:
         return False
 
 
-def _locked(file: IO[Any], *, shared: bool = False) -> bool:
+def _locked(file: _Open, *, shared: bool = False) -> bool:
     """Lock a file for as long as it is open; no is said only where another process has it."""
     try:
         import fcntl

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
@@ -79,11 +78,12 @@ def name_fault(name: str) -> str:
     return f"expected a name that does not begin with '-', got {one_line(repr(name), 80)}" if option else ""
 
 
-def refuse_inconsistent(receipt: Receipt, document: dict[str, Any]) -> None:
+def refuse_inconsistent(receipt: Receipt, document: Mapping[str, object]) -> None:
     if not is_time(receipt.created):
         raise ReceiptError(f"expected a time as 2026-01-31T12:00:00Z, got {receipt.created!r}", at="created")
     # By the document's own numbering: the receipt's entries have been sorted.
-    written = document.get("entries", ())
+    entries = document.get("entries")
+    written = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     places = sorted(range(len(written)), key=lambda at: tuple(written[at].get(name, "") for name in ORDER))
     for index, entry in sorted(zip(places, receipt.entries, strict=True), key=lambda pair: pair[0]):
         if entry.environment not in receipt.environments:

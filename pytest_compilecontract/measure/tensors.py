@@ -76,7 +76,7 @@ def why_not_wide(tensor: torch.Tensor) -> str:
     """Why a tensor cannot be given data of another dtype; empty where it can, or only trying tells."""
     if tensor.layout in _COMPRESSED:
         # `tensor.data = ...` would change what it says, and not its values.
-        return f"is {str(tensor.layout).removeprefix('torch.')}"
+        return f"is {numerics.short(tensor.layout)}"
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
         return ""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not numerics.has_storage(tensor):

@@ -20,7 +20,7 @@ from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of
 from pytest_compilecontract.facts.ladder import Rung, rung
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import logs_command
-from pytest_compilecontract.files.codec import value_to_data
+from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.evidence import Folder, clear
 from pytest_compilecontract.files.receipt import entry_from_data
 
@@ -220,4 +220,4 @@ def _tell(report: pytest.TestReport, found: Evidence | None, line: str) -> None:
         report.sections.append(("compile contract", printed(line)))
     if found is not None:
         kept = vars(report)[ENTRY]
-        vars(report)[ENTRY] = {**kept, "entry": {**kept["entry"], "evidence": value_to_data(found)}}
+        vars(report)[ENTRY] = {**kept, "entry": {**kept["entry"], "evidence": plain(found)}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pytest_compilecontract.compare.comparison import unsteady
 from pytest_compilecontract.facts.ladder import Frontier
@@ -66,14 +65,8 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
     if measurement is not None and measurement.raised_in_both is not None:
         said.insert(0, str(measurement.raised_in_both))
     open_limits = undecided(subject.limits, measurement) if measurement is not None else ()
-    entry = _entry(
-        subject,
-        verdict=outcome,
-        reason="; ".join([*said, *doubted, *open_limits, *subject.notes]),
-        violations=violations,
-        measurement=measurement,
-        seconds=seconds,
-    )
+    entry = _entry(subject, outcome, "; ".join([*said, *doubted, *open_limits, *subject.notes]))
+    entry = replace(entry, violations=violations, measurement=measurement, seconds=seconds)
     return Judged(entry=entry, doubts=doubted)
 
 
@@ -148,20 +141,22 @@ def _spread(entries: Sequence[Entry]) -> dict[str, tuple[float, float]]:
 
 def unmeasured(subject: Subject, reason: str) -> Entry:
     """The entry of a lane that cannot run here, or whose test was skipped."""
-    return _entry(subject, verdict="unmeasured", reason=reason)
+    return _entry(subject, "unmeasured", reason)
 
 
 def failed(subject: Subject, reason: str, measured: Entry | None, own: OwnFailure | None = None) -> Entry:
     """The entry of a lane whose test failed by itself, or whose process ended; what was measured until then is kept."""
     if measured is None:
-        return _entry(subject, verdict="broken", reason=reason, own_failure=own)
+        return replace(_entry(subject, "broken", reason), own_failure=own)
     if measured.measurement is not None and measured.measurement.raised_in_both is not None:
         reason = f"{reason} ({measured.measurement.raised_in_both})"
     return replace(measured, verdict="broken", reason=reason, own_failure=own)
 
 
-def _entry(subject: Subject, **facts: Any) -> Entry:
+def _entry(subject: Subject, verdict: Verdict, reason: str) -> Entry:
     return Entry(
+        verdict=verdict,
+        reason=reason,
         contract=subject.contract,
         lane=subject.lane.name,
         test=subject.test,
@@ -170,5 +165,4 @@ def _entry(subject: Subject, **facts: Any) -> Entry:
         environment=subject.environment,
         worker=subject.worker,
         card=subject.card,
-        **facts,
     )

@@ -132,6 +132,7 @@ def read_reports(file: Path) -> dict[str, list[dict[str, object]]]:
         return found
     for _, event in lines_of(file.read_bytes()).events:
         data = event.get("report")
-        if event["event"] == "report" and isinstance(data, dict) and isinstance(data.get("nodeid"), str):
-            found.setdefault(data["nodeid"], []).append(data)
+        name = data.get("nodeid") if isinstance(data, dict) else None
+        if event["event"] == "report" and isinstance(data, dict) and isinstance(name, str):
+            found.setdefault(name, []).append({**data})
     return found

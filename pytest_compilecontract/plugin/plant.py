@@ -177,11 +177,11 @@ class Sowing:
 
 def _attach(reports: Sequence[pytest.TestReport], planted: tuple[Planted, ...]) -> None:
     """Send what became of the faults with the lane's entry."""
-    from pytest_compilecontract.files.codec import value_to_data
+    from pytest_compilecontract.files.codec import plain
 
     for report in reports:
         if (kept := vars(report).get(ENTRY)) is not None:
-            entry = {**kept["entry"], "planted": value_to_data(planted)}
+            entry = {**kept["entry"], "planted": plain(planted)}
             vars(report)[ENTRY] = {**kept, "entry": entry}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import pytest
 
@@ -261,7 +261,7 @@ class Turn:
             item.obj = None
             del vars(item)["_instance"]
 
-    def output(self) -> tuple[list[Any], list[Any]]:
+    def output(self) -> tuple[list[tuple[str, str, str]], list[tuple[str, object]]]:
         """What the last run has left in the item."""
         item, (sections, properties) = self.contract.item, self._before
         return item._report_sections[sections:], item.user_properties[properties:]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from pytest_compilecontract import __version__
 from pytest_compilecontract.errors import ReceiptError, UsageError
@@ -12,7 +11,7 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off, defaults_key, timestamp
 from pytest_compilecontract.facts.shards import Shard
-from pytest_compilecontract.files.codec import value_to_data
+from pytest_compilecontract.files.codec import Data, plain
 from pytest_compilecontract.files.course import Course
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, measured_by_workers, name_of
 from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
@@ -24,6 +23,17 @@ from .settings import Settings
 
 # The environment of a test whose process died before it could say.
 UNKNOWN = "unknown"
+
+
+class Sent(TypedDict):
+    """An entry and its environment as a report carries them, and what is said of them."""
+
+    entry: dict[str, Data]
+    environment: dict[str, Data]
+    # What the lane has otherwise than its project; why what was to be measured cannot be; torch's own defaults.
+    notes: NotRequired[list[str]]
+    unusable: NotRequired[str]
+    defaults: NotRequired[dict[str, str]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,13 +78,13 @@ class Session:
         """Note that the session holds a part of its suite."""
         self.shard = shard
         if self.journal is not None:
-            self.journal.write("shard", shard=value_to_data(shard))
+            self.journal.write("shard", shard=plain(shard))
 
     def begin(self, subject: Subject) -> None:
         """Note that a lane runs from now on."""
         self._begin(failed(subject, ENDED, None))
 
-    def begun(self, sent: Mapping[str, Any]) -> None:
+    def begun(self, sent: Sent) -> None:
         """Note that a lane runs from now on in a worker, which has said so."""
         entry = entry_from_data(sent["entry"])
         self.environments.setdefault(entry.environment, environment_from_data(sent["environment"]))
@@ -91,7 +101,7 @@ class Session:
         if self.journal is not None:
             self.journal.end(test)
 
-    def receive(self, sent: Mapping[str, Any]) -> None:
+    def receive(self, sent: Sent) -> None:
         """Keep what a report brought; a test that ran again replaces what it showed before."""
         if self.journal is not None:
             self.journal.keep(sent)
@@ -102,7 +112,7 @@ class Session:
         self.notes.update(dict.fromkeys(sent.get("notes", ())))
         self.unusable.pop(name, None)
         if why := sent.get("unusable"):
-            self.unusable[name] = str(why)
+            self.unusable[name] = why
         if defaults := sent.get("defaults"):
             self.defaults[defaults_key(defaults)] = dict(defaults)
 

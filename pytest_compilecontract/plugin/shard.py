@@ -7,7 +7,7 @@ import pytest
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.facts.shards import Shard, planned
-from pytest_compilecontract.files.codec import value_from_data, value_to_data
+from pytest_compilecontract.files.codec import plain, value_from_data
 from pytest_compilecontract.files.receipt import read_receipt
 
 from .item import contract_of
@@ -56,7 +56,7 @@ class Sharding:
             config.hook.pytest_deselected(items=others)
         self._session.cut_to(shard)
         if self._worker:
-            config.workeroutput[SHARD] = value_to_data(shard)  # type: ignore[attr-defined]
+            config.workeroutput[SHARD] = plain(shard)  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:

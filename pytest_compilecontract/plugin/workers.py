@@ -14,7 +14,7 @@ from .collect import names_of
 from .item import BODY, contract_name
 from .judged import Subject, failed
 from .process import Process
-from .session import Session
+from .session import Sent, Session
 
 # What a report carries: an entry with its environment; that its test lost the process the CUDA device, and on xdist's
 # report of that, that the worker was to end; what a worker is about to run.
@@ -34,7 +34,8 @@ def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
     )
     _, environment = process.where()
     begun = failed(subject, ENDED, None)
-    vars(report)[BEGUN] = {"entry": entry_to_data(begun), "environment": environment_to_data(environment)}
+    sent = Sent(entry=entry_to_data(begun), environment=environment_to_data(environment))
+    vars(report)[BEGUN] = sent
     item.ihook.pytest_runtest_logreport(report=report)
 
 

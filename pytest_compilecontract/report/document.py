@@ -16,7 +16,7 @@ from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import FORMAT, Environment
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
-from pytest_compilecontract.files.codec import schema_of, value_from_data, value_to_data
+from pytest_compilecontract.files.codec import plain, schema_of, value_from_data
 
 from .matrix import lists_of
 from .terminal import counts_of
@@ -120,7 +120,7 @@ def to_json(found: Matrix, *, outcome: Outcome, plugin: str) -> bytes:
         ),
         rows=tuple(_lane(row, found) for row in found.rows),
     )
-    return msgspec.json.format(msgspec.json.encode(value_to_data(document), order="sorted"), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(plain(document), order="sorted"), indent=2) + b"\n"
 
 
 def document_from_data(data: object, *, name: str) -> MatrixDocument:

@@ -108,7 +108,7 @@ class State:
             for name, tensor in self.tensors.items():
                 dtype = to(tensor.dtype)
                 if dtype != tensor.dtype and (reason := tensors.why_not_wide(tensor)):
-                    raise NotWide(f"{name!r} {reason}, and cannot be cast to {str(dtype).removeprefix('torch.')}")
+                    raise NotWide(f"{name!r} {reason}, and cannot be cast to {numerics.short(dtype)}")
                 grad = tensor.grad if tensor.is_leaf else None
                 try:
                     data = tensor.data
@@ -118,7 +118,7 @@ class State:
                     if dtype != tensor.dtype:
                         tensor.data = tensors.wide(data, dtype)
                 except (RuntimeError, NotImplementedError, TypeError) as error:
-                    wanted = str(dtype).removeprefix("torch.")
+                    wanted = numerics.short(dtype)
                     raise NotWide(f"{name!r} cannot be cast to {wanted}: {first_said(str(error))}") from error
             yield
         finally:
