@@ -54,7 +54,7 @@ def decoded(data: bytes, type_: type[T]) -> T | None:
     """
     import msgspec
 
-    named: Any = type_  # mypy does not know that a class can be hashed
+    named: object = type_  # mypy does not know that a class can be hashed
     strict, loose = _decoders(named)
     try:
         lines = msgspec.json.format(data, indent=1)
@@ -89,7 +89,7 @@ def _decoders(type_: Any) -> tuple[Any, Any]:
 
 
 @cache
-def _written(type_: Any, owner: str = "", name: str = "") -> Any:
+def _written(type_: object, owner: str = "", name: str = "") -> object:
     """The type of what is written for a value of `type_`: a dataclass is a Struct that refuses keys it does not have.
 
     A key that may be left out is unset then, so that what was there can be written out again.
@@ -126,7 +126,7 @@ def _written(type_: Any, owner: str = "", name: str = "") -> Any:
     return float | Literal[NON_FINITE] if type_ is float and bounds is None else _within(type_, bounds)
 
 
-def _within(type_: Any, bounds: Bounds | None) -> Any:
+def _within(type_: object, bounds: Bounds | None) -> object:
     """The type with its bounds, for msgspec to check."""
     import msgspec
 
@@ -319,7 +319,7 @@ def _fitted(value: object, type_: Any, at: str, owner: str, name: str) -> object
 
 
 @cache
-def _shape(type_: Any) -> tuple[dict[str, Any] | None, Any, tuple[Any, ...]]:
+def _shape(type_: object) -> tuple[dict[str, object] | None, object, tuple[object, ...]]:
     """The fields of a dataclass and their types, or what a generic type is of, and its parts."""
     known = get_type_hints(type_) if isinstance(type_, type) and is_dataclass(type_) else None
     return known, get_origin(type_), get_args(type_)

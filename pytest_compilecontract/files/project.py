@@ -43,7 +43,7 @@ class _Key:
     """What a key may hold, in words and as a check, and what is made of it."""
 
     expected: str
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
     make: Callable[[Path, Any], object] = lambda _root, value: value
 
 

@@ -177,7 +177,12 @@ class CompileLane:
         return self._train(module, batches, loss, optimizer, compile_with)
 
     def _train(
-        self, module: torch.nn.Module, batches: Sequence[Any], loss: Loss, optimizer: Optimizer, compile_with: Compiles
+        self,
+        module: torch.nn.Module,
+        batches: Sequence[object],
+        loss: Loss,
+        optimizer: Optimizer,
+        compile_with: Compiles,
     ) -> Measurement:
         __tracebackhide__ = True
         if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
@@ -219,8 +224,8 @@ class CompileLane:
 
     def hunt(
         self,
-        target: Any,
-        drawn: Any,
+        target: object,
+        drawn: object,
         *,
         sequences: int = 100,
         calls: int = 4,
@@ -255,7 +260,7 @@ class CompileLane:
         )
         return self._keep(hunt.through(drawn))
 
-    def _hold_sequence(self, target: Any, compile_with: Compiles, made: Sequence[Moded]) -> Held:
+    def _hold_sequence(self, target: object, compile_with: Compiles, made: Sequence[Moded]) -> Held:
         __tracebackhide__ = True
         calls = [each.made for each in made]
         if not any(each.has_modes for each in made):
@@ -302,7 +307,7 @@ class CompileLane:
             raise held.error
         return held.measurement
 
-    def _held(self, target: Any, program: Program, calls: Sequence[call], compile_with: Compiles) -> Held:
+    def _held(self, target: object, program: Program, calls: Sequence[call], compile_with: Compiles) -> Held:
         __tracebackhide__ = True
         self._refuse_when_over()
         _refuse_target(target, compile_with)
@@ -325,7 +330,7 @@ class CompileLane:
                 put_back()
 
 
-def _named(given: Any) -> str:
+def _named(given: object) -> str:
     return f"the class {given.__name__}" if isinstance(given, type) else repr(type(given).__name__)
 
 
@@ -373,7 +378,7 @@ def _in_modes(values: Sequence[object], *, where: str) -> list[Moded]:
     ]
 
 
-def _made(compile_with: Callable[[Any], object], put_back: Callable[[], None] | None, target: object) -> Any:
+def _made(compile_with: Callable[[object], object], put_back: Callable[[], None] | None, target: object) -> object:
     """What `compile_with` makes of the target, which an earlier pass may have left compiled."""
     if put_back is not None:
         put_back()

@@ -110,7 +110,7 @@ class _Writing:
             elif type(value) is dict:
                 pending += [*value, *value.values()]
 
-    def _value(self, value: Any) -> str:
+    def _value(self, value: object) -> str:
         if self._met[id(value)] < 2:
             return self._made(value)
         if id(value) not in self._names:
@@ -129,7 +129,7 @@ class _Writing:
         self._taken.add(name)
         return name
 
-    def _made(self, value: Any) -> str:
+    def _made(self, value: object) -> str:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if type(value) is list:
@@ -153,7 +153,7 @@ class _Writing:
         return said
 
 
-def _plain(value: Any) -> str | None:
+def _plain(value: object) -> str | None:
     """How a value that never changes is written; None for one of another kind, such as a member of an enum."""
     if type(value) is float and not math.isfinite(value):
         return f'float("{value}")'

@@ -91,7 +91,7 @@ def torch_defaults() -> dict[str, str]:
 
 def _defaults() -> Iterator[tuple[str, str]]:
     for module_name in MODULES:
-        module: Any = _found(partial(import_module, module_name))
+        module: object = _found(partial(import_module, module_name))
         for each in settings_of(module) if has_settings(module) else ():
             if not each.name.rpartition(".")[2].startswith("_"):
                 text = _found(partial(_literal, each.default))

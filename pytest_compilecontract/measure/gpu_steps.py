@@ -72,7 +72,7 @@ class SteadySteps:
         program: Program,
         last: call,
         state: State,
-        start: dict[str, Any],
+        start: dict[str, object],
         autocast: Callable[[], contextlib.AbstractContextManager[object]],
         measuring: Measuring,
         graphs: GraphTaps | None,

@@ -87,7 +87,7 @@ class Hunt:
     _known: dict[str, tuple[Held, tuple[str, ...]]] = field(default_factory=dict)
     _kinds: dict[tuple[str, ...], type[_Fails]] = field(default_factory=dict)
 
-    def through(self, drawn: Any) -> Held:
+    def through(self, drawn: object) -> Held:
         """Look through what `drawn` gives, and tell what was measured: of the shortest sequence that fails, or else of
         the one that compiled most.
 
@@ -100,7 +100,7 @@ class Hunt:
         if not isinstance(drawn, st.SearchStrategy):
             raise UsageError(f"compile_lane.hunt takes a strategy of hypothesis, got {type(drawn).__name__!r}")
 
-        def look(sequence: list[Any]) -> None:
+        def look(sequence: list[object]) -> None:
             made = _sequence(sequence)
             # A strategy may draw no call at all: nothing is held, and another is drawn.
             if not made or not self._takes(made):
@@ -271,7 +271,7 @@ def allow_fixture(test: object) -> None:
     setattr(function, SETTINGS, made)
 
 
-def _sequence(drawn: Sequence[Any]) -> Sequences:
+def _sequence(drawn: Sequence[object]) -> Sequences:
     """The calls that were drawn, those that were drawn together one after another."""
     calls = [each for part in drawn for each in (part if type(part) is list else [part])]
     return [each if isinstance(each, Moded) else Moded(made=as_call(each)) for each in calls]

@@ -59,7 +59,7 @@ def told_of(kind: Kind) -> Iterator[None]:
 class Job:
     """What is held to eager: a target, the program that calls it, its calls, and the state that they reach."""
 
-    target: Any
+    target: object
     program: Program
     calls: Sequence[call]
     state: State
@@ -73,10 +73,10 @@ class How:
     """
 
     kind: Kind = "compiled"
-    make: Callable[[Callable[[], Any]], Any] | None = None
+    make: Callable[[Callable[[], object]], object] | None = None
     names: frozenset[str] = frozenset()
     to: Callable[[torch.dtype], torch.dtype] | None = None
-    mode: AbstractContextManager[Any] | None = None
+    mode: AbstractContextManager[object] | None = None
 
     @property
     def copies(self) -> Callable[..., numerics.Copies]:
@@ -127,7 +127,7 @@ class Passes:
         finally:
             self.eager_seconds = max(self.eager_seconds, time.monotonic() - started)
 
-    def fresh(self, run: Any, job: Job, how: How) -> Trail:
+    def fresh(self, run: object, job: Job, how: How) -> Trail:
         """A pass from the start: `run` is the target, or what it was compiled to."""
         __tracebackhide__ = True
         self.start_anew(job.state)
@@ -186,7 +186,7 @@ class Passes:
         dtypes = {each.dtype for each in (*job.state.tensors.values(), *given)}
         return self._lane.autocast is not None or any(numerics.single(each) != each for each in dtypes)
 
-    def _pass(self, run: Any, job: Job, how: How) -> Trail:
+    def _pass(self, run: object, job: Job, how: How) -> Trail:
         """Run all calls once.
 
         A mode that the calls leave on is taken off, and told: as that of the run in eager, compiled or float64.
@@ -260,7 +260,7 @@ class Passes:
         if self._device.type == "cuda" and (what := devices.lost(error)):
             raise DeviceLost(what, f"{where}, {'compiled' if compiled else 'eager'}") from error
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[object]:
         """The lane's autocast, for one forward."""
         if self._lane.autocast is None:
             return contextlib.nullcontext()

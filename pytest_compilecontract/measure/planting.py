@@ -60,13 +60,13 @@ class _Changed(torch.autograd.Function):
     """Another tensor of the same shape in the place of one, whose gradient stays what it was."""
 
     @staticmethod
-    def forward(_ctx: Any, tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    def forward(_ctx: object, tensor: torch.Tensor, change: Change) -> torch.Tensor:
         return change(tensor)
 
     # A backward that runs within a compiled call would be compiled as well, and counted.
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def backward(_ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(_ctx: object, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -107,7 +107,7 @@ class _Seam:
         return self._graphs - 1
 
     @contextlib.contextmanager
-    def entered(self, fault: Fault | None) -> Iterator[Any]:
+    def entered(self, fault: Fault | None) -> Iterator[object]:
         """The seams open, for one run of a test."""
         targets = self.target if fault is None or isinstance(fault, FrameFault) else None
         seams = Seams(
@@ -131,20 +131,20 @@ class _Seam:
         finally:
             self._eager, self.steady = before
 
-    def _graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def _graph(self, compiled: Callable[..., object]) -> Callable[..., object]:
         if self._eager:
             return compiled
         other = self.graph(compiled)
         return lambda *args: compiled(*args) if self._eager else other(*args)
 
-    def _target(self, given: Any) -> Callable[..., Any] | None:
+    def _target(self, given: object) -> Callable[..., object] | None:
         return None if self._eager else self.target(given)
 
-    def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def graph(self, compiled: Callable[..., object]) -> Callable[..., object]:
         """What runs in the place of a compiled graph."""
         raise NotImplementedError
 
-    def target(self, given: Any) -> Callable[..., Any] | None:
+    def target(self, given: object) -> Callable[..., object] | None:
         """What is compiled in the place of what was to be; None leaves it."""
         raise NotImplementedError
 
@@ -176,14 +176,14 @@ class Looking(_Seam):
                 return within[0 if isinstance(fault, NEAR_INPUTS) else -1][1:]
         return None
 
-    def target(self, given: Any) -> Callable[..., Any] | None:
+    def target(self, given: object) -> Callable[..., object] | None:
         self.compiled += 1
         return None
 
-    def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def graph(self, compiled: Callable[..., object]) -> Callable[..., object]:
         number = self.next_number()
 
-        def run(*args: Any) -> Any:
+        def run(*args: object) -> object:
             if self.steady:
                 # What looks here would be among the kernels, the waits and the memory that are counted.
                 return compiled(*args)
@@ -198,7 +198,7 @@ class Looking(_Seam):
 
         return run
 
-    def _look(self, number: int, args: Sequence[Any], before: Sequence[Any], results: Any) -> None:
+    def _look(self, number: int, args: Sequence[object], before: Sequence[object], results: object) -> None:
         for fault in self._faults:
             for at in _places(fault, args, before, results):
                 if self._changes(fault, number, at, results):
@@ -276,7 +276,7 @@ class Planting(_Seam):
     def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         number = self.next_number()
 
-        def run(*args: Any) -> Any:
+        def run(*args: object) -> object:
             try:
                 return self._run(compiled, number, args)
             finally:
@@ -285,7 +285,7 @@ class Planting(_Seam):
 
         return run
 
-    def _run(self, compiled: Callable[..., Any], number: int, args: tuple[Any, ...]) -> Any:
+    def _run(self, compiled: Callable[..., object], number: int, args: tuple[object, ...]) -> object:
         fault = self.fault
         if isinstance(fault, Raises):
             self._take()
@@ -335,7 +335,7 @@ class Planting(_Seam):
         self._take()
         return _replaced(results, at, _with_gradient_kept(change, tensor) if fault.keeps_gradient else change(tensor))
 
-    def _place(self, number: int, args: Sequence[Any], before: Sequence[Any], results: Any) -> int | None:
+    def _place(self, number: int, args: Sequence[object], before: Sequence[object], results: object) -> int | None:
         """Which of a graph's outputs or inputs; None where the site is in another graph, or the fault fits no more."""
         if self._site is None or self._site[0] != number:
             return None
@@ -347,7 +347,7 @@ class Planting(_Seam):
         if at is None:
             return results
 
-        def other(grad: torch.Tensor) -> Any:
+        def other(grad: torch.Tensor) -> object:
             self.asked += 1
             changed = fault.gradient(grad)
             if changed is None or not _same(grad, changed):
@@ -380,7 +380,7 @@ class Planting(_Seam):
         self._take()
         return results
 
-    def _on_device(self, results: Any) -> None:
+    def _on_device(self, results: object) -> None:
         fault = self.fault
         tensor = next((each for each in _tensors(results) if each.is_cuda and each.numel()), None)
         if tensor is None:
@@ -413,7 +413,7 @@ def steady_of(calls: Sequence[Call] | None, starts: Sequence[int]) -> int | None
     return starts[steady[-1]] if steady else None
 
 
-def _places(fault: Fault, args: Sequence[Any], before: Sequence[Any], results: Any) -> Iterator[int]:
+def _places(fault: Fault, args: Sequence[object], before: Sequence[object], results: object) -> Iterator[int]:
     """The outputs, or inputs, that a fault fits; those that share no memory first."""
     if isinstance(fault, RandomDrawn | Raises):
         yield 0
@@ -457,7 +457,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided
 
 
-def _tensors(results: Any) -> list[torch.Tensor]:
+def _tensors(results: object) -> list[torch.Tensor]:
     return [each for each in results if _is_plain(each)] if isinstance(results, (tuple, list)) else []
 
 

@@ -67,7 +67,7 @@ class Surroundings:
     recorded: bool = True
 
 
-Step = Callable[[call, Trail, str], Any]
+Step = Callable[[call, Trail, str], object]
 
 
 class Program(Protocol):

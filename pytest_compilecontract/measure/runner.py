@@ -237,7 +237,7 @@ def _code_in(calls: Sequence[call]) -> tuple[list[Any], bool]:
     And whether there was more than is looked at.
     """
     found, seen, bound = [], set[int](), numerics.Bound()
-    pending = deque[Any](value for each in calls for value in (*each.args, *each.kwargs.values()))
+    pending = deque[object](value for each in calls for value in (*each.args, *each.kwargs.values()))
     while pending:
         value = pending.popleft()
         if id(value) in seen:

@@ -81,11 +81,11 @@ class _Middle(torch.autograd.Function):
     """Makes a tensor that has a graph: as one in the middle of the test's, whose gradient goes to `seed`."""
 
     @staticmethod
-    def forward(ctx: Any, seed: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
+    def forward(ctx: object, seed: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
         return made[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: object, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -95,7 +95,7 @@ class _Tensors:
     def __init__(
         self, *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is, device: torch.device | None = None
     ) -> None:
-        self.memo: dict[int, Any] = {}
+        self.memo: dict[int, object] = {}
         self._dtype = to
         self._device = device
         self._storages: dict[tuple[int, torch.dtype | None], torch.UntypedStorage] = {}
@@ -232,12 +232,12 @@ def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
             return tuple(_deepcopy(part, memo) for part in value)
         # Known before its parts are, which may lead back to it.
         if type(value) is list:
-            parts: list[Any] = []
+            parts: list[object] = []
             memo[id(value)] = parts
             parts.extend(_deepcopy(part, memo) for part in value)
             return parts
         if type(value) is dict:
-            entries: dict[Any, Any] = {}
+            entries: dict[object, object] = {}
             memo[id(value)] = entries
             entries.update((key, _deepcopy(part, memo)) for key, part in value.items())
             return entries
@@ -260,7 +260,7 @@ def single(dtype: torch.dtype) -> torch.dtype:
     return torch.float32
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """The tensors in containers and objects, in order, each once."""
     return (each for each in _Walk().over(value) if isinstance(each, torch.Tensor))
 
@@ -300,7 +300,7 @@ class _Walk:
                 return
             yield from self.over(part, depth + 1)
 
-    def _parts(self, value: Any) -> Iterable[Any]:
+    def _parts(self, value: object) -> Iterable[object]:
         if isinstance(value, torch.nn.Module):
             return list((own_dict(value) or {}).values())
         parts, is_object = parts_of(value)

@@ -74,7 +74,7 @@ class Bound:
         return True
 
 
-def parts_of(value: Any) -> tuple[Iterable[tuple[str, Any]] | None, bool]:
+def parts_of(value: object) -> tuple[Iterable[tuple[str, object]] | None, bool]:
     """The parts of a container with the text that leads to each, and whether it is an object of unknown kind.
 
     A container may have no end: who walks has a bound.
@@ -94,7 +94,7 @@ def parts_of(value: Any) -> tuple[Iterable[tuple[str, Any]] | None, bool]:
     return ([(f".{name}", part) for name, part in attributes.items()] if attributes else None), True
 
 
-def _entries(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+def _entries(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
     seen: set[str] = set()
     for index, (key, part) in enumerate(mapping.items()):
         label = _key(key, index)
@@ -105,7 +105,7 @@ def _entries(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         yield f"[{label}]", part
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
+def attributes_of(value: object) -> dict[str, object]:
     """What is kept in an object, by attribute; nothing that a property, or `__getattr__`, would make of it."""
     found = dict(own_dict(value) or {})
     for name in slots_of(value):
@@ -127,7 +127,7 @@ def own_dict(value: Any) -> dict[Any, Any] | None:
     return None
 
 
-def slots_of(value: Any) -> tuple[str, ...]:
+def slots_of(value: object) -> tuple[str, ...]:
     """The attributes of an object that its classes made a slot for, by the names to read them under."""
     found: list[str] = []
     for base in type(value).__mro__:
@@ -140,30 +140,30 @@ def slots_of(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _is_cached(value: Any, name: str) -> bool:
+def _is_cached(value: object, name: str) -> bool:
     """Whether an attribute is there only since somebody asked for it."""
     return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     if isinstance(value, (set, frozenset)):
         return all(isinstance(each, SCALARS) for each in value)
     return isinstance(value, SCALARS)
 
 
-def is_numpy(value: Any) -> bool:
+def is_numpy(value: object) -> bool:
     if type(value).__module__ != "numpy":
         return False
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     return isinstance(kind, str) and kind in tuple("biufc")
 
 
-def _key(key: Any, index: int) -> str:
+def _key(key: object, index: int) -> str:
     plain = isinstance(key, SCALARS) or (isinstance(key, tuple) and all(isinstance(each, SCALARS) for each in key))
     return repr(key) if plain else f"<{type(key).__name__} {index}>"
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: object) -> Kind:
     """What an object of a class that is not the project's is, by what is near it."""
     if _package(type(value)) in CODE:
         return "code"
@@ -173,7 +173,7 @@ def kind_of(value: Any) -> Kind:
         return "code"
 
 
-def _kind_of(value: Any) -> Kind:
+def _kind_of(value: object) -> Kind:
     bound = Bound(VALUES_NEAR)
     kind: Kind = "plain"
     pending, seen = deque([value]), {id(value)}
@@ -186,10 +186,10 @@ def _kind_of(value: Any) -> Kind:
     return kind
 
 
-def _kind_near(value: Any, pending: deque[Any], seen: set[int], bound: Bound) -> Kind:
+def _kind_near(value: object, pending: deque[object], seen: set[int], bound: Bound) -> Kind:
     """What one value says of the object that it is in; its own parts are pending then."""
     if isinstance(value, dict):
-        parts: Iterable[Any] = value.values()
+        parts: Iterable[object] = value.values()
     elif isinstance(value, (list, tuple, deque)):
         parts = value
     else:
@@ -215,7 +215,7 @@ def _kind_near(value: Any, pending: deque[Any], seen: set[int], bound: Bound) ->
     return kind
 
 
-def is_followed(value: Any) -> bool:
+def is_followed(value: object) -> bool:
     """Whether an object's class is the project's, or one of Python's that hold what their user puts there."""
     module = type(value).__module__
     return module in HOLDERS or is_projects(module)
@@ -272,6 +272,6 @@ def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def firsts(values: Iterable[Any], bound: Bound) -> Iterator[Any]:
+def firsts(values: Iterable[object], bound: Bound) -> Iterator[object]:
     """The values, as many as the bound lets; `bound.met` where there are more."""
     return itertools.takewhile(lambda _: bound.take(), values)

@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -600,7 +600,7 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(one, other)) or not bool(((one != other) & ~(one.isnan() & other.isnan())).any())
 
 
-def _element(data: torch.Tensor, like: torch.Tensor, index: int) -> Any:
+def _element(data: torch.Tensor, like: torch.Tensor, index: int) -> object:
     return data.broadcast_to(like.shape).reshape(-1)[index].item()
 
 

@@ -176,7 +176,7 @@ class _Walk:
         self._copies: dict[int, tuple[torch.Tensor, TensorLeaf | Branch]] = {}
         self._bounds = [Bound()]
 
-    def visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
+    def visit(self, value: object, at: str, *, within_object: bool, depth: int) -> bool:
         """Add nodes for a value; False where nothing in it counts."""
         try:
             return self._visit(value, at, within_object=within_object, depth=depth)
@@ -185,7 +185,7 @@ class _Walk:
             self.nodes[at] = Opaque(type=_type_name(value), unread=reason, incidental=within_object)
             return True
 
-    def _visit(self, value: Any, at: str, *, within_object: bool, depth: int) -> bool:
+    def _visit(self, value: object, at: str, *, within_object: bool, depth: int) -> bool:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, at, depth)
         if is_numpy(value):
@@ -226,7 +226,7 @@ class _Walk:
         return True
 
     def _kept_of(
-        self, parts: Iterable[tuple[str, Any]], at: str, *, within_object: bool, depth: int
+        self, parts: Iterable[tuple[str, object]], at: str, *, within_object: bool, depth: int
     ) -> tuple[str, ...]:
         """The parts that count, as far as the bound of the walk lets."""
         kept: list[str] = []
@@ -244,13 +244,13 @@ class _Walk:
             return bool(node.parts) and node.parts == node.incidental
         return isinstance(node, ScalarLeaf) and node.incidental
 
-    def _opaque(self, value: Any, at: str, within_object: bool) -> bool:
+    def _opaque(self, value: object, at: str, within_object: bool) -> bool:
         if within_object:
             return False
         self.nodes[at] = Opaque(type=_type_name(value))
         return True
 
-    def _not_followed(self, value: Any, at: str, within_object: bool, *, large: bool) -> bool:
+    def _not_followed(self, value: object, at: str, within_object: bool, *, large: bool) -> bool:
         """Leave an object of an installed package alone, and say so where it may matter."""
         if within_object and not large:
             return False
@@ -287,7 +287,7 @@ class _Walk:
         return True
 
 
-def _says_what_it_holds(value: Any) -> bool:
+def _says_what_it_holds(value: object) -> bool:
     """Whether an object's plain attributes are its content. Python's own objects have notes and caches in theirs."""
     if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
         return True
@@ -297,7 +297,7 @@ def _says_what_it_holds(value: Any) -> bool:
 _WRITABLE = (list, dict, deque)
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     """The full name of a function or class that is one of a kind; empty for all else, and for what a function made."""
     if not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
         return ""
@@ -305,7 +305,7 @@ def _named(value: Any) -> str:
     return "" if "<" in name else f"{value.__module__}.{name}"
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: object) -> str:
     kind = type(value)
     if kind.__module__ in ("builtins", "torch", "torch.nn.parameter"):
         return kind.__name__

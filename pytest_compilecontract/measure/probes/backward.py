@@ -18,7 +18,7 @@ def compiled_backwards(root: Any) -> frozenset[int]:
     runtime_wrappers.py), so two nodes of one type are one graph met twice.
     """
     pending = [root.grad_fn]
-    seen: set[Any] = set()
+    seen: set[object] = set()
     found: set[int] = set()
     while pending:
         node = pending.pop()

@@ -112,7 +112,7 @@ class GraphTaps:
         inductor = self._counters["inductor"]
         return {name: int(inductor[name]) for name in self._base}
 
-    def _run(self, original: Callable[..., Any], *args: object, **kwargs: object) -> object:
+    def _run(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         # It calls itself once, to try again as a root.
         depth = getattr(self._depth, "inside", 0)
         self._depth.inside = depth + 1
@@ -184,7 +184,7 @@ def _origins(node: Any) -> Iterator[Any]:
     yield from sorted(getattr(node, "origins", ()), key=lambda each: str(each.name))
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> object:
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -109,5 +109,5 @@ def let_go(error: BaseException) -> None:
 
 
 def _segments() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = torch.cuda.memory_snapshot(include_traces=False)  # type: ignore[no-untyped-call]
+    found: list[dict[str, object]] = torch.cuda.memory_snapshot(include_traces=False)  # type: ignore[no-untyped-call]
     return found

@@ -121,7 +121,7 @@ def _leave_function_mode(mode: object) -> None:
 # Transforms of torch.func: levels, known by number.
 
 
-def _levels() -> list[Any]:
+def _levels() -> list[object]:
     return [_Level.of(number) for number in range(torch._C._functorch.get_dynamic_layer_stack_depth())]
 
 

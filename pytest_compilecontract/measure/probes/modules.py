@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ def buffers_of(module: torch.nn.Module) -> Tensors:
     return found
 
 
-def hooks_of(module: torch.nn.Module) -> Iterator[dict[Any, Any]]:
+def hooks_of(module: torch.nn.Module) -> Iterator[dict[object, object]]:
     """The tables of its hooks, of each kind that there is any of."""
     for name in _HOOKS:
         if isinstance(hooks := vars(module).get(name), dict) and hooks:

@@ -87,7 +87,7 @@ Callees = dict[tuple[int, int], int]
 _Called = tuple[str, int, str, str]
 
 
-def marked(run: Callable[..., Any]) -> Callable[..., Any]:
+def marked(run: Callable[..., object]) -> Callable[..., object]:
     """The compiled target, with a mark around each call: what a step does beside it is no part of it.
 
     Raises:
@@ -95,7 +95,7 @@ def marked(run: Callable[..., Any]) -> Callable[..., Any]:
     """
     record = _record()
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         with record(TARGET):
             return run(*args, **kwargs)
 
@@ -133,7 +133,7 @@ def operators_of(
 
 
 def _record() -> Callable[[str], Any]:
-    record: Callable[[str], Any] | None = getattr(
+    record: Callable[[str], object] | None = getattr(
         importlib.import_module("torch._C._profiler"), "_RecordFunctionFast", None
     )
     if record is None:
@@ -148,7 +148,7 @@ class _Recording:
         self._ledger = ledger
         self._modules = modules
 
-    def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Any]]:
+    def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[object]]:
         """The first call that compiles nothing: a number that moves from call to call is free after some of them."""
         for _ in range(CALLS):
             attempts = len(self._ledger.attempts)
@@ -157,7 +157,7 @@ class _Recording:
                 return recorded
         raise Untold("a repeated call compiles again")
 
-    def _of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Any]]:
+    def _of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[object]]:
         record = _record()
         ran: list[tuple[Graph, str]] = []
 
@@ -200,7 +200,7 @@ def _entrances() -> frozenset[tuple[str, str]]:
     return found
 
 
-def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Any]:
+def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[object]:
     """The events of a step as trees, of all threads; `with_stack` has Python's calls among them, of this thread."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -235,7 +235,7 @@ def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Any]:
         if left := sorted(each.name for each in set(threading.enumerate()) - before):
             raise Untold(f"the call left a thread running: {left[0]}")
     results = getattr(getattr(taken, "profiler", None), "kineto_results", None)
-    tree: Callable[[], list[Any]] | None = getattr(results, "experimental_event_tree", None)
+    tree: Callable[[], list[object]] | None = getattr(results, "experimental_event_tree", None)
     if tree is None:
         raise Untold("torch's profiler has no experimental_event_tree")
     return tree()
@@ -298,7 +298,7 @@ def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
     return graphs, found
 
 
-def _with_frames(roots: list[Any]) -> tuple[int, Seen, Callees]:
+def _with_frames(roots: list[object]) -> tuple[int, Seen, Callees]:
     """The same, with the Python frames from the compiled callable on that each operator was asked for in.
 
     And how much each line of them calls, with operators or without: a graph break may be one that asks for none.

@@ -35,7 +35,7 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         try:
             return func(*args, **kwargs)

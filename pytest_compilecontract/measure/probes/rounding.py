@@ -141,7 +141,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         if not is_operator(func):
             return func(*args, **kwargs)
@@ -166,8 +166,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _given_otherwise(
-        self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        self, func: object, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[tuple[object, ...], Mapping[str, object]]:
         kept = {id(each) for each in written(func, args, kwargs)}
         in_tf32 = self._tf32 and any(part in name for part in PRODUCTS)
 
@@ -203,7 +203,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
 
-    def _note(self, name: str, func: Any, given: Any, result: Any) -> None:
+    def _note(self, name: str, func: object, given: object, result: object) -> None:
         made = tuple(each for each in tensors_in(result) if not each.is_floating_point() and not each.is_complex())
         if not made or is_view(func) or not all(map(_is_plain, made)):
             return
@@ -255,7 +255,7 @@ def _casts(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype)
 
 
-def _own(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
+def _own(func: object, args: tuple[object, ...], kwargs: Mapping[str, object], result: object) -> list[torch.Tensor]:
     """The floats that an operator has computed: those that it made, and those that it wrote to."""
     given = {id(each) for each in tensors_in((args, kwargs))}
     made = [each for each in tensors_in(result) if id(each) not in given]

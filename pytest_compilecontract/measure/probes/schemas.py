@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_iter
 TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
 
-def is_operator(func: Any) -> bool:
+def is_operator(func: object) -> bool:
     """Whether a dispatch mode was given an operator; a higher-order one, or a method of a class in C++, is none."""
     return isinstance(func, torch._ops.OpOverload)
 
@@ -36,5 +36,5 @@ def is_view(func: Any) -> bool:
     return any(each is not None and not each.is_write for each in aliases)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     return (each for each in tree_iter(value) if isinstance(each, torch.Tensor))

@@ -34,7 +34,7 @@ class ConfigModule(Protocol):
 def config_module(name: str) -> ConfigModule | None:
     """The module of that name, where torch has it; Inductor's is cheap to import, unlike Inductor."""
     try:
-        module: Any = importlib.import_module(name)
+        module: object = importlib.import_module(name)
     except ImportError:
         return None
     return module if hasattr(module, "patch") and hasattr(module, "get_config_copy") else None
@@ -64,7 +64,7 @@ def settings_of(module: Any) -> Iterator[Setting]:
             yield Setting(name=name, default=entry.default)
 
 
-def default_of(module: Any, name: str) -> Setting | None:
+def default_of(module: object, name: str) -> Setting | None:
     """The setting of that name; None where this torch has none."""
     entry = getattr(module, "_config", {}).get(name)
     return None if entry is None or entry.alias is not None else Setting(name=name, default=entry.default)

@@ -150,7 +150,7 @@ class Stances:
             for entries, ran in self._open:
                 while entries:
                     self._close(entries.pop(), ran())
-        found: dict[tuple[Any, str], Lost] = {}
+        found: dict[tuple[object, str], Lost] = {}
         for each in self._others:
             most = self._most.get(each.code or each.name, 0)
             if each.ran >= max(most, 1):
@@ -231,7 +231,7 @@ def _is_worth_compiling(frame: Any) -> bool:
     return not rules.check(frame.f_code) and bool(converter.has_tensor_in_frame(frame))
 
 
-def _named(target: Any) -> tuple[CodeType | None, str]:
+def _named(target: object) -> tuple[CodeType | None, str]:
     """The code that the user would call the function that was compiled, and its name."""
     owner = getattr(target, "__self__", None)
     if isinstance(owner, torch.nn.Module):

@@ -57,7 +57,7 @@ def reach_names(walk: Reached, module: Any, names: set[str], *, depth: int) -> N
 
 
 def save_cell(walk: Reached, cell: CellType, name: str) -> None:
-    def read() -> Any:
+    def read() -> object:
         try:
             return cell.cell_contents
         except ValueError:  # the variable was deleted

@@ -66,7 +66,7 @@ def save_state_dict(walk: Reached, value: Any, name: str, *, depth: int) -> None
     )
 
 
-def leave_alone(walk: Reached, value: Any, name: str, *, depth: int, large: bool) -> None:
+def leave_alone(walk: Reached, value: object, name: str, *, depth: int, large: bool) -> None:
     """An object of an installed package that is code, or too large to tell what it is."""
     if large:
         walk.pieces.leave_out(f"{name!r} (a {type(value).__module__}.{type(value).__qualname__} of many values)")
