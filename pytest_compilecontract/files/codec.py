@@ -89,7 +89,7 @@ def _decoders(type_: Any) -> tuple[Any, Any]:
 
 
 @cache
-def _written(type_: object, owner: str = "", name: str = "") -> object:
+def _written(type_: object, owner: str = "", name: str = "") -> Any:
     """The type of what is written for a value of `type_`: a dataclass is a Struct that refuses keys it does not have.
 
     A key that may be left out is unset then, so that what was there can be written out again.
