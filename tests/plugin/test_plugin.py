@@ -241,7 +241,7 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         pytest.param(
             "[tool.compilecontract]\nlane = 1",
             "pyproject.toml: tool.compilecontract: unknown key 'lane', did you mean 'lanes'? (known keys: "
-            "allow-unmeasured, baselines, lanes, policy, repeat, report, timeout, waivers)",
+            "allow-unmeasured, baselines, evidence, lanes, policy, repeat, report, timeout, waivers)",
             id="key-of-the-table",
         ),
         pytest.param(
