@@ -22,6 +22,10 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 
 import torch._inductor.config
 
+from contracts.vision import name_operators
+
+name_operators()
+
 # Inductor pads a product, or does not, by a benchmark that it runs while it compiles: kernels and strides would differ
 # from one run to the next.
 torch._inductor.config.shape_padding = False
