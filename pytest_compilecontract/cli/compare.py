@@ -109,7 +109,7 @@ def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
 
 def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
-    lines = answer_lines(sides.comparison, sides.found, sides.policy)
+    lines = answer_lines(sides.comparison, sides.found, sides.policy, (chosen.old, chosen.new))
     say(*_coloured(lines[-1:] if chosen.verbosity < 0 else lines, chosen))
     return code_of(sides.found)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.cold import cold_lines
 from pytest_compilecontract.compare.drift import Comparison, Drift, Fact, LaneComparison, Value, Verdict
 from pytest_compilecontract.compare.gate import Answer, why_open
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
-from pytest_compilecontract.escaping import plain
+from pytest_compilecontract.compare.waivers import FILE as WAIVERS
+from pytest_compilecontract.escaping import plain, typed
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.wording import counted, first_line
 from pytest_compilecontract.wording import cut as cut_to
@@ -66,8 +68,13 @@ def comparison_lines(comparison: Comparison, *, everything: bool = False) -> lis
     return [*lines, "", *cold_told(comparison, everything=everything), totals(comparison)]
 
 
-def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAULT_POLICY) -> list[str]:
-    """What says no or leaves it open, and the answer on the last line."""
+def answer_lines(
+    comparison: Comparison, answer: Answer, policy: Policy = DEFAULT_POLICY, runs: tuple[Path, Path] | None = None
+) -> list[str]:
+    """What says no or leaves it open, and the answer on the last line.
+
+    `runs` are where the two are, for the command that writes the waivers of what drifted.
+    """
     shared = _shared(comparison)
     lines = [title(comparison), *_attribution_lines(shared)]
     groups = _grouped(answer.against, shared, False)
@@ -80,7 +87,15 @@ def answer_lines(comparison: Comparison, answer: Answer, policy: Policy = DEFAUL
     tolerated = [lane for lane in comparison.lanes if lane.verdict == "waived"]
     lines += ["", "waived:", *_waived_lines(tolerated)] if tolerated else []
     lines += ["", *stale_lines(answer)] if answer.stale else []
+    lines += ["", "to tolerate it until a day:", waive_command(*runs)] if answer.against and runs is not None else []
     return [*lines, "", *cold_told(comparison), totals(comparison), verdict_line(comparison, answer)]
+
+
+def waive_command(old: Path, new: Path) -> str:
+    """What writes the waivers of all that drifted, to be completed by whoever owns them."""
+    return (
+        f"{typed(['compilecontract', 'waive', str(old), str(new)])} --owner ... --issue ... --expires ... >> {WAIVERS}"
+    )
 
 
 def cold_told(comparison: Comparison, *, everything: bool = False) -> list[str]:

@@ -194,8 +194,8 @@ def _concluded(
         note = "the project's files changed while it was measured, so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)
     notes = list(_notes(old, new))
-    answered = answer_lines(comparison, found, policy)
-    files = f"receipts: {_shown(old.file)} {_shown(new.file)}"
+    answered = answer_lines(comparison, found, policy, (_near(old.file), _near(new.file)))
+    files = f"receipts: {typed([str(_near(old.file)), str(_near(new.file))])}"
     paint, painted = (colour.cell, colour.line) if chosen.colours else (str, str)
     lines = terminal_lines(table, everything=chosen.verbose, width=room(sys.stdout), paint=paint)
     for line in (*notes, files, "", *lines, "", *map(painted, answered)):
@@ -217,10 +217,11 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
             yield f"the two run on different Pythons: {old.found.python} and {new.found.python}"
 
 
-def _shown(file: Path) -> str:
+def _near(file: Path) -> Path:
+    """The file as it is named from here."""
     with contextlib.suppress(ValueError):
-        return typed([str(file.relative_to(Path.cwd()))])
-    return typed([str(file)])
+        return file.relative_to(Path.cwd())
+    return file
 
 
 def _add_summary(file: Path, table: Matrix, notes: Sequence[str], answered: Sequence[str]) -> None:

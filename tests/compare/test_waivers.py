@@ -359,3 +359,22 @@ def test_validate_cannot_read_waivers_that_are_not_there(file: Path, capsys: pyt
 
     assert capsys.readouterr().err == f"compilecontract: {file}: cannot be read (No such file or directory)\n"
     assert code == 2
+
+
+def test_the_gate_prints_the_command_that_waives_what_drifted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, measured in (("old", HOLDING), ("new", WORSENED["graph_breaks"]), ("same", HOLDING)):
+        made = (before if name == "old" else after)(an_entry(measured))
+        write_receipt(tmp_path / f"{name} run" / "receipt.json", made)
+
+    main(["gate", str(tmp_path / "old run"), str(tmp_path / "new run")])
+    printed = capsys.readouterr().out.splitlines()
+    main(["gate", str(tmp_path / "old run"), str(tmp_path / "same run")])
+
+    command = printed[printed.index("to tolerate it until a day:") + 1]
+    assert command == (
+        f"compilecontract waive '{tmp_path}/old run' '{tmp_path}/new run' --owner ... --issue ... --expires ... "
+        ">> contracts/waivers.toml"
+    )
+    assert "waive" not in capsys.readouterr().out
