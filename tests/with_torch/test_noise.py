@@ -678,3 +678,55 @@ def test_a_gradient_that_a_choice_makes_unclear_is_not_nothing(seed: int) -> Non
 
 def test_where_eager_cannot_be_run_again_an_unclear_gradient_has_the_floor_of_what_cancels() -> None:
     assert AnExpert(0).judged(torch.zeros_like, runs=0, bias=False).differences == ()
+
+
+class Codes:
+    """Thousands of codes, each rounded from a number that bfloat16 leaves open by about one."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = torch.Generator().manual_seed(seed)
+        self._numbers = 400 * torch.randn(4096, generator=self._random, dtype=torch.float64)
+
+    def run(self, steps: int = 1) -> torch.Tensor:
+        noise = torch.randn(4096, generator=self._random, dtype=torch.float64)
+        return (self._numbers * (1 + steps * noise / 700)).round().to(torch.int32)
+
+    def judged(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Finding:
+        """Of a run like eager's with a change in it."""
+        steps = (1,) * 6 + (3,) * 10
+        moved = tuple(self.run(each) for each in steps)
+        gold, eager = self._numbers.round().to(torch.int32), self.run()
+        # Where all that is known agrees, a wrong one is nobody's.
+        self.agreed = torch.stack([gold, eager, *moved]).double().std(0, correction=0).argmin()
+        values = Values(
+            at="output",
+            kind="value",
+            compiled=change(self.run()),
+            eager=eager,
+            again=eager,
+            gold=gold,
+            slack=torch.zeros((), dtype=torch.float64),
+            size=1.0,
+            group_size=1.0,
+            lowest=torch.bfloat16,
+            moved=moved,
+            steps=steps,
+        )
+        return judge_with_noise(values, Tolerance(method="fp64", rtol=None, atol=None, precision=None))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_codes_that_are_nobodys_are_as_many_as_in_eagers_runs(seed: int) -> None:
+    codes = Codes(seed)
+
+    def one_is_wrong(data: torch.Tensor) -> torch.Tensor:
+        return data.index_fill(0, codes.agreed, 99_999)
+
+    assert codes.judged(torch.clone).differences == ()
+    for wrong in (
+        one_is_wrong,
+        lambda data: data + 1,
+        lambda data: (data * 1.01).round().to(data.dtype),
+        torch.zeros_like,
+    ):
+        assert codes.judged(wrong).differences

@@ -12,8 +12,8 @@ import torch
 
 from pytest_compilecontract.facts.measurement import Difference
 
-from .bias import Bias, Looked, find_bias, least_of, may_be_biased, spread, step_of
-from .noise import FURTHER, Noise, Sides, chosen_alike, ever_finite_alike, held_to_noise
+from .bias import ENOUGH, Bias, Looked, find_bias, least_of, may_be_biased, spread, step_of
+from .noise import FURTHER, Noise, Sides, chosen_alike, chosen_as_often, ever_finite_alike, held_to_noise
 from .rule import (
     Finding,
     Tolerance,
@@ -42,7 +42,9 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
         known = (values.eager, values.reference)
         if not finding.differences or chosen_alike(values.compiled, known):
             return replace(finding, differences=(), hopeful=True)
-        if chosen_alike(values.compiled, (*known, *values.moved)):
+        if chosen_alike(values.compiled, (*known, *values.moved)) or (
+            len(values.moved) >= ENOUGH and chosen_as_often(values.compiled, known, values.moved, values.steps)
+        ):
             return replace(finding, differences=(), noise="chooses otherwise")
         return replace(finding, hopeful=True)
     held, _ = with_reference(values)

@@ -65,13 +65,13 @@ class _Surprises:
         self.count += int(which.sum())
         self.largest = max(self.largest, float(off.masked_fill(~which, 0.0).max()))
 
-    def within(self, others: Sequence[_Surprises], total: int) -> bool:
-        """Whether there are not more of them, and none further off, than the worst of eager's runs has."""
+    def within(self, others: Sequence[_Surprises], total: int, times: float = 1.0) -> bool:
+        """Whether there are not more of them, `times` the most, and none further off, than eager's runs have."""
         most = max((each.count for each in others), default=0)
         furthest = max((each.largest for each in others), default=0.0)
         if not self.count:
             return True
-        return most <= SHARE * total and self.count <= most and self.largest <= SURPRISES * furthest
+        return most <= SHARE * total and self.count <= times * most and self.largest <= SURPRISES * furthest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -241,7 +241,41 @@ def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def chosen_alike(compiled: torch.Tensor, known: Sequence[torch.Tensor]) -> bool:
     """Whether each discrete value of compiled is what one of the other runs has there."""
-    unlike = torch.ones_like(compiled, dtype=torch.bool)
-    for each in known:
-        unlike = unlike & (each != compiled)
-    return not bool(unlike.any())
+    return not bool(_nobodys(compiled, known).any())
+
+
+def chosen_as_often(
+    compiled: torch.Tensor, known: Sequence[torch.Tensor], moved: Sequence[torch.Tensor], steps: Sequence[int]
+) -> bool:
+    """Whether compiled has what no other run has there about as often as eager's runs of one step, and no further off.
+
+    Among thousands of close choices each run has some that are its own: of eager's, each is held against the others.
+    Where all others agree, these are counted apart.
+    """
+    mine = _own_choices(compiled, [*known, *moved])
+    runs = [
+        _own_choices(each, [*known, *moved[:at], *moved[at + 1 :]]) for at, each in enumerate(moved) if steps[at] == 1
+    ]
+    total = compiled.numel()
+    return all(own.within(others, total, SURPRISES) for own, others in zip(mine, zip(*runs, strict=True), strict=True))
+
+
+def _own_choices(one: torch.Tensor, others: Sequence[torch.Tensor]) -> tuple[_Surprises, _Surprises]:
+    """The values that are nobody else's, where the others differ and where they agree: how far from the nearest."""
+    own, differ, nearest = _nobodys(one, others), torch.zeros_like(one, dtype=torch.bool), None
+    for each in others:
+        off = (one.to(torch.float64) - each.to(torch.float64)).abs()
+        nearest = off if nearest is None else torch.minimum(nearest, off)
+        differ |= each != others[0]
+    assert nearest is not None
+    loud, quiet = _Surprises(), _Surprises()
+    loud.add(nearest, own & differ)
+    quiet.add(nearest, own & ~differ)
+    return loud, quiet
+
+
+def _nobodys(one: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    unlike = torch.ones_like(one, dtype=torch.bool)
+    for each in others:
+        unlike &= each != one
+    return unlike
