@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.sessions import run_session
 
+from pytest_compilecontract.cli.main import main
+
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,6 +42,22 @@ def test_the_first_contract_is_held_as_it_is_shown(tmp_path: Path) -> None:
     held = next(line for line in said if " held: " in line)
     assert held.split() in [line.split() for line in ran.stdout.splitlines()]
     assert said[-1] in ran.stdout
+
+
+def test_the_tutorial_s_model_shows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    name, _, code = re.findall(r"```python\n(.*?)```", tutorial, flags=re.DOTALL)[0].partition("\n")
+    (tmp_path / name.removeprefix("# ")).write_text(code)
+    monkeypatch.chdir(tmp_path)
+
+    ended = main(["check", "net:sample", "--lanes=capture"])
+
+    said = capsys.readouterr().out
+    assert "held  capture  4 graphs, 1 break, 1 recompile" in said
+    assert said.splitlines()[-1] == "compilecontract init net:sample --out contracts/test_sample.py"
+    assert ended == 0
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
