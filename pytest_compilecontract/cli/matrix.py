@@ -15,17 +15,19 @@ from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.waivers import stale
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
+from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.files.evidence import read_graphs
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
 from pytest_compilecontract.report import colour, document
 from pytest_compilecontract.report.comparison import verdict_line
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
-from pytest_compilecontract.report.page import page
+from pytest_compilecontract.report.page import Graphs, page
 from pytest_compilecontract.report.table import Paint, room
 
 from .exits import NOT_KNOWN, code_of, exit_codes, say
-from .runs import add_judging, policy_of, read_run, waivers_of
+from .runs import add_judging, policy_of, read_run, receipt_file, waivers_of
 
 FORMATS_TOLD = {
     "terminal": "text",
@@ -56,12 +58,14 @@ def _matrix(chosen: argparse.Namespace) -> int:
     wanted = _wanted(chosen)
     policy, waivers = policy_of(chosen), waivers_of(chosen)
     today = datetime.date.today()
-    found = matrix([read_run(path) for path in chosen.runs], policy, waivers, today)
+    receipts = [read_run(path) for path in chosen.runs]
+    found = matrix(receipts, policy, waivers, today)
     last = found.comparisons[-1] if found.comparisons else None
     said = stale(last, waivers, today, whole=not last.stopped) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
-    made = Made(found=found, answered=answered, policy=policy, everything=chosen.verbose)
+    graphs = [_graphs(path, receipt) for path, receipt in zip(chosen.runs, receipts, strict=True)]
+    made = Made(found=found, answered=answered, policy=policy, everything=chosen.verbose, graphs=tuple(graphs))
     for kind, path in wanted:
         write_bytes(path, rendered(kind, made))
         say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
@@ -90,6 +94,16 @@ def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
     return wanted
 
 
+def _graphs(run: Path, receipt: Receipt) -> Graphs:
+    """The graphs of which the lanes of a run left evidence, beside its receipt."""
+    base = receipt_file(run).parent
+    return {
+        (each.contract, each.lane): read_graphs(base, each.evidence)
+        for each in receipt.entries
+        if each.evidence is not None
+    }
+
+
 def _place(path: Path) -> Path:
     """Where a path leads; two that lead to one file are the same."""
     try:
@@ -107,6 +121,7 @@ class Made:
     answered: Answer | None
     policy: Policy
     everything: bool = False
+    graphs: tuple[Graphs, ...] = ()
 
     @property
     def question(self) -> str:
@@ -129,7 +144,7 @@ def rendered(kind: str, made: Made, *, width: int | None = None, paint: Paint = 
         return junit(found, made.policy).encode()
     if kind == "html":
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        return page(found, answered, plugin=plugin_version() or "", created=now).encode()
+        return page(found, answered, plugin=plugin_version() or "", created=now, graphs=made.graphs).encode()
     lines = terminal_lines(found, everything=made.everything, answer=made.question, width=width, paint=paint)
     return _lined([*map(colour.line, lines[:1]), *lines[1:]] if paint is not str else lines)
 

@@ -52,6 +52,11 @@ def names(values: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(name for value in values for name in value.split(", ")))
 
 
+def once(values: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Texts one after another, each once."""
+    return tuple(dict.fromkeys(text for value in values for text in value))
+
+
 def first_said(values: Sequence[str]) -> str:
     """The first text that says anything."""
     return next(filter(None, values), "")

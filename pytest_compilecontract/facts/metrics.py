@@ -267,6 +267,8 @@ _ALL = (
     Metric(name="capture_targets", join=joins.targets),
     Metric(name="raised", join=joins.first),
     Metric(name="raised_in_both", join=joins.first),
+    Metric(name="doubts", join=joins.once),
+    Metric(name="disagreements", join=joins.once),
     Metric(name="cut_short", join=joins.first_said),
     Metric(name="unmeasured", join=joins.reasons),
 )

@@ -12,9 +12,13 @@ from .receipt import Entry
 _BODY = ""
 
 
-def rerun_command(entry: Entry) -> str:
-    """The command that runs this one lane of the contract."""
-    return typed(["pytest", *options_of(entry), *as_tests(entry.test)])
+AS_MODULE = ("python", "-m", "pytest")
+
+
+def rerun_command(entry: Entry, run: str = "") -> str:
+    """The command that runs this one lane of the contract; `run` is that of its session, where it is known."""
+    start = AS_MODULE if run.startswith(" ".join(AS_MODULE)) else ("pytest",)
+    return typed([*start, *options_of(entry), *as_tests(entry.test)])
 
 
 def options_of(entry: Entry) -> tuple[str, ...]:
@@ -27,6 +31,6 @@ def options_of(entry: Entry) -> tuple[str, ...]:
     return ("--compile-contracts", *observe, *lane, *repeat)
 
 
-def logs_command(entry: Entry, backend: str) -> str:
-    """The command that shows live what torch logs of this lane."""
-    return f"TORCH_LOGS={logs(backend)} {typed(['pytest', '-s', *options_of(entry), *as_tests(entry.test)])}"
+def logged(command: str, backend: str) -> str:
+    """A command of pytest's that shows live what torch logs of a lane with this backend."""
+    return f"TORCH_LOGS={logs(backend)} {command.replace('pytest ', 'pytest -s ', 1)}"

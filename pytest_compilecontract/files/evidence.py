@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.evidence import KINDS, TRACE, kind_of
+from pytest_compilecontract.facts.evidence import GRAPHS, KINDS, TRACE, Evidence, kind_of
 
 FACTS = "evidence.json"
 README = "README.md"
@@ -47,6 +47,26 @@ def clear(folder: Path) -> None:
     """Remove what an earlier run left of a lane."""
     if folder.is_dir() and not folder.is_symlink() and (folder / FACTS).is_file() and _is_marked(folder.parent):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_graphs(base: Path, left: Evidence) -> dict[str, str]:
+    """The graphs that a lane left, as code by their files' names; `base` is the folder of the receipt that names them.
+
+    What is not there, or is no evidence, is left out: a receipt may come from anywhere.
+    """
+    folder = base / left.folder
+    if not (folder / FACTS).is_file():
+        return {}
+    found: dict[str, str] = {}
+    for name in left.files[:MOST_FILES]:
+        if kind_of(name) not in GRAPHS or Path(name).name != name or not name.endswith(".py"):
+            continue
+        file = folder / name
+        with contextlib.suppress(OSError):
+            if file.is_file() and not file.is_symlink():
+                with file.open("rb") as data:
+                    found[name] = data.read(LARGEST_TEXT).decode(errors="replace")
+    return found
 
 
 class Folder:

@@ -230,7 +230,7 @@ class Measuring:
                 found.append(f"{graphs} not compiled as the lane says: {each.contrary}{where}")
         if self._backend and forced:
             found.append(f"the stance forced backend {forced!r}, the lane's is {self._backend!r}")
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
     def _disagreements(self) -> tuple[str, ...]:
         doubts = (self._doubt,) if self._doubt else ()

@@ -20,6 +20,7 @@ from .item import Contract
 from .results import add_to_reason
 from .run import Broke, Turn
 from .settings import set_options
+from .started import as_started
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.receipt import Entry
@@ -125,7 +126,8 @@ def _bisected(turn: Turn, entry: Entry) -> list[str]:
     allowed = asked is None or ALL in asked or found.stage.lane in asked
     shown = found.stage.lane if allowed and is_built_in(ran, found.stage.lane) else ""
     options = set_options(item.config.getoption("--contract-set") or ())
-    return [*found.lines(), f"  {command(item.nodeid, item.name, lane.name, shown, options)}"]
+    rerun = as_started(item.config, command(item.nodeid, item.name, lane.name, shown, options))
+    return [*found.lines(), f"  {rerun}"]
 
 
 def _outcome(turn: Turn, lane: Lane) -> Outcome:

@@ -19,7 +19,7 @@ from pytest_compilecontract.escaping import one_line, printed
 from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of, lacking
 from pytest_compilecontract.facts.ladder import Rung, rung
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.facts.rerun import logs_command
+from pytest_compilecontract.facts.rerun import logged, rerun_command
 from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.evidence import Folder, clear
 from pytest_compilecontract.files.receipt import entry_from_data
@@ -29,6 +29,7 @@ from .item import Contract
 from .run import Run, Strategy, Turn, strategy_of
 from .session import Session
 from .settings import Settings
+from .started import as_started
 from .workers import ENTRY
 
 # The backend at which nothing but Dynamo has had a part.
@@ -101,7 +102,7 @@ class Evidencing:
         left_out = [*lacking({kind_of(each) for each in folder.files}, lane.backend), *trouble]
         if why := self._minified(turn, folder):
             left_out.append(f"minified program: {why}")
-        command = logs_command(entry, lane.backend)
+        command = logged(as_started(turn.contract.item.config, rerun_command(entry)), lane.backend)
         facts: dict[str, Any] = {
             "contract": entry.contract,
             "lane": entry.lane,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from .run import Often, Once, Runs, Strategy
 from .run_page import command_of
 from .session import Session
 from .settings import Settings, settings_from
+from .started import as_started
 from .workers import Receiving
 
 ALL_FAULTS = "all"
@@ -74,7 +76,7 @@ def switch_on(config: pytest.Config) -> Parts:
     )
     process = Process(settings, worker)
     runs = Runs(session, process)
-    results = Results(settings, history, runs)
+    results = Results(settings, history, runs, functools.partial(as_started, config))
     phases = Phases(settings, runs, results)
     collecting = Collecting(settings, worker)
     parts: list[tuple[str, object]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 import pytest
@@ -24,6 +24,7 @@ from .judged import Judged, failed, unmeasured
 from .process import Process, torch_defaults
 from .run import Runs
 from .settings import DEFAULT_LANES, Settings, set_options
+from .started import as_started
 from .workers import ENTRY, LOST
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -32,7 +33,8 @@ SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 class Results:
     """The part of the plugin that sends what was measured, with pytest's own reports."""
 
-    def __init__(self, settings: Settings, history: History, runs: Runs) -> None:
+    def __init__(self, settings: Settings, history: History, runs: Runs, as_started: Callable[[str], str]) -> None:
+        self._as_started = as_started
         self._settings = settings
         self._runs = runs
         self._process: Process = runs.process
@@ -91,7 +93,8 @@ class Results:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self.history.is_recorded(found.entry, held):
             return ""
-        return drift_text(held.lane, held.found, held.record, refusal(found.entry))
+        lane = replace(held.lane, rerun=self._as_started(held.lane.rerun))
+        return drift_text(lane, held.found, held.record, refusal(found.entry))
 
     def _entry(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
         contract = state.contract
@@ -161,7 +164,9 @@ def failure_of(state: State) -> str:
         entry.lane,
         entry.violations,
         state.judged.doubts,
-        f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}",
+        as_started(
+            contract.item.config, f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}"
+        ),
         unsteady=state.judged.unsteady,
     )
 

@@ -12,6 +12,8 @@ from pytest_compilecontract.escaping import one_line, typed
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.measure.environment import plugin_version, without_folders
 
+from .started import start
+
 # Options of other plugins, whose values are not to be shown.
 _SECRET = re.compile(r"(?i)--?[\w-]*(?:token|secret|passw|credential|api-?key|auth)[\w-]*")
 _HIDDEN = "..."
@@ -41,9 +43,7 @@ def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tu
 
 def command_of(arguments: Sequence[str], root: Path) -> str:
     """The command of this session, without this machine's folders and without what may be secret."""
-    module = Path(sys.argv[0]).name == "__main__.py" if sys.argv else False
-    start = ["python", "-m", "pytest"] if module else ["pytest"]
-    return typed([*start, *map(without_folders(root), _shown(arguments))])
+    return typed([*start(sys.argv), *map(without_folders(root), _shown(arguments))])
 
 
 def _shown(arguments: Sequence[str]) -> Iterator[str]:

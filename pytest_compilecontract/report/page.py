@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.drift import Drift, Fact, LaneComparison, Value
@@ -16,9 +16,12 @@ from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
 from .environments import environment_rows
+from .graphs import graph_diffs
 from .html import MOST_LINES, Numbers, Texts, rendered, visible
 from .matrix import cold_cells, lists_of, stopped_lines
 
+# By contract and lane, the code of each graph by the name of its file.
+Graphs = Mapping[tuple[str, str], Mapping[str, str]]
 _LISTS = ("validated", "workaround", "open risk")
 # What an environment of any kind counts and compares: with its facts, and as a number alone.
 _COUNTED = [name for name, each in COUNTS.items() if each.label and not each.on_device]
@@ -36,11 +39,14 @@ TRENDED = {
 }
 
 
-def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str) -> str:
-    """The page. `answer` is the gate's, from the first environment to the last; None where there is but one."""
+def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str, graphs: Sequence[Graphs] = ()) -> str:
+    """The page. `answer` is the gate's, from the first environment to the last; None where there is but one.
+
+    `graphs` are, by environment, those of which lanes left evidence.
+    """
     return rendered(
         "matrix",
-        _Data(found).whole(),
+        _Data(found, graphs).whole(),
         names=[visible(column.name) for column in found.columns],
         question=_question(found, answer),
         outcome=answer.outcome if answer else "not known",
@@ -64,8 +70,9 @@ def _question(found: Matrix, answer: Answer | None) -> str:
 class _Data:
     """The page's data: tables in which each text, fact, measurement and change is once, and rows that point at them."""
 
-    def __init__(self, found: Matrix) -> None:
+    def __init__(self, found: Matrix, graphs: Sequence[Graphs]) -> None:
         self._found = found
+        self._graphs = graphs
         self._texts, self._facts, self._keys = Texts(), Numbers(), Numbers()
         self._metrics, self._lines, self._measured = Numbers(), Numbers(), Numbers()
         self._changes, self._attributions, self._trends = Numbers(), Numbers(), Numbers()
@@ -103,9 +110,25 @@ class _Data:
     def _row(self, row: MatrixRow) -> list[object]:
         lists = lists_of(row, self._found.columns)
         told = [[self._text(line) for line in lists.get(kind, ())] for kind in _LISTS] if lists else 0
-        return [self._text(row.contract), self._text(row.lane), [self._cell(cell) for cell in row.cells], told]
+        return [
+            self._text(row.contract),
+            self._text(row.lane),
+            [self._cell(row, at) for at in range(len(row.cells))],
+            told,
+        ]
 
-    def _cell(self, cell: Cell) -> list[object] | int:
+    def _diffs(self, row: MatrixRow, at: int) -> list[object] | int:
+        """How the graphs differ from those of the first environment; 0 where not both left any."""
+        key = (row.contract, row.lane)
+        if not at or len(self._graphs) <= at:
+            return 0
+        before, after = self._graphs[0].get(key), self._graphs[at].get(key)
+        if not before or not after:
+            return 0
+        return [[self._text(name), list(map(self._text, lines))] for name, lines in graph_diffs(before, after)]
+
+    def _cell(self, row: MatrixRow, at: int) -> list[object] | int:
+        cell: Cell = row.cells[at]
         if cell.verdict is None:
             return 0
         entry, lane = cell.entry, cell.lane
@@ -121,6 +144,7 @@ class _Data:
             self._attributions.of(self._attribution(lane.attribution)) if lane else -1,
             self._texts.of(cell.rerun),
             self._trends.of(_trend(entry)) if entry and entry.measurement else -1,
+            self._diffs(row, at),
         ]
 
     def _changed(self, lane: LaneComparison) -> tuple[object, ...]:

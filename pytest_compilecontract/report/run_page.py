@@ -39,7 +39,7 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
     environments = list(receipt.environments.values())
     return rendered(
         "run",
-        _Data(view, beside).whole(),
+        _Data(view, beside, receipt.command).whole(),
         outcome=view.outcome,
         question=visible(view.sentence),
         torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
@@ -119,7 +119,8 @@ def link_to(path: str) -> str:
 class _Data:
     """The page's data: each text once, and all that happened by number."""
 
-    def __init__(self, view: RunView, beside: str) -> None:
+    def __init__(self, view: RunView, beside: str, command: str) -> None:
+        self._command = command
         self._view = view
         self._beside = beside
         self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
@@ -147,6 +148,7 @@ class _Data:
         modules = tuple((self._text(row.path), row.depth, row.compiled, row.eager) for row in lane.modules)
         ran = seen.operators_run if seen is not None else None
         doubts = seen.disagreements + seen.doubts if seen is not None else ()
+        drift = [f"not as its baseline: {lane.drift}"] if lane.drift else []
         return [
             self._text(entry.contract),
             self._text(entry.lane),
@@ -158,9 +160,9 @@ class _Data:
             self._calls_of(seen.calls or ()) if seen is not None else -1,
             self._modules.of(modules) if modules else -1,
             [ran.compiled, ran.eager] if ran is not None else 0,
-            self._text("" if entry.verdict in ("unmeasured", "reference") else rerun_command(entry)),
+            self._text("" if entry.verdict in ("unmeasured", "reference") else rerun_command(entry, self._command)),
             list(map(self._text, doubts)),
-            list(map(self._text, lane_notes(entry))),
+            list(map(self._text, (*drift, *lane_notes(entry)))),
             list(self._unmeasured(seen)) if seen is not None else [],
             self._evidence(entry.evidence) if entry.evidence is not None else 0,
         ]

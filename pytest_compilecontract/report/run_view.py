@@ -18,7 +18,7 @@ from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.wording import counted
 
 from .run_marks import KINDS, NOUNS, Kind, Mark, marks_of
-from .terminal import Row, Shown, is_held, row_of
+from .terminal import Row, Shown, hunt_told, is_held, row_of
 
 Outcome = Literal["yes", "no", "not known"]
 # How much one mark of a kind hurts, by contract: files are in this order, and no number of it is ever shown.
@@ -68,11 +68,15 @@ class ModuleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneView:
-    """A lane as the page tells it; `verdict` and `reason` may be those of a drift from its baseline."""
+    """A lane as the page tells it; `verdict` and `reason` may be those of a drift from its baseline.
+
+    `drift` is that of a lane which is worse than drifted.
+    """
 
     entry: Entry
     verdict: Shown
     reason: str
+    drift: str = ""
     modules: tuple[ModuleRow, ...] = ()
 
 
@@ -200,6 +204,7 @@ def lane_notes(entry: Entry) -> tuple[str, ...]:
     if seen.raised_in_both is not None:
         notes.append(str(seen.raised_in_both))
     notes += [f"cut short: {seen.cut_short}"] if seen.cut_short else []
+    notes += [hunt_told(seen.hunted)] if seen.hunted is not None else []
     notes += [seen.elsewhere] if seen.elsewhere else []
     return tuple(notes)
 
@@ -235,6 +240,7 @@ def _lane(entry: Entry, drift: str, trees: dict[Hashable, tuple[ModuleRow, ...]]
         entry=entry,
         verdict="drifted" if drifts else entry.verdict,
         reason=drift if drifts else entry.reason,
+        drift="" if drifts else drift,
         modules=trees[key],
     )
 
@@ -473,9 +479,10 @@ def _trouble(
 
 
 def _words(lane: LaneView) -> tuple[str, ...]:
+    drift = (f"drifted: {lane.drift}",) if lane.drift else ()
     if lane.verdict != "drifted" and lane.entry.violations:
-        return tuple(map(violation_words, lane.entry.violations))
-    return (lane.reason,) if lane.reason else ()
+        return (*map(violation_words, lane.entry.violations), *drift)
+    return (lane.reason, *drift) if lane.reason else drift
 
 
 def violation_words(found: Violation) -> str:

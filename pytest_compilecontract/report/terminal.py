@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_compilecontract.escaping import plain, printed
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Verdict, Violation
@@ -68,9 +68,21 @@ def row_of(entry: Entry) -> Row:
         lane=entry.lane,
         verdict=entry.verdict,
         counts=counts,
-        reason=entry.reason,
+        reason=entry.reason or _why_fewer(entry),
         frontier=entry.frontier.told() if entry.frontier is not None else "",
     )
+
+
+def hunt_told(found: Hunted) -> str:
+    """How far a hunt came, and what ended it before its end."""
+    ended = f", ended {found.ended}" if found.ended else ""
+    return f"hunted {counted(found.sequences, 'sequence')} of calls{ended}"
+
+
+def _why_fewer(entry: Entry) -> str:
+    """Why a hunt that holds held less than it was to."""
+    seen = entry.measurement
+    return hunt_told(seen.hunted) if seen is not None and seen.hunted is not None and seen.hunted.ended else ""
 
 
 def counts_of(measurement: Measurement) -> dict[str, int | None]:

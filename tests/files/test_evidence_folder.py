@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.evidence import GRAPHS, KINDS, folder_name, kind_of, lacking, logs
+from pytest_compilecontract.facts.evidence import GRAPHS, KINDS, Evidence, folder_name, kind_of, lacking, logs
 from pytest_compilecontract.files import evidence
-from pytest_compilecontract.files.evidence import Folder, clear, refuse_foreign
+from pytest_compilecontract.files.evidence import Folder, clear, read_graphs, refuse_foreign
 
 
 def opened(tmp_path: Path, name: str = "lane") -> Folder:
@@ -142,3 +142,17 @@ def test_what_is_lacking_has_its_reason() -> None:
     assert logs("eager") == "graph_breaks,recompiles,guards,graph_code"
     assert logs("") == logs("inductor") == f"{logs('aot_eager')},post_grad_graphs,output_code"
     assert set(GRAPHS) < set(KINDS)
+
+
+def test_graphs_are_read_from_evidence_alone(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    folder.add("graph", "0_0", "py", "forward")
+    folder.add("code", "0_0", "py", "kernels")
+    elsewhere = tmp_path / "mine"
+    elsewhere.mkdir()
+    (elsewhere / "graph-0_0.py").write_text("secret")
+    (folder.path / "graph-1_0.py").symlink_to(elsewhere / "graph-0_0.py")
+    files = ("graph-0_0.py", "graph-1_0.py", "code-0_0.py", "graph-9_9.py", "../../mine/graph-0_0.py")
+
+    assert read_graphs(tmp_path, Evidence(folder="evidence/lane", files=files)) == {"graph-0_0.py": "forward"}
+    assert read_graphs(tmp_path, Evidence(folder="mine", files=files)) == {}

@@ -522,3 +522,31 @@ def test_hundreds_of_lanes_over_releases_are_there_at_once(browser: MatrixPage, 
     browser.one("#more-heat").click()
     assert len(browser.all(".heat-cell")) == 3 * 500
     assert len(browser.all(".told-strip")) == 24
+
+
+def test_a_cell_shows_how_the_graphs_of_both_sides_differ(browser: MatrixPage, tmp_path: Path) -> None:
+    lane = ("tests/test_a.py::test_one", "aot")
+    old = "class G:\n  # File: /old/lib/model.py:3 in forward, code: x\n  def forward(self, x):\n    return x.sin()\n"
+    new = old.replace("/old/", "/new/").replace("x.sin()", "x.cos()  # </pre><script>document.title=1</script>")
+    graphs = [{lane: {"graph-0_0.py": old, "graph-1_0.py": old}}, {}, {lane: {"graph-0_0.py": new}}]
+    found = a_matrix()
+    path = tmp_path / "matrix.html"
+    text = page(found, answer(found.comparisons[-1]), plugin="0.1.0", created="2026-01-31", graphs=graphs)
+    path.write_text(text, encoding="utf-8")
+
+    browser.open(f"{path.as_uri()}#cell=2.2")
+    row = next(at for at, each in enumerate(found.rows) if (each.contract, each.lane) == lane)
+    browser.open(f"{path.as_uri()}#cell={row}.2")
+    for each in browser.all(".graph summary"):
+        each.click()
+    told = [each.text for each in browser.all(".graph")]
+    browser.open(f"{path.as_uri()}#cell={row}.1")
+
+    assert told == [
+        "graph-0_0.py\n@@ -1,4 +1,4 @@\n class G:\n   # File: model.py:3 in forward, code: x\n"
+        "   def forward(self, x):\n-    return x.sin()\n"
+        "+    return x.cos()  # </pre><script>document.title=1</script>",
+        "graph-1_0.py\n- the whole graph",
+    ]
+    assert browser.all(".graph") == []
+    assert browser.driver.title.startswith("Compile contracts")

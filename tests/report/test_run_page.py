@@ -32,6 +32,7 @@ from pytest_compilecontract.facts.measurement import (
     CompileFailure,
     EagerFrame,
     EagerOps,
+    Hunted,
     LimitHit,
     Measurement,
     Numerics,
@@ -39,10 +40,12 @@ from pytest_compilecontract.facts.measurement import (
     RaisedInBoth,
     StepOperators,
 )
+from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.facts.receipt import Receipt, Setup
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.report.run_marks import KINDS, NOUNS, TAGS, Mark, marks_of, moved
+from pytest_compilecontract.report.run_page import run_page
 from pytest_compilecontract.report.run_view import (
     WEIGHTS,
     FileView,
@@ -52,6 +55,7 @@ from pytest_compilecontract.report.run_view import (
     run_view,
     violation_words,
 )
+from pytest_compilecontract.report.terminal import row_of
 
 
 def only(seen: Measurement) -> Mark:
@@ -472,3 +476,51 @@ def test_500_contracts_and_200_files_are_made_in_reasonable_time_and_size() -> N
     # A fifth of it on a machine that does nothing else.
     assert time.perf_counter() - started < 15
     assert len(page) < 8_000_000
+
+
+# What is not seen at first
+
+
+def test_a_violation_does_not_hide_that_the_lane_drifted() -> None:
+    receipt = a_receipt(violated("test_a", "aot"), entry("test_b"))
+    drifted = {("tests/test_model.py::test_a", "aot"): "recompiles 0 -> 1"}
+
+    view = run_view(receipt, SOURCES, drifted)
+
+    (lane,) = [each for each in view.lanes if each.entry.verdict == "violated"]
+    (trouble,) = [each for each in view.troubles if each.contract == lane.entry.contract]
+    assert (lane.verdict, lane.drift) == ("violated", "recompiles 0 -> 1")
+    assert trouble.said[0][1].endswith("; drifted: recompiles 0 -> 1")
+    assert "not as its baseline: recompiles 0 -\\u003e 1" in page_data(receipt, drifted)
+
+
+def test_what_ended_a_hunt_is_told() -> None:
+    hunted = Hunted(sequences=12, calls=40, ended="after 60 s")
+    found = entry("test_a", measurement=replace(HOLDING, hunted=hunted))
+    whole = entry("test_a", measurement=replace(HOLDING, hunted=replace(hunted, ended="")))
+
+    assert "hunted 12 sequences of calls, ended after 60 s" in lane_notes(found)
+    assert row_of(found).reason == "hunted 12 sequences of calls, ended after 60 s"
+    assert "hunted 12 sequences of calls" in lane_notes(whole)
+    assert row_of(whole).reason == ""
+
+
+def test_a_doubt_of_several_parts_is_kept_once() -> None:
+    part = replace(HOLDING, doubts=("a thread compiled",), disagreements=("graphs: 1, 2",))
+
+    whole = combined((part, replace(part, doubts=("a thread compiled", "another"))))
+
+    assert whole.doubts == ("a thread compiled", "another")
+    assert whole.disagreements == ("graphs: 1, 2",)
+
+
+def test_the_command_on_the_page_is_as_the_run_was_started() -> None:
+    receipt = replace(a_receipt(violated("test_a", "aot")), command="python -m pytest --compile-contracts")
+
+    assert "python -m pytest --compile-contracts --contract-lanes=aot" in page_data(receipt)
+
+
+def page_data(receipt: Receipt, drifted: dict[tuple[str, str], str] | None = None) -> str:
+    """All that a page is made of."""
+    view = run_view(receipt, SOURCES, drifted)
+    return run_page(view, receipt, root="root", plugin="0.1.0", created="2026-01-31T12:00:00Z")

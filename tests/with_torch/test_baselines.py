@@ -160,10 +160,9 @@ def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Proje
         '    + contracts/test_block.py:15 in step: print("one")',
     ]
     assert "  fullgraph yes -> no" in lines[3:]
-    assert ran.line("pytest --compile-contracts --contract-lanes") == f"pytest --compile-contracts {command}"
-    assert ran.line("pytest --compile-contracts --contract-record") == (
-        f"pytest --compile-contracts --contract-record=changed {command}"
-    )
+    start = "python -m pytest --compile-contracts"
+    assert ran.line(f"{start} --contract-lanes") == f"{start} {command}"
+    assert ran.line(f"{start} --contract-record") == f"{start} --contract-record=changed {command}"
     assert ran.line("baselines: ") == f"baselines: compared 1 of 2 lanes with {where}: 1 drifted"
     assert "drifted: capture" in ran.line("test_breaks  ")
     assert ran.code == pytest.ExitCode.TESTS_FAILED
@@ -193,7 +192,7 @@ def test_without_its_own_a_run_is_held_to_an_older_torch(project: Project) -> No
     accepted = project.run("-k", "breaks", "--contract-record=new", breaks="one")
 
     assert "with torch2.1-cpu" in held.line("baselines: ")
-    assert "--contract-record=new" in drifted.line("pytest --compile-contracts --contract-record")
+    assert "--contract-record=new" in drifted.line("python -m pytest --compile-contracts --contract-record")
     assert [ran.code for ran in (held, drifted, accepted)] == [0, 1, 0]
     assert sorted(path.name for path in folder.iterdir()) == ["defaults", "torch2.1-cpu", HERE]
 

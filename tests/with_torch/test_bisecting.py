@@ -187,7 +187,8 @@ def test_a_fault_of_capture(session: tuple[str, dict[str, dict[str, Any]]]) -> N
 
     assert (entry["verdict"], entry["measurement"]["backend"]) == ("violated", "aot_eager")
     assert entry["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
-    assert f"  pytest --compile-contracts --contract-lanes=capture {SET} -- 'test_it.py::test_capture[capture]'" in said
+    rerun = f"--compile-contracts --contract-lanes=capture {SET} -- 'test_it.py::test_capture[capture]'"
+    assert f"  python -m pytest {rerun}" in said
 
 
 def test_what_runs_of_how_many_is_said_unless_it_is_to_be_quiet(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_a_lane_is_run_again_with_the_settings_that_it_was_given(
 ) -> None:
     said, _ = session
 
-    assert f"\npytest --compile-contracts {SET} -- 'test_it.py::test_capture[aot]'\n" in said
+    assert f"\npython -m pytest --compile-contracts {SET} -- 'test_it.py::test_capture[aot]'\n" in said
 
 
 def test_no_built_in_lane_stands_for_one_with_settings(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -223,9 +224,8 @@ def test_no_built_in_lane_stands_for_one_with_settings(session: tuple[str, dict[
     test = "test_capture_with_settings[limited]"
 
     assert entries[test]["reason"].endswith("where it broke: Dynamo's capture (backend 'eager') is the first to fail")
-    assert (
-        f"  pytest --compile-contracts --contract-lanes=limited --contract-bisect {SET} -- 'test_it.py::{test}'" in said
-    )
+    rerun = f"--compile-contracts --contract-lanes=limited --contract-bisect {SET} -- 'test_it.py::{test}'"
+    assert f"  python -m pytest {rerun}" in said
 
 
 def test_a_fault_of_aotautograd(session: tuple[str, dict[str, dict[str, Any]]]) -> None:

@@ -183,7 +183,7 @@ def test_a_lane_that_is_not_held_leaves_it_and_verdicts_and_counts_are_as_withou
         "minified program: --contract-bisect names no stage that fails",
     ]
     assert facts["live"].startswith(
-        "TORCH_LOGS=graph_breaks,recompiles,guards,graph_code,aot_graphs pytest -s --compile-contracts"
+        "TORCH_LOGS=graph_breaks,recompiles,guards,graph_code,aot_graphs python -m pytest -s --compile-contracts"
     )
     assert "torch.ops.aten" in (found / "aot_forward-0_0.py").read_text()
     assert "graph_break" in (found / "break-0_0.txt").read_text()

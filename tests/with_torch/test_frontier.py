@@ -197,7 +197,7 @@ def test_a_contract_that_has_to_reach_a_rung_fails_below_it(broken: tuple[Projec
 
     assert entry["verdict"] == "violated"
     assert [each["limit"] for each in entry["violations"]] == ["min_frontier='autocast'"]
-    assert "pytest --compile-contracts -- 'test_model.py::test_has_to_reach_the_top[frontier]'" in said
+    assert "python -m pytest --compile-contracts -- 'test_model.py::test_has_to_reach_the_top[frontier]'" in said
     assert "test_climbs" not in said.partition("short test summary")[2]
 
 

@@ -295,8 +295,8 @@ def test_the_failure_says_both_values_and_how_to_see_it_again(ran: Ran) -> None:
         "  max_graph_breaks=0: measured 1",
         "    test_block.py:26 in breaks: torch._dynamo.graph_break()",
     ]
-    command = "pytest --compile-contracts --contract-repeat=3 -- 'test_block.py::test_violated_the_first_time[capture]'"
-    assert command in text.splitlines()
+    command = "--compile-contracts --contract-repeat=3 -- 'test_block.py::test_violated_the_first_time[capture]'"
+    assert f"python -m pytest {command}" in text.splitlines()
 
 
 def test_what_moves_by_itself_has_the_band_of_its_repeats(ran: Ran) -> None:

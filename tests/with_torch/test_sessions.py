@@ -495,7 +495,7 @@ def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
         "compile contract violated: test_contracts.py::test_uses_nothing, lane capture (1 violation)",
         "  something to measure: the test measured nothing with compile_lane",
         "rerun this lane alone:",
-        "pytest --compile-contracts -- 'test_contracts.py::test_uses_nothing[capture]'",
+        "python -m pytest --compile-contracts -- 'test_contracts.py::test_uses_nothing[capture]'",
     ]
 
 
@@ -510,7 +510,7 @@ def test_a_failure_is_a_few_lines_and_no_traceback(plain: Ran) -> None:
     ]
     assert lines[-2:] == [
         "rerun this lane alone:",
-        "pytest --compile-contracts -- 'test_contracts.py::test_violated[capture]'",
+        "python -m pytest --compile-contracts -- 'test_contracts.py::test_violated[capture]'",
     ]
     assert len(lines) <= 25
 

@@ -6,7 +6,7 @@
   const BATCH = 150;
   const LISTS = ["Validated default", "Workaround (waived)", "Still-open risk"];
   const ORDER = Object.keys(VERDICTS);
-  const VERDICT = 0, FACT = 1, REASON = 2, OWN = 3, MEASURED = 4, TOOK = 5, CHANGES = 6, ATTRIBUTION = 7, RERUN = 8, TREND = 9;
+  const VERDICT = 0, FACT = 1, REASON = 2, OWN = 3, MEASURED = 4, TOOK = 5, CHANGES = 6, ATTRIBUTION = 7, RERUN = 8, TREND = 9, DIFFS = 10;
   const SECONDS = data.trended.length - 1;
   const STRIPS = 24;
 
@@ -424,6 +424,12 @@
     if (changes[2].length) parts.push(section("Not gated", make("ul", { class: "plain" }, changes[2].map((each) => make("li", {}, texts[each])))));
     if (texts[cell[RERUN]]) parts.push(rerun(texts[cell[RERUN]]));
     if (cell[MEASURED] >= 0 || (column > 0 && cells[0])) parts.push(section(column === 0 ? "Measured" : "Measured, side by side", sideBySide(cell, column, cells[0])));
+    if (cell[DIFFS]) {
+      const kinds = { "+": "came", "-": "went", "@": "where" };
+      parts.push(section("Graphs, as the evidence of both sides has them", cell[DIFFS].length ? cell[DIFFS].map(([file, lines]) =>
+        make("details", { class: "graph", open: cell[DIFFS].length === 1 }, make("summary", {}, texts[file]),
+          make("pre", {}, lines.map((each) => make("span", { class: kinds[texts[each][0]] || "" }, `${texts[each]}\n`))))) : make("p", { class: "muted" }, "they are the same")));
+    }
     const attribution = cell[ATTRIBUTION] < 0 ? [] : data.attributions[cell[ATTRIBUTION]];
     if (attribution.length) {
       parts.push(section("What differs between the two runs", make("ul", { class: "plain" }, attribution.map(([kind, found]) =>

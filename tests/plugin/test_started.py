@@ -1,0 +1,64 @@
+"""The command to rerun a lane is the one that works where it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.plugin.started import as_started, kept_options, start
+
+COMMAND = "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_it[aot]'"
+MODULE = "/env/lib/python3.11/site-packages/pytest/__main__.py"
+
+
+def config(argv: list[str], here: str = "/project") -> Any:
+    return SimpleNamespace(
+        workerinput={"mainargv": argv},
+        rootpath=Path("/project"),
+        invocation_params=SimpleNamespace(dir=Path(here), args=tuple(argv[1:])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "here", "told"),
+    [
+        pytest.param(["/env/bin/pytest", "-q"], "/project", COMMAND, id="by-itself"),
+        pytest.param([MODULE], "/project", f"python -m {COMMAND}", id="as-a-module"),
+        pytest.param(
+            ["/env/bin/pytest"],
+            "/project/tests",
+            "pytest --compile-contracts --contract-lanes=aot -- 'test_a.py::test_it[aot]'",
+            id="from-a-folder-below",
+        ),
+        pytest.param(
+            ["/env/bin/pytest", "-c", "ci/pytest.ini", "--rootdir=.", "-x", "tests"],
+            "/project",
+            "pytest -cci/pytest.ini --rootdir=. --compile-contracts --contract-lanes=aot -- "
+            "'tests/test_a.py::test_it[aot]'",
+            id="with-its-settings",
+        ),
+    ],
+)
+def test_it_is_as_the_session_was_started(argv: list[str], here: str, told: str) -> None:
+    assert as_started(config(argv, here), COMMAND) == told
+
+
+def test_what_is_no_command_of_pytests_stays() -> None:
+    assert as_started(config([MODULE]), "compilecontract show") == "compilecontract show"
+
+
+def test_only_options_that_one_test_needs_are_kept() -> None:
+    given = ["-v", "-p", "myplugin", "-pno:xdist", "-p", "no:cacheprovider", "--contract-baselines", "b", "-n", "2"]
+    given += ["--contract-speed", "-k", "name", "-o", "addopts=", "--token=secret", "--", "-c", "none"]
+
+    assert list(kept_options(given)) == [
+        "-pmyplugin",
+        "-pno:xdist",
+        "--contract-baselines=b",
+        "--contract-speed",
+        "-oaddopts=",
+    ]
+    assert start([]) == ["pytest"]
