@@ -46,6 +46,7 @@ class Measured:
     file: Path
     found: Probe | None = None
     usage_error: str = ""
+    python: Path | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -127,6 +128,7 @@ class Bench:
             file=ready.folder / RECEIPT,
             found=ready.found,
             usage_error=suite.usage_error,
+            python=ready.python,
         )
 
     def leave(self, ready: Ready) -> Measured:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
@@ -186,7 +187,7 @@ def _concluded(
     old, new = measured
     today = datetime.date.today()
     table = matrix([old.receipt, new.receipt], policy, waivers, today)
-    comparison = table.comparisons[-1]
+    comparison = _rerun_by(new.python, table.comparisons[-1])
     # pytest's arguments may leave tests out, and a run that did not come to its end did.
     whole = not bench.arguments and not comparison.stopped
     found = answer(comparison, policy, stale(comparison, waivers, today, whole=whole))
@@ -203,6 +204,14 @@ def _concluded(
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, answered)
     return Concluded(table=table, answer=found, policy=policy)
+
+
+def _rerun_by(python: Path | None, comparison: Comparison) -> Comparison:
+    """The comparison with commands that rerun a lane on the newer side's interpreter, which is not this one."""
+    if python is None:
+        return comparison
+    lanes = (replace(each, rerun=f"{typed([str(_near(python))])} -m {each.rerun}") for each in comparison.lanes)
+    return replace(comparison, lanes=tuple(lanes))
 
 
 def _notes(old: Measured, new: Measured) -> Iterator[str]:

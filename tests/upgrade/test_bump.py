@@ -65,6 +65,22 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 # Interpreters that are there
 
 
+def test_a_lane_that_drifted_is_rerun_on_the_interpreter_that_it_drifted_on(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drifted = a_plan("2.12.1", a_run(a_course("2.12.1", WORSENED["graph_breaks"])))
+
+    bumped(bench, HELD_OLD, drifted)
+
+    reruns = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  rerun: ")]
+    assert reruns
+    for line in reruns:
+        python, words = line.removeprefix("rerun: ").split(" -m ", 1)
+        assert Path(bench.project, python).resolve().is_file()
+        assert "new" in python
+        assert words.startswith("pytest --compile-contracts --contract-lanes=")
+
+
 def test_what_holds_may_be_upgraded(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     code = bumped(bench, HELD_OLD, HELD_NEW)
 
