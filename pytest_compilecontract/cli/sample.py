@@ -89,21 +89,24 @@ def _run(name: str, lane: CompileLane, *, train: bool) -> None:
 
 
 def _checked(name: str, made: object) -> tuple[object, tuple[object, ...]]:
-    from pytest_compilecontract.measure.tensors import is_tensor
-
     if not isinstance(made, tuple) or len(made) != 2:
         raise UsageError(f"{name} returned {_shape(made)}: {EXPECTED}")
     target, calls = made
     if not callable(target) or isinstance(target, type):
         got = f"the class {target.__name__}" if isinstance(target, type) else type(target).__name__
         raise UsageError(f"{name} returned {got} as the target: a function or module would do")
-    # A tuple of tensors may be meant as one call.
-    known = isinstance(calls, (list, tuple)) and all(
-        isinstance(each, (tuple, call)) or (isinstance(calls, list) and is_tensor(each)) for each in calls
-    )
-    if not known or not calls:
+    if not isinstance(calls, (list, tuple)) or not calls or not all(_is_call(each, calls) for each in calls):
         raise UsageError(f"{name} returned {_shape(calls)} as the calls: {EXPECTED}")
     return target, tuple(calls)
+
+
+def _is_call(value: object, calls: object) -> bool:
+    if isinstance(value, (tuple, call)):
+        return True
+    from pytest_compilecontract.measure.tensors import is_tensor
+
+    # A tuple of tensors may be meant as one call.
+    return isinstance(calls, list) and is_tensor(value)
 
 
 def _is_factory(value: object, module_name: str) -> bool:
