@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def batches(count: int = 4) -> list[tuple[torch.Tensor]]:
     return [(torch.linspace(-1, 1, 32).reshape(4, 8) * (1 + number),) for number in range(count)]
 
 
+@cache
 def running(make: Callable[[], nn.Module] = Block, calls: int = 4) -> Callable[[CompileLane], Any]:
     return lambda lane: lane.run(make(), *batches(calls))
 
@@ -77,12 +79,20 @@ def looked(body: Callable[[CompileLane], Any], *, lane: str | Lane = "aot", **li
     return looking, entry
 
 
+@lru_cache(maxsize=8)
+def healthy_twin(
+    body: Callable[[CompileLane], Any], lane: str | Lane, limits: tuple[tuple[str, Any], ...]
+) -> tuple[Looking, Entry]:
+    """The run without a fault, which many faults have in common: it is only read."""
+    return looked(body, lane=lane, **dict(limits))
+
+
 def sown(
     name: str, body: Callable[[CompileLane], Any], *, lane: str | Lane = "aot", **limits: Any
 ) -> tuple[Planting, Entry]:
     """A run with a fault, in a lane that holds without."""
     fault = KNOWN[name]
-    looking, healthy = looked(body, lane=lane, **limits)
+    looking, healthy = healthy_twin(body, lane, tuple(limits.items()))
     assert (healthy.verdict, healthy.reason) == ("held", "")
     assert healthy.measurement is not None
     starts = starts_of(healthy.measurement.calls, looking.graphs_run)
