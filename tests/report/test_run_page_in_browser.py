@@ -12,7 +12,7 @@ from support.receipts import BREAK, HOLDING, SKIPPED, a_receipt
 from support.runs import BROKEN, MODEL, SOURCES, a_large_run, a_run, entry, page_of, violated
 
 from pytest_compilecontract.facts.evidence import Evidence
-from pytest_compilecontract.facts.measurement import StepOperators
+from pytest_compilecontract.facts.measurement import Call, StepOperators
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.files.sources import Source
 
@@ -147,6 +147,23 @@ def test_evidence_is_linked_whatever_its_folder_is_called(browser: RunPage, tmp_
         "<i>#?.py",
         "Left out: <s>no",
     ]
+
+
+def test_nothing_of_a_lane_is_cut_off_on_a_narrow_screen(browser: RunPage, tmp_path: Path) -> None:
+    left = Evidence(folder="evidence/a-lane", files=("trace.log", "aot_forward-0_0.py"), shown="violated " * 9)
+    seen = replace(BROKEN, calls=tuple(Call(phase="warm-up", seconds=1.23, graphs_executed=12) for _ in range(3)))
+    receipt = a_receipt(replace(violated("test_a", "aot", seen), evidence=left))
+    browser.open(write(receipt, tmp_path / "index.html"), NARROW)
+    browser.view("contracts")
+    browser.one(".evidence summary").click()
+
+    wider = browser.js("""
+        const card = document.querySelector('.lane-card').getBoundingClientRect();
+        return [...document.querySelectorAll('.lane-card *')]
+            .filter((each) => each.getBoundingClientRect().right > card.right + 1).map((each) => each.className);
+    """)
+
+    assert wider == []
 
 
 def test_a_fact_leads_to_its_line_and_back(browser: RunPage, url: str) -> None:
