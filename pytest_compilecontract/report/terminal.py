@@ -124,8 +124,9 @@ def failure_text(
     # pytest's own summary shows the first line, and of it what the terminal has room for.
     first = plain(unsteady[0]) if unsteady else ", ".join(map(_in_short, violations)) or plain(doubts[0])
     body = _body(blocks, FAILURE_LINES - 2 - len(tail))
-    lines = [cut(first, FAILURE_WIDTH), cut(start + name + end, FAILURE_WIDTH), *body, *tail]
-    return "\n".join(map(printed, lines))
+    # Cut last: what keeps a line from being a command of a workflow makes it longer.
+    lines = [cut(printed(each), FAILURE_WIDTH) for each in (first, start + name + end, *body)]
+    return "\n".join([*lines, *map(printed, tail)])
 
 
 def headline(rows: Sequence[Row], torch_version: str) -> str:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_compilecontract.escaping import printed
 from pytest_compilecontract.facts.measurement import EagerFrame, Location, Measurement
 from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.report.terminal import Row, counts_of, failure_text, headline, plain, summary_lines
@@ -172,6 +173,13 @@ violation = st.builds(
 )
 
 
+@example(
+    contract="c",
+    lane="l",
+    violations=[Violation(limit="##[group]" * 20, measured=1), Violation(limit="::error::" * 20, measured=1)],
+    doubts=[],
+    rerun="::error::",
+)
 @given(
     contract=anything,
     lane=anything,
@@ -187,7 +195,7 @@ def test_a_failure_is_always_short_and_printable(
     assert len(lines) <= 25
     assert all(len(line) <= 160 for line in lines[:-1])
     assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for line in lines for char in line)
-    assert lines[-2:] == ["rerun this lane alone:", plain(rerun)]
+    assert lines[-2:] == ["rerun this lane alone:", printed(plain(rerun))]
 
 
 # A summary
