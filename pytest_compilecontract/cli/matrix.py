@@ -107,10 +107,13 @@ def _graphs(run: Path, receipt: Receipt) -> Graphs:
 def _place(path: Path) -> Path:
     """Where a path leads; two that lead to one file are the same."""
     try:
-        return path.resolve()
+        place = path.resolve()
     except RuntimeError as error:
-        # So Python 3.11 and 3.12 say it.
+        # So Python 3.11 and 3.12 say it; later ones give the loop as it is.
         raise UsageError(f"{path}: a symlink loop") from error
+    if place.is_symlink():
+        raise UsageError(f"{path}: a symlink loop")
+    return place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
