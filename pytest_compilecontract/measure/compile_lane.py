@@ -185,16 +185,8 @@ class CompileLane:
         compile_with: Compiles,
     ) -> Measurement:
         __tracebackhide__ = True
-        if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
-            raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
-        made = _as_calls(tuple(batches), where="compile_lane.train")
-        _refuse_training(module, loss, optimizer)
-        program = Training(
-            module=module,
-            loss=loss,
-            optimizer=optimizer or functools.partial(torch.optim.SGD, lr=0.01),
-            gradients=self._limits.check_grads is not False,
-        )
+        made = _as_batches(batches)
+        program = _training(module, loss, optimizer, gradients=self._limits.check_grads is not False)
         seen = self._keep(self._held(module, program, made, compile_with))
         self.trained = True
         return seen
@@ -214,11 +206,7 @@ class CompileLane:
             As `run`.
         """
         __tracebackhide__ = True
-        if not callable(body) or isinstance(body, type):
-            raise UsageError(f"compile_lane.compare takes a function of one argument, got {_named(body)}")
-        if reference is not None and (not callable(reference) or isinstance(reference, type)):
-            expected = "a function of one argument as the body is"
-            raise UsageError(f"compile_lane.compare: reference= is {expected}, got {_named(reference)}")
+        _refuse_body(body, reference)
         program = Body(body=body, reference=reference)
         return self._keep(self._held(uncompiled, program, (call(),), lambda _: self.compile))
 
@@ -339,7 +327,26 @@ def _refuse_uncallable(target: object, method: str) -> None:
         raise UsageError(f"compile_lane.{method} takes a function or module, got {_named(target)}")
 
 
-def _refuse_training(module: object, loss: object, optimizer: object) -> None:
+def _refuse_body(body: object, reference: object) -> None:
+    if not callable(body) or isinstance(body, type):
+        raise UsageError(f"compile_lane.compare takes a function of one argument, got {_named(body)}")
+    if reference is not None and (not callable(reference) or isinstance(reference, type)):
+        expected = "a function of one argument as the body is"
+        raise UsageError(f"compile_lane.compare: reference= is {expected}, got {_named(reference)}")
+
+
+def _as_batches(batches: object) -> tuple[call, ...]:
+    if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
+        raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
+    return _as_calls(tuple(batches), where="compile_lane.train")
+
+
+def _training(module: torch.nn.Module, loss: Loss, optimizer: Optimizer, *, gradients: bool) -> Training:
+    """The program that trains a module, with an optimizer where none is given.
+
+    Raises:
+        UsageError: one of them is not what it has to be.
+    """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
     if loss is not None and (not callable(loss) or isinstance(loss, type)):
@@ -349,6 +356,8 @@ def _refuse_training(module: object, loss: object, optimizer: object) -> None:
         raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
     if optimizer is not None and not callable(optimizer):
         raise UsageError(f"compile_lane.train: optimizer= makes an optimizer, got {type(optimizer).__name__!r}")
+    chosen = optimizer or functools.partial(torch.optim.SGD, lr=0.01)
+    return Training(module=module, loss=loss, optimizer=chosen, gradients=gradients)
 
 
 def _refuse_target(target: object, compile_with: object) -> None:

@@ -77,3 +77,14 @@ def test_importing_the_package_does_not_import_pytest() -> None:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
 
     assert ran.stdout.split()[0] == "False"
+
+
+def test_a_class_is_at_most_250_lines() -> None:
+    classes = [
+        (node.end_lineno - node.lineno + 1, f"{path.relative_to(FOLDER)}: {node.name}")
+        for path in FOLDER.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.end_lineno is not None
+    ]
+
+    assert [each for each in classes if each[0] > 250] == []
