@@ -59,7 +59,7 @@ _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
 # Of a guard: none that says what moved is nearly as long.
 _LONGEST = 1000
 _WHY_OPERATORS = {
-    "graph break": "they are the call that breaks the graph",
+    "graph break": "Dynamo's code between graphs runs them: what breaks the graph, or puts results together",
     "frame": "their frame fell back to eager, or is at its recompile limit",
 }
 
