@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.evidence import KINDS, Evidence, kind_of
-from pytest_compilecontract.facts.measurement import Call, Location, Measurement
+from pytest_compilecontract.facts.measurement import Call, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
@@ -20,13 +20,13 @@ from pytest_compilecontract.wording import counted
 
 from .environments import environment_rows
 from .html import LONGEST, Numbers, Texts, rendered, visible
+from .run_causes import Cause, causes_of
 from .run_marks import NOUNS, TAGS
 from .run_view import NOT_HELD_WEIGHT, WEIGHTS, FileView, LaneView, PlacedMark, RunView, Trouble, lane_notes
 from .terminal import counts_of
 
-# Of what does not hold, beside the answer; the page's list of contracts has all of it.
+# Of what does not hold, where no script runs.
 MOST_TROUBLES = 30
-MOST_CAUSES = 6
 # Calls of a lane that are told one by one.
 MOST_CALLS = 200
 
@@ -44,7 +44,7 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
         question=visible(view.sentence),
         torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
         facts=[(name, visible(text)) for name, text in _facts(receipt)],
-        troubles=[_trouble(each, view) for each in view.troubles[:MOST_TROUBLES]],
+        troubles=list(map(_trouble, view.troubles[:MOST_TROUBLES])),
         more_troubles=max(0, len(view.troubles) - MOST_TROUBLES),
         unmeasured=[visible(_unmeasured(each.lanes, each.contracts, each.reason)) for each in view.unmeasured],
         tolerated=view.tolerated,
@@ -88,27 +88,9 @@ def _unmeasured(lanes: Sequence[str], contracts: int, reason: str) -> str:
     return f"{', '.join(lanes)} ({counted(contracts, 'contract')}): {reason or 'no reason is known'}"
 
 
-def _trouble(each: Trouble, view: RunView) -> dict[str, object]:
-    causes = [(number, view.marks[number]) for number in each.marks[:MOST_CAUSES]]
-    return {
-        "contract": visible(each.contract),
-        "verdict": each.verdict,
-        "said": [(visible(", ".join(lanes)), visible(words)) for lanes, words in each.said],
-        "marks": [
-            {
-                "number": number,
-                "tag": TAGS[mark.mark.kind],
-                "where": visible(_where(mark.place)),
-                "title": visible(mark.mark.title),
-            }
-            for number, mark in causes
-        ],
-        "more": max(0, len(each.marks) - MOST_CAUSES),
-    }
-
-
-def _where(place: Location | None) -> str:
-    return f"{place.file}:{place.line}" if place is not None else "no line is known"
+def _trouble(each: Trouble) -> tuple[str, str, str]:
+    words = "; ".join(f"{words} in {', '.join(lanes)}" for lanes, words in each.said)
+    return each.verdict, visible(each.contract), visible(words)
 
 
 def link_to(path: str) -> str:
@@ -124,6 +106,7 @@ class _Data:
         self._view = view
         self._beside = beside
         self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
+        self._limits = Numbers()
 
     def whole(self) -> dict[str, object]:
         view = self._view
@@ -131,11 +114,14 @@ class _Data:
             "lanes": [self._lane(each) for each in view.lanes],
             "marks": [self._mark(each) for each in view.marks],
             "files": [self._file(each) for each in view.files],
+            "causes": [self._cause(each) for each in causes_of(view.lanes, view.marks)],
+            "troubles": [self._trouble(each) for each in view.troubles],
             "kinds": [[kind, tag, WEIGHTS[kind], *NOUNS[kind]] for kind, tag in TAGS.items()],
             "notHeld": NOT_HELD_WEIGHT,
             "modules": self._modules.values,
             "calls": self._calls.values,
             "laneSets": self._lanes_of.values,
+            "limitSets": self._limits.values,
             "texts": self._texts.values,
         }
 
@@ -227,6 +213,15 @@ class _Data:
             list(each.marks),
             [[line, *self._ran(lanes)] for line, lanes in each.ran.items()],
         ]
+
+    def _cause(self, each: Cause) -> list[object]:
+        """What it is called, its marks, those that come of it, and its lanes, each with the number of its limits."""
+        lanes = [[lane, self._limits.of(tuple(map(self._text, limits)))] for lane, limits in each.lanes]
+        return [self._text(each.title), list(each.marks), list(each.follows), lanes]
+
+    def _trouble(self, each: Trouble) -> list[object]:
+        said = [[self._text(", ".join(lanes)), self._text(words)] for lanes, words in each.said]
+        return [self._text(each.contract), each.verdict, said]
 
     def _ran(self, lanes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
         """Compiled and eager operators, and the number of the set of lanes that had so many."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pytest_compilecontract.facts.measurement import Location
 from pytest_compilecontract.facts.receipt import Entry, Receipt
-from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Violation
+from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.wording import counted
 
@@ -35,21 +35,6 @@ WEIGHTS: dict[Kind, int] = {
 }
 # How much more it hurts where the lane does not hold.
 NOT_HELD_WEIGHT = 4
-# The marks that a limit is about, by its name.
-_MARKS_OF: dict[str, tuple[Kind, ...]] = {
-    "max_graph_breaks": ("break",),
-    "fullgraph": ("break", "eager"),
-    "max_recompiles": ("recompile",),
-    "max_graphs": ("break", "recompile"),
-    "max_eager_frames": ("eager", "skipped"),
-    "max_eager_ops": ("skipped", "operators", "eager"),
-    "min_ops_captured": ("error", "eager", "skipped"),
-    "allow_recompile_limit": ("limit",),
-    "cudagraphs": ("cudagraph",),
-    "max_host_syncs": ("sync",),
-    NO_EXCEPTION: ("error",),
-    STEADY: ("error", "limit", "eager"),
-}
 # Below that a module is told by the rest of its path.
 _DEEPEST = 32
 # The worst first: what a contract is called by, of its lanes.
@@ -114,12 +99,11 @@ class FileView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """What does not hold of one contract: its worst verdict, what is wrong in which lanes, and the marks behind it."""
+    """What does not hold of one contract: its worst verdict, and what is wrong in which lanes."""
 
     contract: str
     verdict: Shown
     said: tuple[tuple[tuple[str, ...], str], ...]
-    marks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +168,7 @@ def run_view(
         files=_files(receipt, marks, sources, same=_is_of(receipt, checkout)),
         source_note=_source_note(receipt, checkout),
         tolerated=_tolerated(marks, lanes),
-        troubles=tuple(_troubles(lanes, marks)),
+        troubles=tuple(_troubles(lanes)),
         unmeasured=tuple(_unmeasured(rows)),
     )
 
@@ -443,38 +427,29 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _troubles(lanes: Sequence[LaneView], marks: Sequence[PlacedMark]) -> Iterator[Trouble]:
+def does_not_hold(lane: LaneView) -> bool:
+    """Whether something is against a lane; nothing is known against one that could not be measured."""
+    return lane.verdict in _WORST and lane.verdict != "unmeasured"
+
+
+def _troubles(lanes: Sequence[LaneView]) -> Iterator[Trouble]:
     """The worst first, each contract's lanes that say the same together."""
-    by_contract: dict[str, list[int]] = {}
-    for number, lane in enumerate(lanes):
-        if lane.verdict in _WORST and lane.verdict != "unmeasured":
-            by_contract.setdefault(lane.entry.contract, []).append(number)
-    marks_by_lane: dict[int, list[int]] = {}
-    for number, each in enumerate(marks):
-        for lane_number, _ in each.seen:
-            marks_by_lane.setdefault(lane_number, []).append(number)
-    found = (
-        _trouble(contract, [lanes[each] for each in numbers], [marks_by_lane.get(each, ()) for each in numbers], marks)
-        for contract, numbers in by_contract.items()
-    )
+    by_contract: dict[str, list[LaneView]] = {}
+    for lane in lanes:
+        if does_not_hold(lane):
+            by_contract.setdefault(lane.entry.contract, []).append(lane)
+    found = (_trouble(contract, of_it) for contract, of_it in by_contract.items())
     yield from sorted(found, key=lambda each: _WORST.index(each.verdict))
 
 
-def _trouble(
-    contract: str, lanes: Sequence[LaneView], numbers: Sequence[Sequence[int]], marks: Sequence[PlacedMark]
-) -> Trouble:
+def _trouble(contract: str, lanes: Sequence[LaneView]) -> Trouble:
     said: dict[str, list[str]] = {}
-    causes: dict[int, None] = {}
-    for lane, of_lane in zip(lanes, numbers, strict=True):
+    for lane in lanes:
         said.setdefault("; ".join(_words(lane)), []).append(lane.entry.lane)
-        wanted = {kind for violation in lane.entry.violations for kind in _MARKS_OF.get(violation.name, ())}
-        wanted |= {"error"} if lane.verdict == "broken" else set()
-        causes.update((each, None) for each in of_lane if marks[each].mark.kind in wanted)
     return Trouble(
         contract=contract,
         verdict=min((each.verdict for each in lanes), key=_WORST.index),
         said=tuple((tuple(dict.fromkeys(names)), words) for words, names in said.items()),
-        marks=tuple(sorted(causes, key=lambda each: KINDS.index(marks[each].mark.kind))),
     )
 
 

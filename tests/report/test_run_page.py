@@ -38,12 +38,14 @@ from pytest_compilecontract.facts.measurement import (
     Numerics,
     Raised,
     RaisedInBoth,
+    Recompile,
     StepOperators,
 )
 from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.facts.receipt import Receipt, Setup
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
+from pytest_compilecontract.report.run_causes import Cause, causes_of, source_of
 from pytest_compilecontract.report.run_marks import KINDS, NOUNS, TAGS, Mark, marks_of, moved
 from pytest_compilecontract.report.run_page import run_page
 from pytest_compilecontract.report.run_view import (
@@ -341,7 +343,120 @@ def test_what_does_not_hold_is_told_once_for_lanes_that_agree_the_worst_first() 
         ("broken", ((("aot",), "the test failed in call: no"),)),
         ("violated", ((("aot", "inductor"), "graph breaks: 1, at most 0; recompiles: 1, at most 0"),)),
     ]
-    assert [view.marks[each].mark.kind for each in view.troubles[1].marks] == ["break", "recompile"]
+
+
+# Causes
+
+
+def changing(*values: float, line: int = 41) -> tuple[Recompile, ...]:
+    """Recompiles by a guard on one value, at a line."""
+    here = replace(COPY, line=line, source="self.scale *= 0.99")
+    return tuple(replace(AGAIN, guard=f"self.scale == {each}", location=here) for each in values)
+
+
+def told(receipt: Receipt) -> list[tuple[str, list[str], list[str], list[int], list[str]]]:
+    """Each cause: its title, kinds of marks, kinds of those that come of it, lanes, and the limits broken."""
+    view = seen_in(receipt)
+
+    def kinds(numbers: tuple[int, ...]) -> list[str]:
+        return [view.marks[each].mark.kind for each in numbers]
+
+    return [
+        (each.title, kinds(each.marks), kinds(each.follows), [lane for lane, _ in each.lanes], limits_of(each))
+        for each in causes_of(view.lanes, view.marks)
+    ]
+
+
+def limits_of(found: Cause) -> list[str]:
+    return list(dict.fromkeys(limit for _, limits in found.lanes for limit in limits))
+
+
+def test_a_cause_of_many_contracts_is_one_and_what_one_has_alone_is_another() -> None:
+    alone = replace(BREAK, location=ITEM, reason="Tensor.item()", stacks=((ITEM,),))
+    both = replace(BROKEN, graph_breaks=(BREAK, alone), recompiles=())
+    shared = replace(BROKEN, recompiles=())
+
+    found = told(a_receipt(violated("test_a", measurement=shared), violated("test_b", measurement=both)))
+
+    assert found == [
+        ("copy.deepcopy() is not supported", ["break"], [], [0, 1], ["max_graph_breaks=0"]),
+        ("Tensor.item()", ["break"], [], [1], ["max_graph_breaks=0"]),
+    ]
+
+
+def test_what_a_lane_that_holds_tolerates_is_no_cause() -> None:
+    assert told(a_receipt(entry("test_a", measurement=BROKEN))) == []
+
+
+def test_guards_on_one_source_are_one_cause_wherever_their_lines_are() -> None:
+    seen = replace(HOLDING, recompiles=(*changing(1.0, 0.99, line=40), *changing(0.98)))
+
+    (found,) = told(a_receipt(violated("test_a", measurement=seen)))
+
+    assert found == ("`self.scale` changes", ["recompile"] * 3, [], [0], ["max_recompiles=0"])
+
+
+def test_guards_on_two_sources_are_two_causes() -> None:
+    other = replace(AGAIN, guard="self.steps == 1")
+    seen = replace(HOLDING, recompiles=(*changing(1.0), other))
+
+    assert [each[0] for each in told(a_receipt(violated("test_a", measurement=seen)))] == [
+        "`self.steps` changes",
+        "`self.scale` changes",
+    ]
+
+
+def test_a_local_variable_of_another_function_is_another_cause() -> None:
+    there = replace(AGAIN, frame=replace(AGAIN.frame, line=9, function="step"))
+    seen = replace(HOLDING, recompiles=(AGAIN, there))
+
+    assert [each[0] for each in told(a_receipt(violated("test_a", measurement=seen)))] == [MOVED, MOVED]
+
+
+def test_what_runs_eager_because_of_a_break_is_folded_under_it() -> None:
+    lost = EagerFrame(frame=ITEM, location=BREAK.location, cause="graph break", reason="in a loop")
+    skipped = replace(SKIPPED, broke=BREAK.location)
+    seen = replace(
+        HOLDING,
+        graph_breaks=(BREAK,),
+        eager_frames=(lost,),
+        operators_run=StepOperators(compiled=1, eager=8, groups=(skipped,)),
+    )
+    over = (Violation(limit="max_eager_frames=0 (default)", measured=2),)
+
+    found = told(a_receipt(entry("test_a", measurement=seen, verdict="violated", violations=over)))
+
+    title = "copy.deepcopy() is not supported"
+    assert found == [(title, ["break"], ["eager", "skipped"], [0], ["max_eager_frames=0 (default)"])]
+
+
+def test_a_frame_that_no_break_explains_is_a_cause_itself() -> None:
+    seen = replace(HOLDING, operators_run=StepOperators(compiled=1, eager=8, groups=(SKIPPED,)))
+    over = (Violation(limit="max_eager_frames=0 (default)", measured=1),)
+
+    (found,) = told(a_receipt(entry("test_a", measurement=seen, verdict="violated", violations=over)))
+
+    assert found[1:] == (["skipped"], [], [0], ["max_eager_frames=0 (default)"])
+
+
+@pytest.mark.parametrize(
+    ("guard", "source"),
+    [
+        pytest.param("self.steps == 0", "self.steps", id="equal"),
+        pytest.param("self.mode != 'a'", "self.mode", id="a text"),
+        pytest.param("x is None", "x", id="is"),
+        pytest.param("2 <= x.size()[0] <= 10", "x.size()[0]", id="a range"),
+        pytest.param("len(self.layers['a == b']) == 3", "", id="a comparison in quotes"),
+        pytest.param("all(a == b for a in c)", "", id="a comparison in brackets"),
+        pytest.param("len(self.layers[f(1)]) == 3", "len(self.layers[f(1)])", id="brackets"),
+        pytest.param(MOVED, "tensor 'x' size mismatch at index 0", id="a size"),
+        pytest.param("the module was changed in place", "", id="a sentence"),
+        pytest.param("___check_type_id(x, 1)", "", id="no comparison"),
+        pytest.param("", "", id="none"),
+    ],
+)
+def test_what_a_guard_is_about(guard: str, source: str) -> None:
+    assert source_of(guard) == source
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from support.browser import NARROW, Page, needs_browser
-from support.receipts import BREAK, HOLDING, SKIPPED, a_receipt
-from support.runs import BROKEN, MODEL, SOURCES, a_large_run, a_run, entry, page_of, violated
+from support.receipts import BREAK, HOLDING, ITEM, SKIPPED, a_receipt
+from support.runs import AGAIN, BROKEN, MODEL, MOVED, SOURCES, a_large_run, a_run, entry, page_of, violated
 
 from pytest_compilecontract.facts.evidence import Evidence
-from pytest_compilecontract.facts.measurement import Call, StepOperators
+from pytest_compilecontract.facts.measurement import Call, GraphBreak, StepOperators
 from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
 
 pytestmark = needs_browser
@@ -42,6 +43,14 @@ class RunPage(Page):
             return told;
         """)
         return found
+
+    def causes(self) -> list[list[str]]:
+        """What is said of each cause, a paragraph each."""
+        parts = ":scope > *"
+        return [
+            [" ".join(part.text.split()) for part in each.find_elements("css selector", parts)]
+            for each in self.all(".cause")
+        ]
 
     def view(self, name: str) -> None:
         self.one(f"#views [data-view={name}]").click()
@@ -77,10 +86,108 @@ def test_the_answer_is_the_first_thing_said(browser: RunPage, url: str) -> None:
     browser.open(url)
 
     assert browser.one(".answer").text.splitlines()[-1] == "2 of 4 contracts hold: 1 is broken, 1 is violated."
-    assert [" ".join(each.text.split()) for each in browser.all(".who")] == [
-        "broken tests/test_model.py::test_crash",
-        "violated tests/test_model.py::test_model",
+    assert [" ".join(each.text.split()) for each in browser.all(".trouble")] == [
+        "\u2715 broken tests/test_model.py::test_crash the test failed in call: no in aot",
+        "! violated tests/test_model.py::test_model graph breaks: 1, at most 0; recompiles: 1, at most 0"
+        " in aot, inductor",
     ]
+
+
+def test_what_does_not_hold_is_told_once_a_cause_with_its_line_contracts_and_limits(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    assert browser.one("#troubles-title").text == "What does not hold 2 causes, 2 contracts"
+    assert browser.causes() == [
+        [
+            "graph break copy.deepcopy() is not supported",
+            "model.py:41 mask = copy.deepcopy(self.mask)",
+            "in test_model [aot, inductor] limits broken: max_graph_breaks=0",
+        ],
+        [
+            f"recompiled {MOVED}: 1 recompile in each lane",
+            "model.py:40 def forward(self, x):",
+            "in test_model [aot, inductor] limits broken: max_recompiles=0",
+        ],
+    ]
+
+
+def test_recompiles_by_one_value_are_one_row_with_their_count_in_each_lane(browser: RunPage, tmp_path: Path) -> None:
+    values = [replace(AGAIN, guard=f"self.scale == {each}") for each in (1, 0.99, 0.98)]
+    many, few = (replace(HOLDING, recompiles=tuple(each)) for each in (values, values[:1]))
+    receipt = a_receipt(violated("test_a", "aot", many), violated("test_a", "capture", few))
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    assert [each[0] for each in browser.causes()] == [
+        "recompiled `self.scale` changes: 3 recompiles in aot, 1 in capture"
+    ]
+
+
+def test_what_comes_of_a_break_is_folded_under_it(browser: RunPage, tmp_path: Path) -> None:
+    groups = (replace(SKIPPED, broke=BREAK.location),)
+    seen = replace(HOLDING, graph_breaks=(BREAK,), operators_run=StepOperators(compiled=1, eager=8, groups=groups))
+    over = (Violation(limit="max_eager_frames=0 (default)", measured=1),)
+    receipt = a_receipt(entry("test_a", measurement=seen, verdict="violated", violations=over))
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    (folded,) = browser.causes()
+    browser.one(".follows summary").click()
+
+    assert folded[-1] == "because of it, more runs eager: 1 fact"
+    assert browser.one(".follows li").text.endswith("Sequential.forward, called here, runs eager: 4 linear, 4 relu")
+
+
+def test_no_cause_is_out_of_reach_and_what_one_contract_has_alone_is_seen(browser: RunPage, tmp_path: Path) -> None:
+    def broke(line: int) -> GraphBreak:
+        here = replace(BREAK.location, file="model.py", line=line)
+        return replace(BREAK, location=here, reason=f"break {line}", stacks=((here,),))
+
+    shared = replace(HOLDING, graph_breaks=tuple(map(broke, range(1, 31))))
+    own = replace(shared, graph_breaks=(*shared.graph_breaks, broke(49)))
+    receipt = a_receipt(violated("test_a", measurement=shared), violated("test_b", measurement=own))
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    first = [each[0] for each in browser.causes()]
+    browser.one("#causes .rest").click()
+    focused = browser.js("return document.activeElement.closest('.cause').querySelector('.title').textContent")
+
+    assert len(first) == 21
+    assert first[-1] == "graph break break 49"
+    assert focused == "break 21"
+    assert len(browser.causes()) == 31
+
+
+def test_contracts_beyond_the_first_are_behind_a_button(browser: RunPage, tmp_path: Path) -> None:
+    names = [f"test_{number:02}" for number in range(40)]
+    browser.open(write(a_receipt(*map(violated, names)), tmp_path / "index.html"))
+
+    named = [len(browser.all(".trouble")), browser.one(".hits .rest").text]
+    browser.one("#by-contract .rest").click()
+    browser.one("#causes .rest").click()
+
+    assert named == [30, "and 34 contracts more"]
+    assert len(browser.all(".trouble")) == 40
+    assert all(name in browser.one(".hits").text for name in names)
+
+
+def test_the_filter_of_contracts_and_lanes_is_that_of_what_does_not_hold(browser: RunPage, tmp_path: Path) -> None:
+    alone = replace(BREAK, location=ITEM, reason="Tensor.item()", stacks=((ITEM,),))
+    receipt = a_receipt(violated("test_a"), violated("test_b", measurement=replace(HOLDING, graph_breaks=(alone,))))
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    browser.search("test_b")
+
+    assert [each[0] for each in browser.causes()] == ["graph break Tensor.item()"]
+    assert [each.text for each in browser.all(".who")] == ["tests/test_model.py::test_b"]
+    assert browser.one("#troubles-title").text == "What does not hold 1 of 3 causes, 1 of 2 contracts, as filtered"
+
+
+def test_a_contract_that_does_not_hold_leads_to_its_lanes(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    browser.all(".who")[1].click()
+
+    assert browser.one(".contract[open] .name").text == "test_model"
+    assert len(browser.all(".contract[open] .lane-card")) == 2
 
 
 def test_each_line_says_what_ran_and_what_went_wrong(browser: RunPage, url: str) -> None:
@@ -182,7 +289,7 @@ def test_the_answer_leads_to_the_line(browser: RunPage, url: str) -> None:
     browser.open(url)
     browser.view("contracts")
 
-    browser.one(".causes a").click()
+    browser.one("#causes a").click()
 
     browser.until(lambda: "here" in browser.js("return document.activeElement.className"))
     assert browser.one("#source").is_displayed()
@@ -196,10 +303,10 @@ def test_the_answer_leads_to_the_line(browser: RunPage, url: str) -> None:
 
 def test_the_same_cause_leads_there_again(browser: RunPage, url: str) -> None:
     browser.open(url)
-    browser.one(".causes a").click()
+    browser.one("#causes a").click()
     browser.view("modules")
 
-    browser.one(".causes a").click()
+    browser.one("#causes a").click()
 
     assert browser.js("return document.activeElement.className") == "note k-break here"
 
@@ -357,10 +464,11 @@ def test_everything_can_be_read_in_both_themes(browser: RunPage, url: str, schem
         ".tally",
         ".v-broken",
         ".v-violated",
-        ".words .muted",
+        ".trouble .muted",
         ".given dt",
         "#views button",
-        ".causes a",
+        "#causes a",
+        ".cause .hits .muted",
     )
 
     assert min(contrasts) >= 4.5
@@ -382,8 +490,12 @@ def test_an_empty_run_says_so(browser: RunPage, tmp_path: Path) -> None:
 
 
 def test_500_contracts_and_200_files_stay_quick(browser: RunPage, tmp_path: Path) -> None:
-    receipt, sources = a_large_run(500, 200)
-    browser.open(write(receipt, tmp_path / "index.html", sources))
+    large, sources = a_large_run(500, 200)
+    over = tuple(
+        Violation(limit=f"max_{name}=0", measured=1) for name in ("graph_breaks", "recompiles", "eager_frames")
+    )
+    wrong = (replace(each, verdict="violated", violations=over) for each in large.entries)
+    browser.open(write(replace(large, entries=tuple(wrong)), tmp_path / "index.html", sources))
 
     loaded = browser.js("return performance.getEntriesByType('navigation')[0].loadEventEnd")
     took = browser.js("""
@@ -403,6 +515,7 @@ def test_500_contracts_and_200_files_stay_quick(browser: RunPage, tmp_path: Path
     """)
 
     assert len(browser.files()) == 200
+    assert browser.one("#troubles-title").text.endswith("271 of 271 causes, 500 of 500 contracts, as filtered")
     # A third of it on a machine that does nothing else.
     assert loaded < 5000
     assert max(took) < 2000

@@ -1,7 +1,7 @@
 // The page of a run. What is looked at is made from the data when it is looked at.
 (() => {
   const { data, by, make, counted, splitName, parted, VERDICTS, verdictTag, section, rerun } = shared;
-  const { lanes, marks, files, modules, calls, laneSets, texts } = data;
+  const { lanes, marks, files, causes, troubles, modules, calls, laneSets, limitSets, texts } = data;
   const CONTRACT = 0, LANE = 1, VERDICT = 2, REASON = 3, LIMITS = 4, VIOLATIONS = 5, COUNTS = 6, CALLS = 7, MODULES = 8, OPERATORS = 9, RERUN = 10, DOUBTS = 11, NOTES = 12, UNMEASURED = 13, EVIDENCE = 14;
   const KIND = 0, TITLE = 1, SAID = 2, FILE = 3, LINE = 4, FUNCTION = 5, SOURCE = 6, MOVED = 7, SEEN = 8, BROKE = 9;
   const NAME = 0, LINES = 1, PROBLEM = 2, FLAGS = 3, MARKS = 4, RAN = 5;
@@ -40,6 +40,98 @@
 
   // Whether every lane that saw it holds all the same.
   const isTolerated = (mark) => seenBy(mark).every(([lane]) => lanes[lane][VERDICT] === "held");
+
+  // The first of a list, and a button that shows the others.
+  function folded(list, most, noun, draw, tag = "li") {
+    // A button for one is no shorter than the one.
+    const cut = list.length > most + 1 ? most : list.length;
+    const items = list.slice(0, cut).map(draw);
+    if (cut === list.length) return items;
+    const more = make(tag, {}, button({ class: "link rest" }, `and ${counted(list.length - cut, noun)} more`));
+    more.firstChild.addEventListener("click", () => {
+      const rest = list.slice(cut).map(draw);
+      more.replaceWith(...rest);
+      const next = rest[0].querySelector("a, button") || rest[0];
+      if (next === rest[0]) next.tabIndex = -1;
+      next.focus();
+    });
+    return [...items, more];
+  }
+
+  // What does not hold
+
+  // "6 recompiles in aot, 2 in capture".
+  function oftenTold(own, hit) {
+    const counts = new Map(hit.map((lane) => [lane, 0]));
+    for (const at of own) for (const [lane, count] of marks[at][SEEN]) if (counts.has(lane)) counts.set(lane, counts.get(lane) + count);
+    const all = new Set(counts.values());
+    if (all.size === 1) return `${counted([...all][0], "recompile")}${hit.length > 1 ? " in each lane" : ""}`;
+    const found = new Map();
+    for (const [lane, count] of counts) found.set(texts[lanes[lane][LANE]], [...(found.get(texts[lanes[lane][LANE]]) || []), count]);
+    return [...found].map(([name, of], at) => {
+      const low = Math.min(...of), high = Math.max(...of);
+      const told = low === high ? (at ? high.toLocaleString("en") : counted(high, "recompile")) : `${low} to ${high}${at ? "" : " recompiles"}`;
+      return `${told} in ${name}`;
+    }).join(", ");
+  }
+
+  // Contracts by the lanes that they are hit in: "test_a, test_b [aot, capture]; test_c [aot]".
+  function hitsTold(hit) {
+    const lanesOf = new Map();
+    for (const at of hit) lanesOf.set(lanes[at][CONTRACT], [...(lanesOf.get(lanes[at][CONTRACT]) || []), texts[lanes[at][LANE]]]);
+    const groups = new Map();
+    for (const [name, of] of lanesOf) groups.set(of.join(", "), [...(groups.get(of.join(", ")) || []), name]);
+    return [...groups].map(([of, names], at) => [at ? "; " : "",
+      folded(names, 6, "contract", (name, each) => make("span", { title: texts[name] }, `${each ? ", " : ""}${splitName(texts[name])[1]}`), "span"),
+      make("span", { class: "muted" }, ` [${of}]`)]);
+  }
+
+  function causeItem({ cause: [title, own, follows, lanesHit], hit }) {
+    const kind = marks[own[0]][KIND];
+    const seen = new Set(hit);
+    const inHit = (at) => marks[at][SEEN].some(([lane]) => seen.has(lane));
+    const places = new Map();
+    for (const at of own.filter(inHit)) {
+      const where = marks[at][LINE] ? `${texts[marks[at][FILE]]}:${marks[at][LINE]}` : "no line is known";
+      if (!places.has(where)) places.set(where, at);
+    }
+    const limits = new Set(lanesHit.filter(([lane]) => seen.has(lane)).flatMap(([, set]) => limitSets[set]));
+    const after = follows.filter(inHit);
+    return make("li", { class: `cause k-${kind}` },
+      make("p", { class: "headline" }, make("span", { class: "kind" }, tags.get(kind)), make("span", { class: "title" }, texts[title], kind === "recompile" ? `: ${oftenTold(own, hit)}` : null)),
+      make("ul", { class: "plain places" }, folded([...places], 4, "line", ([where, at]) => make("li", {},
+        make("a", { class: "mono", href: `#mark=${at}` }, parted(where)), " ", make("code", {}, texts[marks[at][SOURCE]])))),
+      make("p", { class: "hits" }, make("span", { class: "of" }, make("span", { class: "muted" }, "in "), hitsTold(hit)),
+        limits.size ? make("span", { class: "over" }, make("span", { class: "muted" }, "limits broken: "), [...limits].map((each) => texts[each]).join(", ")) : null),
+      after.length ? make("details", { class: "follows" }, make("summary", {}, `because of it, more runs eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
+  }
+
+  const WIDEST = 20, OF_ONE = 20;
+  let troublesOf = null;
+  function drawTroubles() {
+    const chosen = JSON.stringify([state.text, state.lane]);
+    if (!troubles.length || chosen === troublesOf) return;
+    troublesOf = chosen;
+    by("troubles").hidden = false;
+    const rows = causes.map((cause) => ({ cause, hit: cause[3].map(([lane]) => lane).filter((lane) => shown[lane]) })).filter(({ hit }) => hit.length);
+    // What only one contract has is not hidden by what many have.
+    const isOwn = ({ hit }) => new Set(hit.map((lane) => lanes[lane][CONTRACT])).size === 1;
+    const first = new Set([...rows.slice(0, WIDEST), ...rows.slice(WIDEST).filter(isOwn).slice(0, OF_ONE)]);
+    by("causes").replaceChildren(...folded([...first, ...rows.filter((each) => !first.has(each))], first.size, "cause", causeItem));
+    const names = new Set(lanes.filter((_, at) => shown[at]).map((lane) => lane[CONTRACT]));
+    const found = troubles.filter(([name, , said]) => names.has(name) && said.some(inLane));
+    by("by-contract").replaceChildren(...folded(found, 30, "contract", troubleItem));
+    const filtered = state.text || state.lane;
+    const of = (some, all, noun) => (filtered ? `${some} of ${counted(all, noun)}` : counted(all, noun));
+    by("troubles-title").replaceChildren("What does not hold", make("span", { class: "muted" },
+      ` ${causes.length ? `${of(rows.length, causes.length, "cause")}, ` : ""}${of(found.length, troubles.length, "contract")}${filtered ? ", as filtered" : ""}`));
+  }
+
+  const inLane = ([of]) => !state.lane || texts[of].split(", ").includes(state.lane);
+  function troubleItem([name, verdict, said]) {
+    return make("li", { class: "trouble" }, verdictTag(verdict), button({ class: "link who", "data-contract-of": name }, parted(texts[name])),
+      said.filter(inLane).map(([of, words]) => make("span", { class: "words" }, texts[words], make("span", { class: "muted" }, ` in ${texts[of]}`))));
+  }
 
   // Files
 
@@ -326,6 +418,16 @@
     return item;
   }
 
+  function goToContract(name) {
+    show("contracts");
+    if (!by("contracts").querySelector(`[data-contract="${name}"]`)) moreContracts(Infinity);
+    const found = by("contracts").querySelector(`[data-contract="${name}"]`);
+    if (!found) return;
+    found.open = true;
+    found.scrollIntoView({ block: "start" });
+    found.firstChild.focus({ preventScroll: true });
+  }
+
   function drawContracts() {
     const found = new Map();
     lanes.forEach((lane, at) => { if (shown[at]) found.set(lane[CONTRACT], [...(found.get(lane[CONTRACT]) || []), at]); });
@@ -394,6 +496,7 @@
     for (const view of Object.keys(DRAW)) by(view).hidden = view !== state.view;
     by("filters").hidden = state.view === "environment";
     by("kinds").hidden = state.view === "modules";
+    drawTroubles();
     DRAW[state.view]();
     const filtered = state.text || state.lane || state.off.size;
     const of = filtered ? ` of ${lanes.length.toLocaleString("en")}` : "";
@@ -483,9 +586,9 @@
       show(said.get("view"));
       return by("bar").scrollIntoView();
     }
-    const chosen = event.target.closest("[data-file], [data-mark], [data-back], [data-module], #more");
+    const chosen = event.target.closest("[data-file], [data-mark], [data-back], [data-module], [data-contract-of], #more");
     if (!chosen) return;
-    const { file, mark, back, module } = chosen.dataset;
+    const { file, mark, back, module, contractOf } = chosen.dataset;
     if (chosen.id === "more") moreContracts(BATCH);
     else if (file !== undefined) {
       state.file = Number(file);
@@ -498,7 +601,8 @@
     else if (back !== undefined) {
       by("facts").open = true;
       reveal(`fact-${back}`);
-    } else if (module !== undefined) {
+    } else if (contractOf !== undefined) goToContract(contractOf);
+    else if (module !== undefined) {
       state.module = Number(module);
       show("modules");
     }
