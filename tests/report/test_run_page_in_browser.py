@@ -58,7 +58,7 @@ class RunPage(Page):
     def operators(self) -> dict[str, str]:
         """The lines with operators, as "45": "both 2+1"."""
         found: dict[str, str] = self.js("""
-            const rows = [...document.querySelectorAll('.row:is(.ran, .slow, .both)')];
+            const rows = [...document.querySelectorAll('.row:is(.ran, .slow, .both, .broke)')];
             const parts = (each) => [...each.querySelector('.ops').childNodes];
             const visible = (each) => parts(each).filter((it) => it.className !== 'hidden');
             return Object.fromEntries(rows.map((each) => [each.dataset.line,
@@ -194,7 +194,7 @@ def test_each_line_says_what_ran_and_what_went_wrong(browser: RunPage, url: str)
     browser.open(url)
 
     assert browser.files() == ["model.py", "train.py"]
-    assert browser.operators() == {"41": "ran 2", "45": "both 2+1", "47": "ran 1"}
+    assert browser.operators() == {"41": "broke 2", "45": "both 2+1", "47": "ran 1"}
     notes = browser.notes()
     assert notes["40 recompiled"] == "tensor 'x' size mismatch at index 0. expected 8, actual 9"
     assert notes["41 graph break"] == "copy.deepcopy() is not supported"
@@ -259,10 +259,12 @@ def test_evidence_is_linked_whatever_its_folder_is_called(browser: RunPage, tmp_
 def test_nothing_of_a_lane_is_cut_off_on_a_narrow_screen(browser: RunPage, tmp_path: Path) -> None:
     left = Evidence(folder="evidence/a-lane", files=("trace.log", "aot_forward-0_0.py"), shown="violated " * 9)
     seen = replace(BROKEN, calls=tuple(Call(phase="warm-up", seconds=1.23, graphs_executed=12) for _ in range(3)))
-    receipt = a_receipt(replace(violated("test_a", "aot", seen), evidence=left))
+    printed = ("model.py:41 in forward: " + "x" * 300, "  " + "a long line of words " * 20)
+    over = (Violation(limit="max_graph_breaks=0", measured=1, details=printed),)
+    receipt = a_receipt(replace(violated("test_a", "aot", seen), evidence=left, violations=over))
     browser.open(write(receipt, tmp_path / "index.html"), NARROW)
     browser.view("contracts")
-    browser.one(".evidence summary").click()
+    browser.js("document.querySelectorAll('.lane-card details').forEach((each) => { each.open = true; })")
 
     wider = browser.js("""
         const card = document.querySelector('.lane-card').getBoundingClientRect();
@@ -270,6 +272,7 @@ def test_nothing_of_a_lane_is_cut_off_on_a_narrow_screen(browser: RunPage, tmp_p
             .filter((each) => each.getBoundingClientRect().right > card.right + 1).map((each) => each.className);
     """)
 
+    assert browser.one(".details").is_displayed()
     assert wider == []
 
 
@@ -355,13 +358,101 @@ def test_contract_and_lane_filter(browser: RunPage, url: str) -> None:
     assert browser.one("#status").text == "6 lanes shown, 2 files"
 
 
-def test_a_kind_can_be_left_out(browser: RunPage, url: str) -> None:
+def test_a_line_that_breaks_the_graph_is_no_line_that_ran_compiled(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    told = browser.js("return document.querySelector('[data-line=\"41\"] .ops').textContent")
+    browser.one("#kinds [data-kind=recompile]").click()
+    without = browser.operators()["41"]
+    browser.one("#clear").click()
+    browser.search("test_x")
+
+    assert told == "2 breaks the graph, ran compiled"
+    assert without == "broke 2"
+    assert "41" not in browser.operators()
+
+
+def test_a_kind_is_shown_alone_and_what_is_left_out_is_said(browser: RunPage, url: str) -> None:
     browser.open(url)
 
     browser.one("#kinds [data-kind=recompile]").click()
+    alone, said = list(browser.notes()), browser.one("#status").text
+    address = browser.driver.current_url
+    browser.view("contracts")
+    browser.one(".contract > summary:has(.v-violated)").click()
+    browser.until(lambda: browser.all(".lane-card"))
+    card = browser.one(".filtered").text
+    browser.open(address)
+    kept = list(browser.notes())
+    browser.one("#kinds [data-kind=recompile]").click()
+    again = list(browser.notes())
 
-    assert "40 recompiled" not in browser.notes()
-    assert "41 graph break" in browser.notes()
+    assert alone == kept == ["40 recompiled"]
+    assert said == (
+        "6 lanes shown, 2 files; only recompiles, filtered out: 1 recompile limit, 1 graph break, 1 skipped frame"
+    )
+    assert card == "Filtered out: 1 graph break, 1 skipped frame."
+    assert again == ["40 recompiled", "41 graph break", "46 recompile limit"]
+    assert browser.one("#status").text == "6 lanes shown, 2 files"
+
+
+def test_all_kinds_come_back_by_their_chip(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    browser.one("#kinds [data-kind=break]").click()
+    pressed = browser.js("return document.querySelector('#kinds [aria-pressed=true]').textContent")
+    browser.one("#kinds [data-kind='']").click()
+
+    assert pressed == "graph break1"
+    assert browser.js("return document.activeElement.textContent") == "all4"
+    assert len(browser.notes()) == 3
+
+
+def test_the_chips_count_what_the_lanes_that_are_shown_have(browser: RunPage, url: str) -> None:
+    browser.open(url)
+
+    everything = [each.text.split() for each in browser.all("#kinds button")]
+    browser.search("test_x")
+
+    assert [each[-1] for each in everything] == ["4", "1", "1", "1", "1"]
+    assert [" ".join(each.text.split()) for each in browser.all("#kinds button")] == [
+        "all 1",
+        "recompile limit 1",
+        "graph break 0",
+        "skipped 0",
+        "recompiled 0",
+    ]
+
+
+@pytest.mark.parametrize("size", [NARROW, (1400, 900)], ids=["390", "1400"])
+def test_a_jump_shows_the_line_and_the_title(browser: RunPage, tmp_path: Path, size: tuple[int, int]) -> None:
+    long = replace(BREAK, hints=tuple(f"hint {number}: " + "more words " * 20 for number in range(12)))
+    receipt = a_receipt(violated("test_a", measurement=replace(BROKEN, graph_breaks=(long,))))
+    browser.open(write(receipt, tmp_path / "index.html"), size)
+
+    browser.one("#causes a").click()
+    browser.js("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    row, title, bar = browser.js("""
+        const box = (found) => { const { top, bottom } = found.getBoundingClientRect(); return [top, bottom]; };
+        const bar = document.getElementById('bar');
+        const over = getComputedStyle(bar).position === 'sticky' ? box(bar)[1] : 0;
+        return [box(document.querySelector('[data-line="41"]')), box(document.querySelector('.here .title')), over];
+    """)
+    assert bar <= row[0] < row[1] <= title[0] < title[1] < size[1] / 2
+
+
+def test_a_jump_to_the_last_of_many_facts_of_a_line_shows_its_title(browser: RunPage, tmp_path: Path) -> None:
+    breaks = tuple(replace(BREAK, kind=f"kind {at}", reason=f"reason {at}", hints=("words " * 200,)) for at in range(6))
+    receipt = a_receipt(violated("test_a", measurement=replace(BROKEN, graph_breaks=breaks)))
+    browser.open(write(receipt, tmp_path / "index.html"))
+
+    browser.js("document.querySelector('#facts li:last-child button').click()")
+
+    top, bar = browser.js(
+        "return ['.here .title', '#bar'].map((each) => document.querySelector(each).getBoundingClientRect())"
+        ".map((box, at) => (at ? box.bottom : box.top))"
+    )
+    assert bar <= top < 600
 
 
 def test_the_calls_of_a_lane_are_told_with_steady_ones_together(browser: RunPage, url: str) -> None:
@@ -458,6 +549,8 @@ def test_everything_can_be_read_in_both_themes(browser: RunPage, url: str, schem
         ".kind.k-recompile",
         ".row .c",
         ".row .e",
+        ".row.broke > span",
+        ".chip .count",
         ".row > span",
         ".note dt",
         ".notice, .legend",

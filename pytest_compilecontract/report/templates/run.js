@@ -12,13 +12,14 @@
   const weights = new Map(data.kinds.map(([kind, , weight]) => [kind, weight]));
   const fileOf = new Map(files.map((file, at) => [file[NAME], at]));
 
-  const state = { view: "source", text: "", lane: "", off: new Set(), file: -1, mark: -1, module: -1 };
+  const state = { view: "source", text: "", lane: "", only: "", file: -1, mark: -1, module: -1 };
   const shown = new Uint8Array(lanes.length);
 
   const button = (attributes, ...children) => make("button", { type: "button", ...attributes }, ...children);
   const dot = (kind) => make("span", { class: `dot k-${kind}`, "aria-hidden": "true" });
   const seenBy = (mark) => mark[SEEN].filter(([lane]) => shown[lane]);
-  const isShown = (at) => !state.off.has(marks[at][KIND]) && marks[at][SEEN].some(([lane]) => shown[lane]);
+  const isKind = (at) => !state.only || marks[at][KIND] === state.only;
+  const isShown = (at) => isKind(at) && marks[at][SEEN].some(([lane]) => shown[lane]);
   const times = (mark) => Math.max(...seenBy(mark).map(([, count]) => count), 1);
 
   function seconds(value) {
@@ -234,16 +235,18 @@
     return { compiled, eager, told: told.join("\n") };
   }
 
-  function row(number, text, ran, marked) {
+  function row(number, text, ran, marked, broke) {
     const found = ran ? operatorsOf(ran) : { compiled: 0, eager: 0, told: "" };
-    const kind = found.eager ? (found.compiled ? "both" : "slow") : found.compiled ? "ran" : "";
+    const ranAs = found.eager ? (found.compiled ? "both" : "slow") : found.compiled ? "ran" : "";
+    // Whatever ran there: this is where the graph ends.
+    const kind = broke ? "broke" : ranAs;
     return make("div", { class: `row ${kind}${marked ? " marked" : ""}`, "data-line": number },
       make("span", {}, String(number)),
       make("span", { class: "ops", title: found.told },
         found.compiled ? make("span", { class: "c" }, String(found.compiled)) : null,
         found.compiled && found.eager ? "+" : null,
         found.eager ? make("span", { class: "e" }, String(found.eager)) : null,
-        kind ? make("span", { class: "hidden" }, { ran: " ran compiled", slow: " ran eager", both: " ran compiled and eager" }[kind]) : null),
+        kind ? make("span", { class: "hidden" }, [broke ? " breaks the graph" : "", { ran: " ran compiled", slow: " ran eager", both: " ran compiled and eager" }[ranAs]].filter(Boolean).join(",")) : null),
       make("span", { class: "text" }, text));
   }
 
@@ -256,7 +259,7 @@
     }
     if (changed) found.push("This file has changed since the run: lines that are not what they were are told apart, and which lines ran compiled is not shown.");
     if (after) found.push("This file was written after the run. No line that the receipt has the text of differs, and others may.");
-    if (!facts.length && !texts[file[PROBLEM]]) found.push("Nothing here broke, was compiled again or ran eager.");
+    if (!facts.length && !texts[file[PROBLEM]] && !state.only) found.push("Nothing here broke, was compiled again or ran eager.");
     return found.map((text, at) => make("p", { class: at === found.length - 1 && !facts.length && !changed && !after ? "muted" : "notice" }, text));
   }
 
@@ -280,6 +283,8 @@
     const beside = new Map();
     for (const at of facts) if (!marks[at][MOVED]) beside.set(marks[at][LINE], [...(beside.get(marks[at][LINE]) || []), at]);
     const ran = new Map(file[RAN].map(([line, ...groups]) => [line, groups]));
+    // Also where the kinds that are shown leave it out.
+    const broke = new Set(file[MARKS].map((at) => marks[at]).filter((mark) => mark[KIND] === "break" && !mark[MOVED] && seenBy(mark).length).map((mark) => mark[LINE]));
     const rows = [];
     if (file[LINES]) file[LINES].forEach((text, at) => rows.push([at + 1, text]));
     else {
@@ -290,7 +295,7 @@
     const blocks = [];
     for (let at = 0; at < rows.length; at += BLOCK) {
       const part = rows.slice(at, at + BLOCK);
-      const block = make("div", { class: "block" }, part.map(([line, text]) => [row(line, text, ran.get(line), beside.has(line)), (beside.get(line) || []).map(note)]));
+      const block = make("div", { class: "block" }, part.map(([line, text]) => [row(line, text, ran.get(line), beside.has(line), broke.has(line)), (beside.get(line) || []).map(note)]));
       block.style.setProperty("--tall", `${part.length * 1.4}rem`);
       blocks.push(block);
     }
@@ -301,7 +306,7 @@
       gone.length ? make("div", { class: "was" }, gone.map((at) => [
         make("p", { class: "muted" }, `line ${marks[at][LINE]} was: `, make("code", {}, texts[marks[at][SOURCE]] || "(not known)")), note(at)])) : "",
       make("p", { class: "legend" },
-        make("span", {}, make("i", { class: "swatch ran" }), "ran compiled"), make("span", {}, make("i", { class: "swatch both" }), "both"), make("span", {}, make("i", { class: "swatch slow" }), "ran eager"),
+        make("span", {}, make("i", { class: "swatch ran" }), "ran compiled"), make("span", {}, make("i", { class: "swatch both" }), "both"), make("span", {}, make("i", { class: "swatch slow" }), "ran eager"), make("span", {}, make("i", { class: "swatch broke" }), "breaks the graph"),
         make("span", {}, "the numbers are operators of one steady call, the most in any lane that is shown")),
       make("div", { class: "code" }, blocks));
   }
@@ -317,12 +322,25 @@
     reveal(`mark-${at}`);
   }
 
+  // A fact with the line that it is about above it, and the whole of what is said of it, as far as there is room.
+  function scrollTo(note) {
+    let row = note.previousElementSibling;
+    while (row && !row.matches(".row")) row = row.previousElementSibling;
+    const top = row ? row.getBoundingClientRect().top : 0;
+    const from = row && note.getBoundingClientRect().top - top < innerHeight / 2 ? row : note;
+    from.scrollIntoView({ block: "start" });
+  }
+
   function reveal(id) {
     const found = by(id);
     if (!found) return;
     document.querySelectorAll(".here").forEach((each) => each.classList.remove("here"));
     found.classList.add("here");
-    found.scrollIntoView({ block: "center" });
+    if (found.matches(".code .note")) {
+      scrollTo(found);
+      // What is above is drawn only now, and may be taller than was thought.
+      requestAnimationFrame(() => scrollTo(found));
+    } else found.scrollIntoView({ block: "center" });
     found.focus({ preventScroll: true });
   }
 
@@ -370,9 +388,17 @@
     return make("li", {}, where, " ", make("span", { class: `kind k-${mark[KIND]}` }, tags.get(mark[KIND])), " ", texts[mark[TITLE]]);
   }
 
+  // "3 graph breaks, 1 recompile", the kinds in their order.
+  function kindsTold(found) {
+    const counts = new Map();
+    for (const at of found) counts.set(marks[at][KIND], (counts.get(marks[at][KIND]) || 0) + 1);
+    return [...tags.keys()].filter((kind) => counts.has(kind)).map((kind) => `${counts.get(kind).toLocaleString("en")} ${nouns.get(kind)[Number(counts.get(kind) !== 1)]}`).join(", ");
+  }
+
   function laneCard(at) {
     const lane = lanes[at];
-    const facts = (marksByLane.get(at) || []).filter((each) => !state.off.has(marks[each][KIND]));
+    const all = marksByLane.get(at) || [];
+    const facts = all.filter(isKind);
     const numbers = lane[COUNTS].map(([one, many, count]) => `${count.toLocaleString("en")} ${texts[count === 1 ? one : many]}`).join(" · ");
     const again = facts.filter((each) => marks[each][KIND] === "recompile");
     const others = facts.filter((each) => marks[each][KIND] !== "recompile");
@@ -387,6 +413,7 @@
       timeline(lane),
       again.length ? make("div", {}, make("h4", {}, "Compiled again in these calls, by this guard"), make("ul", { class: "plain marks-of" }, again.map(markLink))) : null,
       others.length ? make("div", {}, make("h4", {}, "On these lines"), make("ul", { class: "plain marks-of" }, others.map(markLink))) : null,
+      all.length > facts.length ? make("p", { class: "muted filtered" }, `Filtered out: ${kindsTold(all.filter((each) => !isKind(each)))}.`) : null,
       lane[MODULES] >= 0 ? make("p", {}, button({ class: "link", "data-module": at }, `Modules: ${shareTold(...lane[OPERATORS])}`)) : null,
       lane[UNMEASURED].length ? make("details", {}, make("summary", { class: "muted" }, "not measured, and why"),
         make("ul", { class: "plain" }, lane[UNMEASURED].map(([names, reason]) => make("li", {}, make("span", { class: "muted" }, `${texts[names]}: `), texts[reason])))) : null,
@@ -479,6 +506,8 @@
 
   const DRAW = { source: () => { drawFiles(); drawFile(); }, contracts: drawContracts, modules: drawModules, environment: () => {} };
 
+  const LISTS_KINDS = new Set(["source", "contracts"]);
+
   function select() {
     const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
@@ -495,13 +524,16 @@
     document.querySelectorAll("#views button").forEach((each) => each.setAttribute("aria-current", String(each.dataset.view === state.view)));
     for (const view of Object.keys(DRAW)) by(view).hidden = view !== state.view;
     by("filters").hidden = state.view === "environment";
-    by("kinds").hidden = state.view === "modules";
+    by("kinds").hidden = !LISTS_KINDS.has(state.view);
     drawTroubles();
     DRAW[state.view]();
-    const filtered = state.text || state.lane || state.off.size;
-    const of = filtered ? ` of ${lanes.length.toLocaleString("en")}` : "";
+    const filtered = state.text || state.lane || state.only;
+    const of = state.text || state.lane ? ` of ${lanes.length.toLocaleString("en")}` : "";
     const where = state.view === "source" ? `, ${counted(listed.length, "file")}` : "";
-    by("status").textContent = state.view === "environment" ? "" : `${counted(found, "lane")}${of} shown${where}`;
+    const left = state.only && LISTS_KINDS.has(state.view) ? kindsTold(marks.map((_, at) => at).filter((at) => !isKind(at) && seenBy(marks[at]).length)) : "";
+    const only = left ? `; only ${nouns.get(state.only)[1]}, filtered out: ${left}` : "";
+    by("status").textContent = state.view === "environment" ? "" : `${counted(found, "lane")}${of} shown${where}${only}`;
+    drawKinds();
     by("status").dataset.text = state.text;
     by("clear").hidden = !filtered;
     document.documentElement.style.setProperty("--bar", `${by("bar").offsetHeight + 8}px`);
@@ -514,17 +546,25 @@
   }
 
   function clear() {
-    state.text = state.lane = "";
-    state.off.clear();
+    state.text = state.lane = state.only = "";
     by("text").value = by("lane").value = "";
-    drawKinds();
+    select();
   }
 
+  // How many facts of each kind there are in the lanes that are shown; one that is chosen is the only one that is listed.
   function drawKinds() {
     const counts = new Map();
-    for (const mark of marks) counts.set(mark[KIND], (counts.get(mark[KIND]) || 0) + 1);
-    by("kinds").replaceChildren(...[...tags].filter(([kind]) => counts.has(kind)).map(([kind, tag]) =>
-      button({ class: `chip k-${kind}`, "data-kind": kind, "aria-pressed": String(!state.off.has(kind)) }, dot(kind), make("span", {}, tag), make("span", { class: "count" }, String(counts.get(kind))))));
+    let all = 0;
+    for (const mark of marks) {
+      const seen = mark[SEEN].some(([lane]) => shown[lane]);
+      counts.set(mark[KIND], (counts.get(mark[KIND]) || 0) + seen);
+      all += seen;
+    }
+    const chip = (kind, mark, tag, count) => button({ class: `chip k-${kind || "all"}`, "data-kind": kind, "aria-pressed": String(state.only === kind), title: kind ? `only this kind: ${nouns.get(kind)[1]}` : "facts of every kind" },
+      mark, make("span", {}, tag), make("span", { class: "count" }, count.toLocaleString("en")));
+    const focused = document.activeElement.closest?.("#kinds button")?.dataset.kind;
+    by("kinds").replaceChildren(...(counts.size > 1 ? [chip("", null, "all", all)] : []), ...[...tags].filter(([kind]) => counts.has(kind)).map(([kind, tag]) => chip(kind, dot(kind), tag, counts.get(kind))));
+    if (focused !== undefined) by("kinds").querySelector(`[data-kind="${focused}"]`)?.focus();
   }
 
   function remember() {
@@ -535,7 +575,7 @@
     if (state.view === "modules" && state.module >= 0) said.set("module", state.module);
     if (state.text) said.set("text", state.text);
     if (state.lane) said.set("lane", state.lane);
-    if (state.off.size) said.set("without", [...state.off].join(","));
+    if (state.only) said.set("kind", state.only);
     try {
       history.replaceState(null, "", `#${said}`);
     } catch {
@@ -547,9 +587,8 @@
     const said = new URLSearchParams(location.hash.slice(1));
     state.text = by("text").value = said.get("text") || "";
     state.lane = by("lane").value = said.get("lane") || "";
-    state.off = new Set((said.get("without") || "").split(",").filter((kind) => tags.has(kind)));
+    state.only = tags.has(said.get("kind")) ? said.get("kind") : "";
     state.module = said.has("module") ? Number(said.get("module")) : state.module;
-    drawKinds();
     select();
     const file = files.findIndex((each) => texts[each[NAME]] === said.get("file"));
     if (file >= 0) state.file = file;
@@ -570,11 +609,9 @@
   by("views").addEventListener("click", (event) => { if (event.target.dataset.view) { state.mark = -1; show(event.target.dataset.view); } });
   by("kinds").addEventListener("click", (event) => {
     const kind = event.target.closest("button")?.dataset.kind;
-    if (!kind) return;
-    if (!state.off.delete(kind)) state.off.add(kind);
-    drawKinds();
+    if (kind === undefined) return;
+    state.only = state.only === kind ? "" : kind;
     refresh();
-    by("kinds").querySelector(`[data-kind="${kind}"]`).focus();
   });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
