@@ -152,7 +152,7 @@ def _recompile(found: Recompile) -> Mark:
         callers=(found.frame,),
         said=_said(
             ("from, to", f"{change[0]} → {change[1]}" if change else ""),
-            ("kind", f"{found.kind}: {RECOMPILE_KINDS[found.kind]}" if found.kind in RECOMPILE_KINDS else found.kind),
+            ("kind", _kind_told(found)),
             ("frame", f"{found.frame}{after}" if found.location is not None or after else ""),
             ("module", found.module or ""),
             ("means", found.meaning),
@@ -160,6 +160,12 @@ def _recompile(found: Recompile) -> Mark:
         ),
         more=tuple(("older code's guard", each) for each in dict.fromkeys(others)),
     )
+
+
+def _kind_told(found: Recompile) -> str:
+    # Beside the guard that failed, "another guard" would be one more.
+    means = "the one above failed" if found.kind == "guard" and found.guard else RECOMPILE_KINDS.get(found.kind)
+    return f"{found.kind}: {means}" if means else found.kind
 
 
 def _limit_hit(found: LimitHit) -> Mark:

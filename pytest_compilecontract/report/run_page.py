@@ -27,6 +27,16 @@ from .terminal import counts_of
 
 # Of what does not hold, where no script runs.
 MOST_TROUBLES = 30
+# The lanes that are built in; what another is, its settings say.
+_LANES = {
+    "eager": "nothing is compiled: what the others are compared with",
+    "capture": "Dynamo captures graphs, and eager runs them",
+    "aot": "AOTAutograd traces the captured graphs, backward too, and eager runs them",
+    "inductor": "Inductor compiles the graphs, as torch.compile does by default",
+    "dynamic": "Inductor, with sizes dynamic from the first call",
+    "cudagraphs": "Inductor, with CUDA graphs",
+    "autotune": "Inductor, with the fastest kernels by trial",
+}
 # Calls of a lane that are told one by one.
 MOST_CALLS = 200
 
@@ -120,6 +130,7 @@ class _Data:
             "notHeld": NOT_HELD_WEIGHT,
             "modules": self._modules.values,
             "calls": self._calls.values,
+            "laneWords": [[self._text(name), self._text(words)] for name, words in self._lane_words()],
             "laneSets": self._lanes_of.values,
             "limitSets": self._limits.values,
             "texts": self._texts.values,
@@ -152,6 +163,14 @@ class _Data:
             list(self._unmeasured(seen)) if seen is not None else [],
             self._evidence(entry.evidence) if entry.evidence is not None else 0,
         ]
+
+    def _lane_words(self) -> Iterator[tuple[str, str]]:
+        """What each lane is, in words."""
+        settings = {each.entry.lane: each.entry.lane_settings for each in self._view.lanes}
+        for name, values in sorted(settings.items()):
+            own = ", ".join(f"{key}={value!r}" for key, value in values.items())
+            if words := _LANES.get(name, own):
+                yield name, words
 
     def _evidence(self, left: Evidence) -> list[object]:
         """Where a lane's evidence is, what the run for it came to, its files with what they are, and what it lacks."""

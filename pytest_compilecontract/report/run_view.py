@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pytest_compilecontract.facts.measurement import Location
+from pytest_compilecontract.facts.measurement import Location, Numerics
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
@@ -182,8 +182,9 @@ def lane_notes(entry: Entry) -> tuple[str, ...]:
     if seen is None:
         return tuple(notes)
     if seen.numerics is not None:
-        how = f"compared with eager by {seen.numerics.method}: {counted(seen.numerics.compared, 'tensor')}"
-        notes.append(f"{how} ({seen.numerics.note})" if seen.numerics.note else how)
+        how = f"{_agreement(seen.numerics)} by {seen.numerics.method}"
+        compared = f"{how}: {counted(seen.numerics.compared, 'tensor')} compared"
+        notes.append(f"{compared} ({seen.numerics.note})" if seen.numerics.note else compared)
         notes += [f"not compared: {each}" for each in seen.numerics.uncompared]
     if seen.raised_in_both is not None:
         notes.append(str(seen.raised_in_both))
@@ -191,6 +192,12 @@ def lane_notes(entry: Entry) -> tuple[str, ...]:
     notes += [hunt_told(seen.hunted)] if seen.hunted is not None else []
     notes += [seen.elsewhere] if seen.elsewhere else []
     return tuple(notes)
+
+
+def _agreement(found: Numerics) -> str:
+    if found.differences:
+        return "differs from eager"
+    return "agrees with eager" if found.compared else "not known to agree with eager"
 
 
 def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]:
@@ -381,7 +388,7 @@ def _answer(rows: Sequence[Row], stopped: str) -> tuple[Outcome, str]:
         outcome = "no"
     elif others:
         outcome = "not known"
-    sentences = [stopped and f"{stopped}.", f"{_held(held, len(contracts))}{_not_held(others)}."]
+    sentences = [stopped and f"{stopped}.", f"{_held(held, len(contracts), others)}."]
     if unmeasured:
         sentences.append(f"{counted(unmeasured, 'lane')} could not be measured here.")
     return outcome, " ".join(filter(None, sentences))
@@ -392,21 +399,17 @@ def _worst(lanes: Sequence[Row]) -> Shown:
     return next((each for each in _WORST if each in verdicts), "reference")
 
 
-def _held(held: int, contracts: int) -> str:
-    if contracts == 1:
-        return "The one contract holds" if held else "The one contract does not hold"
-    if held == contracts:
-        return f"All {contracts} contracts hold"
+def _held(held: int, contracts: int, others: Mapping[Shown, int]) -> str:
+    found = [(verdict, count) for verdict in (*_WORST, "reference") if (count := others.get(verdict, 0))]
+    whole = "The one contract" if contracts == 1 else f"All {contracts} contracts"
+    if not found:
+        return f"{whole} hold{'s' if contracts == 1 else ''}"
+    if found[0][1] == contracts:
+        return f"{whole} {_called(*found[0])}"
+    told = ", ".join(f"{count} {_called(verdict, count)}" for verdict, count in found)
     if not held:
-        return f"None of {contracts} contracts holds"
-    return f"{held} of {contracts} contracts hold{'s' if held == 1 else ''}"
-
-
-def _not_held(others: Mapping[Shown, int]) -> str:
-    told = [
-        f"{count} {_called(verdict, count)}" for verdict in (*_WORST, "reference") if (count := others.get(verdict, 0))
-    ]
-    return f": {', '.join(told)}" if told else ""
+        return f"None of {contracts} contracts holds: {told}"
+    return f"{held} of {contracts} contracts hold{'s' if held == 1 else ''}: {told}"
 
 
 def _called(verdict: Shown, count: int) -> str:
@@ -454,10 +457,27 @@ def _trouble(contract: str, lanes: Sequence[LaneView]) -> Trouble:
 
 
 def _words(lane: LaneView) -> tuple[str, ...]:
-    drift = (f"drifted: {lane.drift}",) if lane.drift else ()
-    if lane.verdict != "drifted" and lane.entry.violations:
-        return (*map(violation_words, lane.entry.violations), *drift)
+    drift = (f"drifted: {_drift_words(lane.drift)}",) if lane.drift else ()
+    if lane.verdict == "drifted":
+        return (_drift_words(lane.reason),)
+    if lane.entry.violations:
+        return (*(f"{violation_words(each)}{_of_which(each, lane)}" for each in lane.entry.violations), *drift)
     return (lane.reason, *drift) if lane.reason else drift
+
+
+def _of_which(found: Violation, lane: LaneView) -> str:
+    """What a limit on eager frames counts together, where a drift of some of them is told beside it."""
+    seen = lane.entry.measurement
+    if found.name != "max_eager_frames" or "eager frames" not in lane.drift or seen is None or not seen.skipped_frames:
+        return ""
+    return (
+        f" ({len(seen.lost_frames or ())} that Dynamo gave up, {len(seen.skipped_frames)} of libraries that it skips)"
+    )
+
+
+def _drift_words(drift: str) -> str:
+    """A drift in words. The eager frames of a baseline are without those that Dynamo skips."""
+    return re.sub(r"\beager frames(?= \d+ -> )", "eager frames that Dynamo gave up", drift)
 
 
 def violation_words(found: Violation) -> str:

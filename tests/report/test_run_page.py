@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from support.receipts import BREAK, COPY, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_CARD, a_receipt, a_walk
+from support.receipts import BREAK, COPY, DIFFERENCE, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_CARD, a_receipt, a_walk
 from support.runs import (
     AGAIN,
     BROKE_DEEP,
@@ -294,6 +294,16 @@ def test_no_mark_is_lost_by_a_line_that_nobody_knows() -> None:
         pytest.param(a_receipt(entry("test_a")), "yes", "The one contract holds.", id="one"),
         pytest.param(a_receipt(entry("test_a"), entry("test_b")), "yes", "All 2 contracts hold.", id="all"),
         pytest.param(a_run(), "no", "2 of 4 contracts hold: 1 is broken, 1 is violated.", id="some"),
+        pytest.param(a_receipt(violated("test_a")), "no", "The one contract is violated.", id="one that does not"),
+        pytest.param(
+            a_receipt(violated("test_a"), violated("test_b")), "no", "All 2 contracts are violated.", id="none"
+        ),
+        pytest.param(
+            a_receipt(violated("test_a"), entry("test_b", measurement=None, verdict="broken")),
+            "no",
+            "None of 2 contracts holds: 1 is broken, 1 is violated.",
+            id="none, for two reasons",
+        ),
         pytest.param(
             a_receipt(entry("test_a"), entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no card")),
             "yes",
@@ -303,7 +313,7 @@ def test_no_mark_is_lost_by_a_line_that_nobody_knows() -> None:
         pytest.param(
             a_receipt(entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no card")),
             "not known",
-            "The one contract does not hold: 1 is unmeasured. 1 lane could not be measured here.",
+            "The one contract is unmeasured. 1 lane could not be measured here.",
             id="all unmeasured",
         ),
         pytest.param(
@@ -332,8 +342,47 @@ def test_a_drift_is_no_holding() -> None:
 
     view = run_view(receipt, SOURCES, {(receipt.entries[0].contract, "aot"): "graph breaks 0 -> 1"})
 
-    assert (view.outcome, view.sentence) == ("no", "The one contract does not hold: 1 has drifted.")
+    assert (view.outcome, view.sentence) == ("no", "The one contract has drifted.")
     assert [each.said for each in view.troubles] == [((("aot",), "graph breaks 0 -> 1"),)]
+
+
+def test_eager_frames_are_told_apart_where_a_limit_and_a_baseline_count_others() -> None:
+    lost = EagerFrame(frame=COPY, cause="graph break", reason="in a loop")
+    seen = replace(HOLDING, eager_frames=(lost,), operators_run=StepOperators(compiled=1, eager=8, groups=(SKIPPED,)))
+    over = (Violation(limit="max_eager_frames=0 (default)", measured=2),)
+    receipt = a_receipt(entry("test_a", measurement=seen, verdict="violated", violations=over))
+
+    view = run_view(receipt, SOURCES, {(receipt.entries[0].contract, "aot"): "eager frames 0 -> 1"})
+
+    (((_, words),),) = (each.said for each in view.troubles)
+    assert words == (
+        "eager frames: 2, at most 0 (1 that Dynamo gave up, 1 of libraries that it skips)"
+        "; drifted: eager frames that Dynamo gave up 0 -> 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("numerics", "note"),
+    [
+        pytest.param(Numerics(method="fp64", compared=15), "agrees with eager by fp64: 15 tensors compared", id="same"),
+        pytest.param(
+            Numerics(method="fp64", compared=2, differences=(DIFFERENCE,)),
+            "differs from eager by fp64: 2 tensors compared",
+            id="differs",
+        ),
+        pytest.param(
+            Numerics(method="fp64"), "not known to agree with eager by fp64: 0 tensors compared", id="nothing compared"
+        ),
+    ],
+)
+def test_whether_it_agrees_with_eager_is_said(numerics: Numerics, note: str) -> None:
+    assert lane_notes(entry("test_a", measurement=replace(HOLDING, numerics=numerics))) == (note,)
+
+
+def test_a_recompile_by_a_guard_names_no_other_guard() -> None:
+    mark = only(Measurement(recompiles=(replace(AGAIN, kind="guard", guard="self.steps == 0"),)))
+
+    assert ("kind", "guard: the one above failed") in mark.said
 
 
 def test_what_does_not_hold_is_told_once_for_lanes_that_agree_the_worst_first() -> None:
@@ -521,7 +570,7 @@ def test_what_else_is_said_of_a_lane() -> None:
     assert notes == (
         "holds up to capture (rung 1 of 2); aot does not: max_graph_breaks=0: 1",
         "measured 3 times",
-        "compared with eager by allclose: 1 tensor (float64 cannot run)",
+        "agrees with eager by allclose: 1 tensor compared (float64 cannot run)",
         "not compared: output[1]: a string",
         "eager raises in call 2, as compiled does: ValueError: no",
         "cut short: a skip",
@@ -531,6 +580,18 @@ def test_what_else_is_said_of_a_lane() -> None:
 
 
 # The page
+
+
+def test_the_page_says_what_each_lane_is() -> None:
+    own = replace(entry("test_a", "mine"), lane_settings={"backend": "aot_eager", "dynamic": True})
+    data = data_of(page_of(a_receipt(entry("test_a", "aot"), own)))
+
+    words = {data["texts"][name]: data["texts"][text] for name, text in data["laneWords"]}
+
+    assert words == {
+        "aot": "AOTAutograd traces the captured graphs, backward too, and eager runs them",
+        "mine": "backend='aot_eager', dynamic=True",
+    }
 
 
 def data_of(page: str) -> dict[str, list[list[int]]]:

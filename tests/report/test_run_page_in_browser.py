@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.browser import NARROW, Page, needs_browser
 from support.receipts import BREAK, HOLDING, ITEM, SKIPPED, a_receipt
-from support.runs import AGAIN, BROKEN, MODEL, MOVED, SOURCES, a_large_run, a_run, entry, page_of, violated
+from support.runs import AGAIN, BROKEN, MODEL, MOVED, RAN, SOURCES, a_large_run, a_run, entry, page_of, violated
 
 from pytest_compilecontract.facts.evidence import Evidence
 from pytest_compilecontract.facts.measurement import Call, GraphBreak, StepOperators
@@ -488,6 +488,44 @@ def test_modules_are_a_tree_of_the_lane_that_lost_most(browser: RunPage, url: st
     assert ["10", "1 compiled"] in rows
     assert shown == ["the whole target", "head", "layers", "2", "mlp"]
     assert "test_model [aot]: 63 % of operators compiled" in browser.one("#module-lane").text
+
+
+def test_the_lanes_of_modules_are_those_of_the_filter(browser: RunPage, tmp_path: Path) -> None:
+    seen = replace(HOLDING, operators_run=RAN)
+    receipt = a_receipt(entry("test_a", measurement=seen), entry("test_b", measurement=seen))
+    browser.open(write(receipt, tmp_path / "index.html"))
+    browser.view("modules")
+
+    browser.search("test_b")
+
+    told = [each.text for each in browser.all("#module-lane option")]
+    assert told == ["test_b [aot]: 63 % of operators compiled"]
+
+
+def test_the_share_of_a_module_is_beside_its_name(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    browser.view("modules")
+
+    gap = browser.js("""
+        const name = document.querySelector('.leaf .name');
+        const text = document.createRange();
+        text.selectNodeContents(name);
+        return name.nextElementSibling.getBoundingClientRect().left - text.getBoundingClientRect().right;
+    """)
+
+    assert 0 < gap < 120
+
+
+def test_what_a_lane_is_can_be_read(browser: RunPage, url: str) -> None:
+    browser.open(url)
+    browser.view("contracts")
+
+    legend = browser.one("#contracts .legend").text
+    title = browser.js("return document.querySelector('#lane option[value=aot]').title")
+
+    assert legend.startswith("A lane is one exact way to compile and run a contract:")
+    assert "inductor Inductor compiles the graphs" in " ".join(legend.split())
+    assert title == "lane aot: AOTAutograd traces the captured graphs, backward too, and eager runs them"
 
 
 def test_a_file_that_is_missing_or_changed_is_said(browser: RunPage, tmp_path: Path) -> None:

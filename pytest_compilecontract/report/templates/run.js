@@ -1,7 +1,7 @@
 // The page of a run. What is looked at is made from the data when it is looked at.
 (() => {
   const { data, by, make, counted, splitName, parted, VERDICTS, verdictTag, section, rerun } = shared;
-  const { lanes, marks, files, causes, troubles, modules, calls, laneSets, limitSets, texts } = data;
+  const { lanes, marks, files, causes, troubles, modules, calls, laneSets, limitSets, laneWords, texts } = data;
   const CONTRACT = 0, LANE = 1, VERDICT = 2, REASON = 3, LIMITS = 4, VIOLATIONS = 5, COUNTS = 6, CALLS = 7, MODULES = 8, OPERATORS = 9, RERUN = 10, DOUBTS = 11, NOTES = 12, UNMEASURED = 13, EVIDENCE = 14;
   const KIND = 0, TITLE = 1, SAID = 2, FILE = 3, LINE = 4, FUNCTION = 5, SOURCE = 6, MOVED = 7, SEEN = 8, BROKE = 9;
   const NAME = 0, LINES = 1, PROBLEM = 2, FLAGS = 3, MARKS = 4, RAN = 5;
@@ -11,6 +11,9 @@
   const nouns = new Map(data.kinds.map(([kind, , , one, many]) => [kind, [one, many]]));
   const weights = new Map(data.kinds.map(([kind, , weight]) => [kind, weight]));
   const fileOf = new Map(files.map((file, at) => [file[NAME], at]));
+
+  const laneMeans = new Map(laneWords.map(([name, words]) => [texts[name], texts[words]]));
+  const laneTitle = (names) => names.filter((name) => laneMeans.has(name)).map((name) => `lane ${name}: ${laneMeans.get(name)}`).join("\n") || null;
 
   const state = { view: "source", text: "", lane: "", only: "", file: -1, mark: -1, module: -1 };
   const shown = new Uint8Array(lanes.length);
@@ -84,7 +87,7 @@
     for (const [name, of] of lanesOf) groups.set(of.join(", "), [...(groups.get(of.join(", ")) || []), name]);
     return [...groups].map(([of, names], at) => [at ? "; " : "",
       folded(names, 6, "contract", (name, each) => make("span", { title: texts[name] }, `${each ? ", " : ""}${splitName(texts[name])[1]}`), "span"),
-      make("span", { class: "muted" }, ` [${of}]`)]);
+      make("span", { class: "muted", title: laneTitle(of.split(", ")) }, ` [${of}]`)]);
   }
 
   function causeItem({ cause: [title, own, follows, lanesHit], hit }) {
@@ -131,7 +134,7 @@
   const inLane = ([of]) => !state.lane || texts[of].split(", ").includes(state.lane);
   function troubleItem([name, verdict, said]) {
     return make("li", { class: "trouble" }, verdictTag(verdict), button({ class: "link who", "data-contract-of": name }, parted(texts[name])),
-      said.filter(inLane).map(([of, words]) => make("span", { class: "words" }, texts[words], make("span", { class: "muted" }, ` in ${texts[of]}`))));
+      said.filter(inLane).map(([of, words]) => make("span", { class: "words" }, texts[words], make("span", { class: "muted", title: laneTitle(texts[of].split(", ")) }, ` in ${texts[of]}`))));
   }
 
   // Files
@@ -307,7 +310,7 @@
         make("p", { class: "muted" }, `line ${marks[at][LINE]} was: `, make("code", {}, texts[marks[at][SOURCE]] || "(not known)")), note(at)])) : "",
       make("p", { class: "legend" },
         make("span", {}, make("i", { class: "swatch ran" }), "ran compiled"), make("span", {}, make("i", { class: "swatch both" }), "both"), make("span", {}, make("i", { class: "swatch slow" }), "ran eager"), make("span", {}, make("i", { class: "swatch broke" }), "breaks the graph"),
-        make("span", {}, "the numbers are operators of one steady call, the most in any lane that is shown")),
+        make("span", {}, "the numbers are operators of one more call, in which nothing was compiled, the most in any lane that is shown")),
       make("div", { class: "code" }, blocks));
   }
 
@@ -403,7 +406,7 @@
     const again = facts.filter((each) => marks[each][KIND] === "recompile");
     const others = facts.filter((each) => marks[each][KIND] !== "recompile");
     return make("div", { class: "lane-card" },
-      make("h3", {}, verdictTag(lane[VERDICT]), texts[lane[LANE]], make("span", { class: "muted" }, texts[lane[LIMITS]])),
+      make("h3", {}, verdictTag(lane[VERDICT]), make("span", { title: laneTitle([texts[lane[LANE]]]) }, texts[lane[LANE]]), make("span", { class: "muted" }, texts[lane[LIMITS]])),
       numbers ? make("p", { class: "muted" }, numbers) : null,
       texts[lane[REASON]] && !lane[VIOLATIONS].length ? make("p", { class: "reason" }, texts[lane[REASON]]) : null,
       lane[VIOLATIONS].map(([limit, measured, details]) => make("div", {}, make("p", {}, make("b", {}, texts[limit]), `: measured ${texts[measured]}`),
@@ -450,9 +453,18 @@
     if (!by("contracts").querySelector(`[data-contract="${name}"]`)) moreContracts(Infinity);
     const found = by("contracts").querySelector(`[data-contract="${name}"]`);
     if (!found) return;
+    // Its lanes are drawn once it is open, and the page is tall enough only then.
+    found.addEventListener("toggle", () => found.scrollIntoView({ block: "start" }), { once: true });
+    if (found.open) found.scrollIntoView({ block: "start" });
     found.open = true;
-    found.scrollIntoView({ block: "start" });
     found.firstChild.focus({ preventScroll: true });
+  }
+
+  // What the lanes are that are shown, where they are few enough to be read.
+  function laneLegend() {
+    const names = [...new Set(lanes.filter((_, at) => shown[at]).map((lane) => texts[lane[LANE]]))].filter((name) => laneMeans.has(name));
+    if (!names.length || names.length > 8) return null;
+    return make("p", { class: "legend" }, make("span", {}, "A lane is one exact way to compile and run a contract:"), names.map((name) => make("span", {}, make("b", {}, name), laneMeans.get(name))));
   }
 
   function drawContracts() {
@@ -460,7 +472,7 @@
     lanes.forEach((lane, at) => { if (shown[at]) found.set(lane[CONTRACT], [...(found.get(lane[CONTRACT]) || []), at]); });
     groups = [...found].sort((a, b) => RANK.indexOf(worst(a[1])) - RANK.indexOf(worst(b[1])));
     drawn = 0;
-    by("contracts").replaceChildren();
+    by("contracts").replaceChildren(laneLegend() || "");
     moreContracts(BATCH);
     if (groups.length && groups.length <= 3) by("contracts").querySelectorAll(".contract").forEach((each) => { each.open = true; });
     if (!groups.length) by("contracts").append(make("p", { class: "empty" }, lanes.length ? "No contract matches the filter." : "No contract was measured."));
@@ -480,7 +492,7 @@
     const holder = by("modules");
     const able = lanes.map((_, at) => at).filter((at) => shown[at] && lanes[at][MODULES] >= 0);
     if (!able.length) {
-      return holder.replaceChildren(make("p", { class: "empty" }, "The operators by module are not known: they are recorded in a steady call of a module, where torch's profiler can."));
+      return holder.replaceChildren(make("p", { class: "empty" }, "The operators by module are not known: they are recorded in one more call of a module, in which nothing is compiled, where torch's profiler can."));
     }
     // The one that lost most, unless another was chosen.
     if (!able.includes(state.module)) state.module = able.reduce((a, b) => (lanes[b][OPERATORS][1] > lanes[a][OPERATORS][1] ? b : a));
@@ -498,7 +510,7 @@
     only.addEventListener("change", () => rows.forEach((each) => { each.hidden = only.checked && !each.classList.contains("slow"); }));
     holder.replaceChildren(
       make("div", { class: "pick" }, select, make("label", { class: "switch" }, only, "only where something ran eager")),
-      make("p", { class: "muted" }, "Operators of one steady call, each module with those below it."),
+      make("p", { class: "muted" }, "Operators of one more call, made after those that are counted and with nothing compiled in it; each module with those below it."),
       make("div", { class: "tree" }, rows));
   }
 
@@ -534,6 +546,7 @@
     const only = left ? `; only ${nouns.get(state.only)[1]}, filtered out: ${left}` : "";
     by("status").textContent = state.view === "environment" ? "" : `${counted(found, "lane")}${of} shown${where}${only}`;
     drawKinds();
+    by("status").classList.toggle("notice", Boolean(left));
     by("status").dataset.text = state.text;
     by("clear").hidden = !filtered;
     document.documentElement.style.setProperty("--bar", `${by("bar").offsetHeight + 8}px`);
@@ -597,7 +610,7 @@
     else show(said.get("view") || "source");
   }
 
-  by("lane").append(...[...new Set(lanes.map((lane) => texts[lane[LANE]]))].sort().map((name) => make("option", { value: name }, name)));
+  by("lane").append(...[...new Set(lanes.map((lane) => texts[lane[LANE]]))].sort().map((name) => make("option", { value: name, title: laneTitle([name]) }, name)));
   by("lane").addEventListener("change", (event) => { state.lane = event.target.value; refresh(); });
   let typing = 0;
   by("text").addEventListener("input", (event) => {
