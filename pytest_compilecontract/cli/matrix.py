@@ -61,7 +61,7 @@ def _matrix(chosen: argparse.Namespace) -> int:
     receipts = [read_run(path) for path in chosen.runs]
     found = matrix(receipts, policy, waivers, today)
     last = found.comparisons[-1] if found.comparisons else None
-    said = stale(last, waivers, today, whole=not last.stopped) if last else ()
+    said = stale(last, waivers, today, whole=not last.stopped, new=receipts[-1].entries) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
     graphs = [_graphs(path, receipt) for path, receipt in zip(chosen.runs, receipts, strict=True)]

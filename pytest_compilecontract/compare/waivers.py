@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.measurement import Numerics, StepOperators
 from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
+from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.wording import meant
 
 from .drift import Comparison, Drift, Fact, LaneComparison
@@ -45,6 +47,7 @@ _KEYS = (*_TEXTS, "metric", "fact", "expires", "kind", "note")
 _FOLLOWING = ("capture", "fullgraph", "limits", "ops_captured")
 # What a metric is called here, or where a drift is printed.
 _NAMED = {called: name for name in GATEABLE for called in (name, METRICS[name].label)}
+_NEEDLESS = "is no longer needed"
 _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 
 
@@ -143,12 +146,25 @@ def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime
     )
 
 
-def stale(comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool) -> tuple[str, ...]:
+def stale(
+    comparison: Comparison,
+    waivers: Iterable[Waiver],
+    today: datetime.date,
+    *,
+    whole: bool,
+    new: Iterable[Entry] | None = None,
+) -> tuple[str, ...]:
     """The waivers to delete, one line each: where, which, and why.
 
-    Of a run that is not `whole` nobody can say that a glob no longer matches anything.
+    Of a run that is not `whole` nobody can say that a glob no longer matches anything. `new` are the entries of the newer
+    of any two runs: what they still show, the comparison that the waiver was made for may need.
     """
+    entries = None if new is None else {(each.contract, each.lane): each for each in new}
     found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
+    if entries is not None:
+        found = [
+            (waiver, "" if why == _NEEDLESS and _shows(waiver, comparison, entries) else why) for waiver, why in found
+        ]
     return tuple(
         f"{waiver.place}: the waiver of {waiver} {why}: {_what_would_do(waiver, comparison, today)}"
         for waiver, why in found
@@ -217,7 +233,27 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
     if "errors" not in waiver.metrics and any(lane.after == "broken" for lane in lanes):
         # A lane that broke off shows no other drift.
         return ""
-    return "" if _is_needed(waiver, lanes) else "is no longer needed"
+    return "" if _is_needed(waiver, lanes) else _NEEDLESS
+
+
+def _shows(waiver: Waiver, comparison: Comparison, entries: Mapping[tuple[str, str], Entry]) -> bool:
+    """Whether a lane still has something of what the waiver is about, which both runs may have alike."""
+    lanes = [entries.get((lane.contract, lane.lane)) for lane in comparison.lanes if waiver.is_about(lane)]
+    return any(_has(each, metric) for each in lanes if each is not None for metric in waiver.metrics)
+
+
+def _has(entry: Entry, metric: str) -> bool:
+    seen = entry.measurement
+    if metric == "limits":
+        return bool(entry.violations)
+    if seen is None or METRICS[metric].better != "lower":
+        return False
+    if metric == "capture":
+        return seen.graphs == 0
+    value = getattr(seen, METRICS[metric].at)
+    if isinstance(value, Numerics):
+        return bool(value.differences)
+    return bool(value.skipped if isinstance(value, StepOperators) else value)
 
 
 def _glob(contract: str) -> str:

@@ -254,6 +254,25 @@ def test_the_gate_takes_waivers_and_names_those_to_delete(
     assert out.endswith("? no: 1 waiver to delete\n")
 
 
+def test_what_both_runs_have_needs_its_waiver_elsewhere(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waivers(file, ("2026-06-15", "2999-01-01"), ('"numerics"', '"graph_breaks"'))
+    broken = an_entry(replace(HOLDING, graph_breaks=(BREAK,)))
+    old, new, mended = (str(tmp_path / name) for name in ("old.json", "new.json", "mended.json"))
+    write_receipt(Path(old), before(broken))
+    write_receipt(Path(new), after(broken))
+    write_receipt(Path(mended), after(an_entry()))
+
+    commands = [
+        [name, old, each, f"--waivers={file}"] for name in ("compare", "gate", "matrix") for each in (new, mended)
+    ]
+
+    codes = [main(command) for command in commands]
+
+    assert codes == [0, 1] * 3, capsys.readouterr().out
+
+
 def test_a_break_that_is_waived_still_shows(file: Path) -> None:
     worse = replace(HOLDING, graph_breaks=(BREAK,))
     text = "".join(WAIVER.replace('"numerics"', f'"{metric}"') for metric in ("graph_breaks", "fullgraph"))
