@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_compilecontract.baselines.store import FOLDER
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.escaping import one_line, printed, typed
 from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import write_receipt
@@ -56,6 +57,10 @@ def _show(chosen: argparse.Namespace) -> int:
         say(*(text for text, _ in fact_lines(receipt.entries, every=True) or [("no facts to show", {})]))
     if any(entry.planted for entry in receipt.entries):
         say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
+    if Path(FOLDER).is_dir() and not _is_within(chosen.file, Path(FOLDER)):
+        # A receipt has what was measured, and not what a baseline made of it.
+        command = typed(["compilecontract", "compare", str(FOLDER), str(chosen.file)])
+        say(f"held is by limits alone; what drifted from its baseline: {printed(command)}")
     return YES
 
 
@@ -72,6 +77,10 @@ def _recover(chosen: argparse.Namespace) -> int:
     for line in found.torn:
         say(f"left out: {one_line(line)}")
     return YES
+
+
+def _is_within(run: Path, folder: Path) -> bool:
+    return run.resolve().is_relative_to(folder.resolve())
 
 
 def _print_summary(rows: Sequence[Row], torch_version: str, chosen: argparse.Namespace) -> None:

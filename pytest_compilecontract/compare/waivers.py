@@ -156,8 +156,8 @@ def stale(
 ) -> tuple[str, ...]:
     """The waivers to delete, one line each: where, which, and why.
 
-    Of a run that is not `whole` nobody can say that a glob no longer matches anything. `new` are the entries of the newer
-    of any two runs: what they still show, the comparison that the waiver was made for may need.
+    Of a run that is not `whole` nobody can say that a glob no longer matches anything. `new` are the entries of the
+    newer of any two runs: what they still show, the comparison that the waiver was made for may need.
     """
     entries = None if new is None else {(each.contract, each.lane): each for each in new}
     found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
