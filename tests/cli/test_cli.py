@@ -124,21 +124,6 @@ def test_what_no_schema_can_say_is_a_mismatch_too(document: dict[str, Any], caps
     ],
     ids=["missing", "truncated", "an array", "hostile", "newer"],
 )
-def test_show_says_that_a_receipt_knows_no_drift(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a lane that drifted pytest says so, and its receipt has what it measured."""
-    write_receipt(Path("receipt.json"), RECEIPT)
-    command = "compilecontract compare contracts/baselines receipt.json"
-    said = f"held is by limits alone; what drifted from its baseline: {command}"
-
-    main(["show", "receipt.json"])
-    without = capsys.readouterr().out
-    Path("contracts/baselines").mkdir(parents=True)
-    main(["show", "receipt.json"])
-
-    assert said not in without
-    assert capsys.readouterr().out == f"{without}{said}\n"
-
-
 @pytest.mark.parametrize("command", ["validate", "show"])
 def test_what_cannot_be_read_is_one_line(
     command: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
@@ -166,6 +151,21 @@ def test_the_worst_file_decides_and_every_file_is_reported(
         "compilecontract: none.json: cannot be read (No such file or directory)\n",
     )
     assert codes == [2, 1]
+
+
+def test_show_says_that_a_receipt_knows_no_drift(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a lane that drifted pytest says so, and its receipt has what it measured."""
+    write_receipt(Path("receipt.json"), RECEIPT)
+    command = "compilecontract compare contracts/baselines receipt.json"
+    said = f"held is by limits alone; what drifted from its baseline: {command}"
+
+    main(["show", "receipt.json"])
+    without = capsys.readouterr().out
+    Path("contracts/baselines").mkdir(parents=True)
+    main(["show", "receipt.json"])
+
+    assert said not in without
+    assert capsys.readouterr().out == f"{without}{said}\n"
 
 
 def test_show_prints_the_summary_of_pytest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -355,6 +355,8 @@ def test_a_session_says_what_its_contracts_would_miss(tmp_path: Path, workers: t
     assert found["test_compiled_before"]["graph-break"].why == "it is compiled before the test runs"
     assert "  NOT NOTICED: graph-break: max_graph_breaks=0 would notice it" in said
     assert "  test_it.py::test_violated [capture]: violated" in said
+    survived = sum(each.survived for planted in found.values() for each in planted.values())
+    assert f"exit code 1: {survived} planted faults not noticed" in said
     assert code == 1
     assert (tmp_path / "report" / "planted.md").read_text().startswith("# Planted faults: ")
     assert "<!doctype html>" in (tmp_path / "report" / "planted.html").read_text()
@@ -365,6 +367,7 @@ def test_without_a_survivor_a_session_passes(tmp_path: Path) -> None:
 
     assert code == 0
     assert "planted faults: every one was noticed (2 of 2)" in said
+    assert "exit code 1" not in said
 
 
 @pytest.mark.parametrize("option", ["--contract-repeat=2", "--contract-bisect", "--contract-record=all"])
