@@ -145,7 +145,9 @@ def test_the_environment_of_an_interpreter_is_as_if_it_were_activated(
 
 
 def test_what_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    program = "import subprocess, sys; subprocess.Popen(['sleep', '3213']); print('on', flush=True); input_ = 1\n"
+    # No other session of these tests has one of so many seconds.
+    asleep = f"{3000 + os.getpid()}.3213"
+    program = f"import subprocess, sys; subprocess.Popen(['sleep', '{asleep}']); print('on', flush=True)\n"
     program += "import time; time.sleep(600)"
     told: list[int] = []
 
@@ -161,7 +163,7 @@ def test_what_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> No
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert (code, (tmp_path / "log").read_text()) == (None, "on\n")
     assert told
-    assert "sleep 3213" not in running
+    assert f"sleep {asleep}" not in running
 
 
 @pytest.mark.parametrize(

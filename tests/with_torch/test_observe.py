@@ -637,7 +637,9 @@ def test_drift_fails_a_test_and_what_does_not_compile_any_more_is_no_silence(rec
         entries["test_is_skipped_before_it_compiles"]["reason"],
     ) == ("unmeasured", "not on this torch")
     lines = ran.out.splitlines()
-    assert "python -m pytest --compile-contracts --contract-observe -- test_suite.py::test_breaks" in lines
+    held_to_what = f"--contract-baselines={recorded.folder / 'contracts/baselines'}"
+    rerun = f"python -m pytest {held_to_what} --compile-contracts --contract-observe -- test_suite.py::test_breaks"
+    assert rerun in lines
     assert "    + graphs: 1 -> 0" in lines
     assert any("my own assertion" in line for line in lines)
 
