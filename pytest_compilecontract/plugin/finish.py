@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, environment_key
 from pytest_compilecontract.report.baselines import baseline_lines, record_lines
+from pytest_compilecontract.report.comparison import waiving
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.gone import gone_lines
 from pytest_compilecontract.report.terminal import Line, headline, summary_lines
@@ -182,7 +184,19 @@ class Finishing:
             return []
         nothing = " (nothing was measured: an existing one is left unchanged)"
         kept = "" if self._session.entries else nothing
-        return [(f"receipt: {self._settings.report / RECEIPT}{kept}", {}), *self._page_line()]
+        return [
+            (f"receipt: {self._settings.report / RECEIPT}{kept}", {}),
+            *self._page_line(),
+            *self._waiving(self._settings.report),
+        ]
+
+    def _waiving(self, report: Path) -> list[Line]:
+        """What tolerates the lanes that drifted, which recording them as they are would do for ever."""
+        if self._held is None or self._recorded is not None:
+            return []
+        keys = {each.found.key for each in self._held.held if each.lane.verdict == "drifted"}
+        folder = self._settings.baselines
+        return [(line, {}) for key in sorted(keys) for line in waiving(folder / key, report)]
 
     def _page_line(self) -> list[Line]:
         if self._receipt is None or self._settings.report is None:

@@ -87,15 +87,14 @@ def answer_lines(
     tolerated = [lane for lane in comparison.lanes if lane.verdict == "waived"]
     lines += ["", "waived:", *_waived_lines(tolerated)] if tolerated else []
     lines += ["", *stale_lines(answer)] if answer.stale else []
-    lines += ["", "to tolerate it until a day:", waive_command(*runs)] if answer.against and runs is not None else []
+    lines += ["", *waiving(*runs)] if answer.against and runs is not None else []
     return [*lines, "", *cold_told(comparison), totals(comparison), verdict_line(comparison, answer)]
 
 
-def waive_command(old: Path, new: Path) -> str:
-    """What writes the waivers of all that drifted, to be completed by whoever owns them."""
-    return (
-        f"{typed(['compilecontract', 'waive', str(old), str(new)])} --owner ... --issue ... --expires ... >> {WAIVERS}"
-    )
+def waiving(old: Path, new: Path) -> list[str]:
+    """The command that writes the waivers of all that drifted, to be completed by whoever owns them."""
+    command = typed(["compilecontract", "waive", str(old), str(new)])
+    return ["to tolerate what drifted until a date:", f"{command} --owner ... --issue ... --expires ... >> {WAIVERS}"]
 
 
 def cold_told(comparison: Comparison, *, everything: bool = False) -> list[str]:

@@ -391,7 +391,7 @@ def test_the_gate_prints_the_command_that_waives_what_drifted(
     printed = capsys.readouterr().out.splitlines()
     main(["gate", str(tmp_path / "old run"), str(tmp_path / "same run")])
 
-    command = printed[printed.index("to tolerate it until a day:") + 1]
+    command = printed[printed.index("to tolerate what drifted until a date:") + 1]
     assert command == (
         f"compilecontract waive '{tmp_path}/old run' '{tmp_path}/new run' --owner ... --issue ... --expires ... "
         ">> contracts/waivers.toml"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,25 @@ def test_a_run_that_shows_the_same_holds_and_writes_nothing(project: Project) ->
     where = f"{HERE} (torch {torch.__version__})"
     assert ran.line("baselines: ") == f"baselines: compared 2 of 2 lanes with {where}: 2 held"
     assert (ran.code, project.files()) == (pytest.ExitCode.OK, before)
+
+
+def test_the_command_that_is_printed_waives_what_drifted(project: Project) -> None:
+    ran = project.run("-k", "breaks", "--contract-report=report", breaks="one")
+
+    command = ran.line("compilecontract waive ")
+    said = shlex.split(command.partition(" >> ")[0])[1:]
+    given = iter(("somebody", "https://example.org/1", "2999-01-01"))
+    waived = run_session(
+        [sys.executable, "-m", "pytest_compilecontract", *(next(given) if each == "..." else each for each in said)],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+    )
+    (project.folder / "contracts/waivers.toml").write_text(waived.stdout)
+    again = project.run("-k", "breaks", "--contract-report=report", breaks="one")
+
+    assert command.endswith(" >> contracts/waivers.toml")
+    assert (ran.code, again.code) == (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK), again.out
+    assert "compilecontract waive" not in again.out
 
 
 def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Project) -> None:
