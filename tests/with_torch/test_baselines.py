@@ -167,6 +167,21 @@ def test_the_command_that_is_printed_waives_what_drifted(project: Project) -> No
     assert "compilecontract waive" not in again.out
 
 
+def test_a_waived_lane_that_fails_by_its_limits_says_so(project: Project) -> None:
+    waiver = (
+        f'contract = "*"\nlane = "*"\nmetric = "*"\ntorch = "=={RELEASE}.*"\nissue = "https://example.org/1"\n'
+        'owner = "somebody"\nexpires = 2999-01-01\nkind = "workaround"\n'
+    )
+    (project.folder / "contracts/waivers.toml").write_text(f"[[waiver]]\n{waiver}")
+    test = project.folder / "contracts/test_block.py"
+    test.write_text(CONTRACTS.replace("max_graph_breaks=1", "max_graph_breaks=0"))
+
+    ran = project.run("-k", "breaks", breaks="one")
+
+    assert ran.line("1 lane of these") == "  1 lane of these over its limits, which no waiver lifts"
+    assert ran.code == pytest.ExitCode.TESTS_FAILED
+
+
 def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Project) -> None:
     ran = project.run("-k", "breaks", "-n1", breaks="one")
 
