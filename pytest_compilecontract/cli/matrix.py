@@ -15,7 +15,7 @@ from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.waivers import stale
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
-from pytest_compilecontract.facts.receipt import Receipt
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files.evidence import read_graphs
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
@@ -53,13 +53,18 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     table.set_defaults(command=_matrix)
 
 
+def _called(run: Path) -> str:
+    """What a run is called beside others of its torch: its folder, or its file where that has a name of its own."""
+    return run.parent.name if run.name == RECEIPT and run.parent.name else run.stem
+
+
 def _matrix(chosen: argparse.Namespace) -> int:
     """Print or write the matrix; its exit code is the gate's from the first environment to the last."""
     wanted = _wanted(chosen)
     policy, waivers = policy_of(chosen), waivers_of(chosen)
     today = datetime.date.today()
     receipts = [read_run(path) for path in chosen.runs]
-    found = matrix(receipts, policy, waivers, today)
+    found = matrix(receipts, policy, waivers, today, runs=[*map(_called, chosen.runs)])
     last = found.comparisons[-1] if found.comparisons else None
     said = stale(last, waivers, today, whole=not last.stopped, new=receipts[-1].entries) if last else ()
     answered = answer(last, policy, said) if last else None

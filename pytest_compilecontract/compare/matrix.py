@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_compilecontract.facts.measurement import Measurement
@@ -113,8 +114,11 @@ def matrix(
     policy: Policy = DEFAULT_POLICY,
     waivers: Sequence[Waiver] = (),
     today: datetime.date | None = None,
+    runs: Sequence[str] = (),
 ) -> Matrix:
     """The matrix of these receipts, a column each, in this order; the first is what the others are held against.
+
+    `runs` are what they are called, for columns that their torch alone does not tell apart.
 
     Raises:
         ReceiptError: a receipt has a lane of a contract twice.
@@ -133,7 +137,16 @@ def matrix(
         )
         for contract, lane in keys
     )
-    return Matrix(columns=tuple(map(_column, receipts)), rows=rows, comparisons=comparisons)
+    return Matrix(columns=_told_apart([*map(_column, receipts)], runs), rows=rows, comparisons=comparisons)
+
+
+def _told_apart(columns: Sequence[Column], runs: Sequence[str]) -> tuple[Column, ...]:
+    names = Counter(each.name for each in columns)
+    called = dict(enumerate(runs))
+    return tuple(
+        replace(each, name=f"{each.name} ({called[at]})") if names[each.name] > 1 and at in called else each
+        for at, each in enumerate(columns)
+    )
 
 
 def fact_of(lane: LaneComparison) -> str:

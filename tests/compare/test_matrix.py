@@ -149,6 +149,17 @@ def test_a_torch_that_does_not_import_is_another_cell_than_a_lane_that_fails() -
     assert found.rows[0].cells[1].verdict == "unmeasured"
 
 
+def test_columns_of_one_torch_are_told_apart_by_their_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, receipt in (("old", before(an_entry())), ("branch", after(an_entry())), ("main", after(an_entry()))):
+        (tmp_path / name).mkdir()
+        write_receipt(tmp_path / name / "receipt.json", receipt)
+
+    main(["matrix", str(tmp_path / "old"), str(tmp_path / "branch" / "receipt.json"), str(tmp_path / "main")])
+
+    heads = next(line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("torch "))
+    assert heads.split() == ["torch", "2.11.0", "torch", "2.15.0", "(branch)", "torch", "2.15.0", "(main)"]
+
+
 def test_a_lane_that_one_run_does_not_have_is_said_to_be_missing_or_new() -> None:
     found = matrix([before(an_entry()), after(an_entry(lane="capture"))])
 
