@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,17 +187,19 @@ def _hides(out: Path, module: str) -> bool:
     return out.stem == parts[0] or out.resolve().with_suffix("").parts[-len(parts) :] == tuple(parts)
 
 
+def _promise(allowed: Sequence[tuple[int | None, str]], steps: str) -> str:
+    """What a contract's docstring says that it allows; what has no limit is not in it."""
+    told = [
+        f"at most {counted(count, noun)}" if count else f"no {noun}s" for count, noun in allowed if count is not None
+    ]
+    text = f"{' and '.join(told)} over {steps}."
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) -> str:
     module, factory = parted(chosen.sample)
     limits = found.limits
-    counts = [
-        counted(count, noun)
-        for count, noun in (
-            (limits.max_graph_breaks, "graph break"),
-            (limits.max_recompiles, "recompile"),
-        )
-        if count is not None
-    ]
+    allowed = ((limits.max_graph_breaks, "graph break"), (limits.max_recompiles, "recompile"))
     steps = counted(found.calls, "step" if chosen.train else "call")
     return _WRITTEN.format(
         title=f"What compiling may do to the target that `{chosen.sample}` makes.",
@@ -206,7 +209,7 @@ def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) ->
         factory=factory,
         decorator=_folded(found),
         test=chosen.out.stem.removeprefix("test_"),
-        promise=f"At most {', '.join(counts)} over {steps}.",
+        promise=_promise(allowed, steps),
         verb=_TRAIN if chosen.train else _RUN,
     )
 

@@ -103,7 +103,7 @@ def _validate_waivers(path: Path) -> int:
             return refused(error)
         say(one_line(str(error), 1000))
         return NO
-    say(f"{one_line(str(path))}: {size} without a fault")
+    say(f"{one_line(str(path))}: {size}, no errors")
     return YES
 
 
