@@ -14,7 +14,7 @@ from pytest_compilecontract.upgrade.bump import KEPT, append_text, bump, uv_opti
 from pytest_compilecontract.upgrade.installing import installability, outcome, table_lines, table_markdown
 
 from .exits import code_of, say
-from .matrix import FORMATS_TOLD, Made, rendered
+from .matrix import FORMATS_TOLD, Made, rendered, to_write
 
 WRITTEN = ("html", "junit", "json")
 
@@ -124,7 +124,7 @@ def _installability(chosen: argparse.Namespace) -> int:
 def _bump(chosen: argparse.Namespace) -> int:
     if chosen.matrix:
         return _installability(chosen)
-    wanted = [(kind, path) for kind in WRITTEN if (path := getattr(chosen, kind)) is not None]
+    wanted = to_write([(kind, getattr(chosen, kind)) for kind in WRITTEN], chosen, {})
     for _, path in wanted:
         # Found out before the tests have run, and not after.
         if path.is_dir():

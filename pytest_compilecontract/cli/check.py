@@ -376,7 +376,7 @@ def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
         progress.clear()
     if code is None:
         _follow(events, course)
-        running = next((entry.lane for entry in course.running.values() if entry is not None), "")
+        running = _running(course)
         where = f"it was in lane {running}" if running else "no lane had begun"
         raise UsageError(
             f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout sets another limit"
@@ -391,9 +391,14 @@ def _follow(events: Followed, course: Course) -> None:
             course.take(event)
 
 
+def _running(course: Course) -> str:
+    """The lane that runs now, if one does."""
+    return next((entry.lane for entry in course.running.values() if entry is not None), "")
+
+
 def _going_on(course: Course, seconds: float) -> str:
     """Which lane runs now, of how many, and for how long all of them have."""
-    running = next((entry.lane for entry in course.running.values() if entry is not None), "")
+    running = _running(course)
     if running:
         return f"check: lane {plain(running)}, {course.done + 1} of {course.count}, {duration(seconds)}"
     return f"check: {'ending' if course.done and course.done == course.count else 'starting'}, {duration(seconds)}"

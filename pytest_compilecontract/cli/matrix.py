@@ -85,11 +85,22 @@ def _matrix(chosen: argparse.Namespace) -> int:
 def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
     """The files to write, each with its format."""
     named = [(chosen.format, chosen.output), *((kind, getattr(chosen, kind)) for kind in FORMATS[1:])]
-    wanted = [(kind, path) for kind, path in named if path is not None]
     places: dict[Path, str] = {}
     for run in chosen.runs:
         for path in (run, *(run.rglob("*.json") if run.is_dir() else ())):
             places[_place(path)] = "is a run to read" if path == run else f"belongs to {run}, a run to read"
+    return to_write(named, chosen, places)
+
+
+def to_write(
+    named: Iterable[tuple[str, Path | None]], chosen: argparse.Namespace, places: dict[Path, str]
+) -> list[tuple[str, Path]]:
+    """The files that were named, each with its format; `places` says what else is not to be written to.
+
+    Raises:
+        UsageError: one of them is read, or named twice.
+    """
+    wanted = [(kind, path) for kind, path in named if path is not None]
     for given in filter(None, (chosen.policy, chosen.waivers)):
         places[_place(given)] = "is read, too"
     for _, path in wanted:

@@ -141,11 +141,12 @@ def matrix(
 
 
 def _told_apart(columns: Sequence[Column], runs: Sequence[str]) -> tuple[Column, ...]:
+    if not runs:
+        return tuple(columns)
     names = Counter(each.name for each in columns)
-    called = dict(enumerate(runs))
     return tuple(
-        replace(each, name=f"{each.name} ({called[at]})") if names[each.name] > 1 and at in called else each
-        for at, each in enumerate(columns)
+        replace(each, name=f"{each.name} ({run})") if names[each.name] > 1 else each
+        for each, run in zip(columns, runs, strict=True)
     )
 
 

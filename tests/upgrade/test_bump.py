@@ -345,6 +345,26 @@ def test_a_folder_is_no_file_to_write_to(bench: Bench, capsys: pytest.CaptureFix
     assert code == UNUSABLE
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--policy=p.toml", "--html=p.toml"), "p.toml: is read, too, write the matrix to another file"),
+        (("--html=out/a", "--junit=out/../out/a"), "out/../out/a: is named twice, write the matrix to another file"),
+    ],
+    ids=["a policy", "one file for two"],
+)
+def test_nothing_is_written_over(
+    bench: Bench, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = bench.project / "p.toml"
+    policy.write_text("")
+
+    code = bumped(bench, HELD_OLD, HELD_NEW, *options)
+
+    assert capsys.readouterr().err == f"compilecontract: {said}\n"
+    assert (code, policy.read_text()) == (UNUSABLE, "")
+
+
 def test_a_commit_is_told_and_a_change_under_way_leaves_it_open(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
