@@ -629,6 +629,34 @@ def test_a_program_that_never_ends_under_noise_is_ended(monkeypatch: pytest.Monk
     assert "no end after 0 s" in str(measured(entry).numerics)
 
 
+def judged_with(
+    sides: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    moved: Sequence[torch.Tensor],
+    steps: Sequence[int],
+    *,
+    size: float,
+    group_size: float,
+    bias: bool = True,
+) -> Finding:
+    """What is found of one tensor of bfloat16, compiled, eager and float64's, with eager's runs in `moved`."""
+    compiled, eager, gold = sides
+    values = Values(
+        at="output",
+        kind="value",
+        compiled=compiled,
+        eager=eager,
+        again=eager,
+        gold=gold,
+        slack=torch.zeros((), dtype=torch.float64),
+        size=size,
+        group_size=group_size,
+        lowest=torch.bfloat16,
+        moved=tuple(moved),
+        steps=tuple(steps),
+    )
+    return judge_with_noise(values, Tolerance(method="fp64", rtol=None, atol=None, precision=None, bias=bias))
+
+
 class AnExpert:
     """The gradient of one expert in bfloat16: a sum over tokens, of which the router gives it one more or one less.
 
@@ -649,21 +677,9 @@ class AnExpert:
     def judged(self, change: Callable[[torch.Tensor], torch.Tensor], *, runs: int, bias: bool = True) -> Finding:
         gold = sum(self._tokens[:7], torch.zeros(()))
         eager = self.run(8)
-        values = Values(
-            at="step 0 grad['up.7.weight']",
-            kind="value",
-            compiled=change(self.run(7)),
-            eager=eager,
-            again=eager,
-            gold=gold,
-            slack=torch.zeros((), dtype=torch.float64),
-            size=size_of(gold),
-            group_size=30 * size_of(gold),
-            lowest=torch.bfloat16,
-            moved=tuple(self.run(7 + at % 2) for at in range(runs)),
-            steps=(1,) * runs,
-        )
-        return judge_with_noise(values, Tolerance(method="fp64", rtol=None, atol=None, precision=None, bias=bias))
+        sides = (change(self.run(7)), eager, gold)
+        moved = [self.run(7 + at % 2) for at in range(runs)]
+        return judged_with(sides, moved, (1,) * runs, size=size_of(gold), group_size=30 * size_of(gold), bias=bias)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -698,21 +714,7 @@ class Codes:
         gold, eager = self._numbers.round().to(torch.int32), self.run()
         # Where all that is known agrees, a wrong one is nobody's.
         self.agreed = torch.stack([gold, eager, *moved]).double().std(0, correction=0).argmin()
-        values = Values(
-            at="output",
-            kind="value",
-            compiled=change(self.run()),
-            eager=eager,
-            again=eager,
-            gold=gold,
-            slack=torch.zeros((), dtype=torch.float64),
-            size=1.0,
-            group_size=1.0,
-            lowest=torch.bfloat16,
-            moved=moved,
-            steps=steps,
-        )
-        return judge_with_noise(values, Tolerance(method="fp64", rtol=None, atol=None, precision=None))
+        return judged_with((change(self.run()), eager, gold), moved, steps, size=1.0, group_size=1.0)
 
 
 @pytest.mark.parametrize("seed", range(6))
