@@ -1,6 +1,7 @@
 """How often the rule of numerics alarms for nothing, and how often it finds a small fault, beside other rules.
 
     python benchmarks/numerics.py run STATE [--device cuda] [--seconds 480] [--only WORD] [--lanes inductor,dynamic]
+        [--precisions bfloat16,float16]
     python benchmarks/numerics.py show STATE ...        the table of what was measured, of several states side by side
 
 Each model runs in each precision and lane, inferred and trained with AdamW, once. What the runs left is then judged by
@@ -20,7 +21,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,8 @@ def families() -> Iterator[Kind]:
             )
 
 
-def cases(device: str, lanes: list[str]) -> Iterator[Case]:
-    precisions = [each for each in PRECISIONS if device == "cuda" or each != "tf32"]
+def cases(device: str, lanes: list[str], chosen: Sequence[str] = PRECISIONS) -> Iterator[Case]:
+    precisions = [each for each in chosen if device == "cuda" or each != "tf32"]
     kinds = (*KINDS, *families())
     # What is left out when the time is up is not all of one kind.
     for lane, trains, precision in itertools.product(lanes, (False, True), precisions):
@@ -300,7 +301,7 @@ def run(args: argparse.Namespace) -> None:
     until = time.monotonic() + args.seconds
     todo = [
         each
-        for each in cases(args.device, args.lanes.split(","))
+        for each in cases(args.device, args.lanes.split(","), args.precisions.split(","))
         if each.name not in known and all(word in each.name for word in args.only)
     ]
     print(f"torch {torch.__version__}, {args.device}: {len(known)} known, {len(todo)} to run", flush=True)
@@ -380,6 +381,7 @@ def main() -> None:
     running.add_argument("state")
     running.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     running.add_argument("--lanes", default="inductor")
+    running.add_argument("--precisions", default=",".join(PRECISIONS))
     running.add_argument("--seconds", type=float, default=480.0)
     running.add_argument("--only", action="append", default=[])
     running.add_argument("--trace", action="store_true")
