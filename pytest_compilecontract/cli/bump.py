@@ -134,4 +134,4 @@ def _bump(chosen: argparse.Namespace) -> int:
     for kind, path in wanted:
         write_bytes(path, rendered(kind, made))
         say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
-    return code_of(found.answer)
+    return code_of(found.answer.outcome)

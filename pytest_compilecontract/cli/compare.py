@@ -90,7 +90,7 @@ def _compare(chosen: argparse.Namespace) -> int:
     say(*_coloured(lines, chosen), *stale_lines(sides.found))
     if chosen.try_settings:
         _try_settings(chosen, sides)
-    return code_of(sides.found)
+    return code_of(sides.found.outcome)
 
 
 def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
@@ -111,7 +111,7 @@ def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
     lines = answer_lines(sides.comparison, sides.found, sides.policy, (chosen.old, chosen.new))
     say(*_coloured(lines[-1:] if chosen.verbosity < 0 else lines, chosen))
-    return code_of(sides.found)
+    return code_of(sides.found.outcome)
 
 
 def _coloured(lines: Sequence[str], chosen: argparse.Namespace) -> list[str]:

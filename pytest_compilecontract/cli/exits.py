@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from pytest_compilecontract.compare.gate import Answer
+from pytest_compilecontract.compare.gate import Outcome
 from pytest_compilecontract.errors import ContractError
 from pytest_compilecontract.escaping import one_line, printed
 
@@ -19,9 +19,9 @@ def exit_codes(yes: str, no: str = "", not_known: str = "") -> str:
     return "Exit codes: " + "; ".join(f"{code} {what}" for code, what in told.items() if what) + "."
 
 
-def code_of(found: Answer | str) -> int:
-    """The exit code of the gate's answer, or of one in its words."""
-    return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[found if isinstance(found, str) else found.outcome]
+def code_of(outcome: Outcome) -> int:
+    """The exit code of an answer."""
+    return {"yes": YES, "no": NO, "not known": NOT_KNOWN}[outcome]
 
 
 def say(*lines: str, stream: TextIO | None = None) -> None:

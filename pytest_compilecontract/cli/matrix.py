@@ -79,7 +79,7 @@ def _matrix(chosen: argparse.Namespace) -> int:
         sys.stdout.write(rendered(chosen.format, made, width=room(sys.stdout), paint=paint).decode())
     for line in said:
         say(one_line(line, 1000), stream=sys.stderr)
-    return code_of(answered) if answered else NOT_KNOWN
+    return code_of(answered.outcome) if answered else NOT_KNOWN
 
 
 def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_compilecontract.compare.gate import Outcome
 from pytest_compilecontract.errors import InstallError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import plain
@@ -25,7 +26,6 @@ from .environments import Uv, probe, uv_program, variables_of
 from .progress import Progress
 from .requirements import Wanted, exact, specs_from, wanted
 
-YES, NOT_TRIED = "yes", "not tried"
 STEPS = ("resolved", "installed", "imported")
 HEAD = ("torch", "Python", "build", *STEPS)
 USUAL = "usual"
@@ -34,7 +34,7 @@ WIDEST = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """How far one environment came: each step is "yes", "no: ..." or "not tried".
+    """How far one environment came: the number of steps that it has passed, and why it did not pass the next.
 
     `absent` is why nothing is known: there is no such Python here.
     """
@@ -42,9 +42,8 @@ class Tried:
     torch: str
     python: str
     build: str
-    resolved: str = NOT_TRIED
-    installed: str = NOT_TRIED
-    imported: str = NOT_TRIED
+    passed: int = 0
+    refused: str | None = None
     absent: str = ""
 
     @property
@@ -54,9 +53,10 @@ class Tried:
         return (self.torch, self.python, self.build, *steps)
 
     @property
-    def steps(self) -> tuple[str, str, str]:
-        """How each step went."""
-        return self.resolved, self.installed, self.imported
+    def steps(self) -> tuple[str, ...]:
+        """How each step went, in words."""
+        went = (*("yes" for _ in range(self.passed)), *(() if self.refused is None else (f"no: {self.refused}",)))
+        return (*went, *("not tried" for _ in STEPS[len(went) :]))
 
 
 def installability(chosen: argparse.Namespace) -> list[Tried]:
@@ -106,11 +106,11 @@ def _tried(one: Tried, specs: Mapping[str, str], contents: Wanted, uv: Uv, kept:
     except InstallError as error:
         if error.step not in STEPS:
             return replace(one, absent=str(error))
-        before = dict.fromkeys(STEPS[: STEPS.index(error.step)], YES)
-        return replace(one, **before, **{error.step: f"no: {error}"})
+        return replace(one, passed=STEPS.index(error.step), refused=str(error))
     seen = probe(python, kept, variables_of(python))
-    named = replace(one, torch=seen.torch or one.torch, resolved=YES, installed=YES)
-    return replace(named, imported=YES if seen.torch is not None else f"no: {seen.failed}")
+    if seen.torch is None:
+        return replace(one, passed=STEPS.index("imported"), refused=str(seen.failed))
+    return replace(one, torch=seen.torch, passed=len(STEPS))
 
 
 def table_lines(found: Sequence[Tried]) -> list[str]:
@@ -129,9 +129,9 @@ def table_markdown(found: Sequence[Tried]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def outcome(found: Sequence[Tried]) -> str:
+def outcome(found: Sequence[Tried]) -> Outcome:
     """The answer for all of them: no wins over not known, and that over yes."""
-    if any(step.startswith("no:") for each in found for step in each.steps):
+    if any(each.refused is not None for each in found):
         return "no"
     return "not known" if any(each.absent for each in found) else "yes"
 
