@@ -136,10 +136,10 @@ class History:
         keys = sorted({each.found.key for each in held})
         return Summary(held=tuple(held), new=tuple(new), known=sum(map(self.baselines.size, keys)))
 
-    def drifted(self, summary: Summary | None) -> dict[tuple[str, str], str]:
-        """What drifted, by contract and lane; what this run records again is not drift."""
+    def drifted(self, summary: Summary | None) -> dict[tuple[str, str], LaneComparison]:
+        """The lanes that drifted, by contract and lane; what this run records again is not drift."""
         return {
-            (each.lane.contract, each.lane.lane): what_drifted(each.lane)
+            (each.lane.contract, each.lane.lane): each.lane
             for each in (summary.held if summary is not None else ())
             if each.lane.verdict == "drifted" and self.settings.record not in ("all", each.record)
         }
@@ -148,7 +148,7 @@ class History:
         """The rows of a session, those that keep to their limits and not to their baseline as drifted."""
         drifted = self.drifted(summary)
         return [
-            replace(row, verdict="drifted", reason=drifted[row.contract, row.lane])
+            replace(row, verdict="drifted", reason=what_drifted(drifted[row.contract, row.lane]))
             if row.verdict == "held" and (row.contract, row.lane) in drifted
             else row
             for row in rows

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line, typed
 from pytest_compilecontract.facts.receipt import Receipt
@@ -19,7 +20,7 @@ _SECRET = re.compile(r"(?i)--?[\w-]*(?:token|secret|passw|credential|api-?key|au
 _HIDDEN = "..."
 
 
-def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tuple[str, str], str]) -> str:
+def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tuple[str, str], LaneComparison]) -> str:
     """Write the page; why it could not be, as one line, or empty.
 
     It never fails what was measured: a receipt is there by now, and the page can be made of it later.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_compilecontract.baselines.store import Found, Recorded
 from pytest_compilecontract.compare.drift import LaneComparison, Verdict
@@ -116,10 +117,14 @@ def record_lines(recorded: Recorded, folder: str, mode: str = "all", paths: Sequ
     return lines
 
 
-def what_drifted(lane: LaneComparison) -> str:
-    """The metrics that are not as they were, in one line: the cause first, with its place."""
+def what_drifted(lane: LaneComparison, labels: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The metrics that are not as they were, in one line: the cause first, with its place.
+
+    `labels` are what metrics are called, where that is not their own label.
+    """
     judged = [drift for drift in lane.by_cause if drift.gates]
-    said = [drift_headline(drift) + ("" if at else place_of(drift)) for at, drift in enumerate(judged)]
+    headlines = [drift_headline(drift, labels.get(drift.metric, "")) for drift in judged]
+    said = [headline + ("" if at else place_of(judged[at])) for at, headline in enumerate(headlines)]
     return ", ".join(said) or plain(lane.reason)
 
 

@@ -140,9 +140,9 @@ def totals(comparison: Comparison) -> str:
     return f"lanes: {named or 'none'}{note}"
 
 
-def drift_headline(drift: Drift) -> str:
-    """The metric and its two values, as "graph breaks 0 -> 1"."""
-    label = METRICS[drift.metric].label
+def drift_headline(drift: Drift, label: str = "") -> str:
+    """The metric, by this label where one is given, and its two values, as "graph breaks 0 -> 1"."""
+    label = label or METRICS[drift.metric].label
     if drift.metric == "capture":
         return label if drift.direction == "worse" else "captured again"
     return f"{label} {_value(drift.before)} -> {_value(drift.after)}"

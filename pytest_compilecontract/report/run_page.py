@@ -18,6 +18,7 @@ from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
 
+from .baselines import what_drifted
 from .environments import environment_rows
 from .html import LONGEST, Numbers, Texts, rendered, visible
 from .run_causes import Cause, causes_of
@@ -145,7 +146,7 @@ class _Data:
         modules = tuple((self._text(row.path), row.depth, row.compiled, row.eager) for row in lane.modules)
         ran = seen.operators_run if seen is not None else None
         doubts = seen.disagreements + seen.doubts if seen is not None else ()
-        drift = [f"not as its baseline: {lane.drift}"] if lane.drift else []
+        drift = [f"not as its baseline: {what_drifted(lane.drift)}"] if lane.drift is not None else []
         return [
             self._text(entry.contract),
             self._text(entry.lane),

@@ -11,12 +11,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.facts.measurement import Location, Numerics
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.wording import counted
 
+from .baselines import what_drifted
 from .run_marks import KINDS, NOUNS, Kind, Mark, marks_of
 from .terminal import Row, Shown, hunt_told, is_held, row_of
 
@@ -37,6 +39,8 @@ WEIGHTS: dict[Kind, int] = {
 NOT_HELD_WEIGHT = 4
 # Below that a module is told by the rest of its path.
 _DEEPEST = 32
+# The eager frames of a baseline are without those that Dynamo skips, and those of a limit are with them.
+_LABELS = {"eager_frames": "eager frames that Dynamo gave up"}
 # The worst first: what a contract is called by, of its lanes.
 _WORST: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified", "unmeasured")
 
@@ -61,7 +65,7 @@ class LaneView:
     entry: Entry
     verdict: Shown
     reason: str
-    drift: str = ""
+    drift: LaneComparison | None = None
     modules: tuple[ModuleRow, ...] = ()
 
 
@@ -145,18 +149,16 @@ def named_files(receipt: Receipt) -> tuple[str, ...]:
 def run_view(
     receipt: Receipt,
     sources: Mapping[str, Source],
-    drifted: Mapping[tuple[str, str], str] | None = None,
+    drifted: Mapping[tuple[str, str], LaneComparison] | None = None,
     checkout: tuple[str, bool] | None = None,
 ) -> RunView:
-    """The view of a receipt. `drifted` says of lanes, by contract and lane, what is not as their baseline.
+    """The view of a receipt. `drifted` are the lanes that are not as their baseline, by contract and lane.
 
     `checkout` is the commit that the sources are of, and whether they differ from it, where that is known.
     """
     # Lanes mostly agree in their modules.
     trees: dict[Hashable, tuple[ModuleRow, ...]] = {}
-    lanes = tuple(
-        _lane(entry, (drifted or {}).get((entry.contract, entry.lane), ""), trees) for entry in receipt.entries
-    )
+    lanes = tuple(_lane(entry, (drifted or {}).get((entry.contract, entry.lane)), trees) for entry in receipt.entries)
     marks = _placed(receipt.entries, sources)
     rows = [replace(row_of(each.entry), verdict=each.verdict) for each in lanes]
     outcome, sentence = _answer(rows, receipt.setup.failure if receipt.setup is not None else "")
@@ -220,18 +222,18 @@ def _natural(parts: Sequence[str]) -> list[tuple[int, int, str]]:
     return [(0, int(each), "") if re.fullmatch("[0-9]{1,9}", each) else (1, 0, each) for each in parts]
 
 
-def _lane(entry: Entry, drift: str, trees: dict[Hashable, tuple[ModuleRow, ...]]) -> LaneView:
+def _lane(entry: Entry, drift: LaneComparison | None, trees: dict[Hashable, tuple[ModuleRow, ...]]) -> LaneView:
     seen = entry.measurement
     modules = seen.operators_run.modules if seen is not None and seen.operators_run is not None else {}
     key = tuple(modules.items())
     if key not in trees:
         trees[key] = module_rows(modules)
-    drifts = bool(drift) and entry.verdict == "held"
+    drifts = drift is not None and entry.verdict == "held"
     return LaneView(
         entry=entry,
         verdict="drifted" if drifts else entry.verdict,
-        reason=drift if drifts else entry.reason,
-        drift="" if drifts else drift,
+        reason=what_drifted(drift, _LABELS) if drift is not None and drifts else entry.reason,
+        drift=None if drifts else drift,
         modules=trees[key],
     )
 
@@ -457,9 +459,9 @@ def _trouble(contract: str, lanes: Sequence[LaneView]) -> Trouble:
 
 
 def _words(lane: LaneView) -> tuple[str, ...]:
-    drift = (f"drifted: {_drift_words(lane.drift)}",) if lane.drift else ()
+    drift = (f"drifted: {what_drifted(lane.drift, _LABELS)}",) if lane.drift is not None else ()
     if lane.verdict == "drifted":
-        return (_drift_words(lane.reason),)
+        return (lane.reason,)
     if lane.entry.violations:
         return (*(f"{violation_words(each)}{_of_which(each, lane)}" for each in lane.entry.violations), *drift)
     return (lane.reason, *drift) if lane.reason else drift
@@ -468,16 +470,14 @@ def _words(lane: LaneView) -> tuple[str, ...]:
 def _of_which(found: Violation, lane: LaneView) -> str:
     """What a limit on eager frames counts together, where a drift of some of them is told beside it."""
     seen = lane.entry.measurement
-    if found.name != "max_eager_frames" or "eager frames" not in lane.drift or seen is None or not seen.skipped_frames:
+    drifts = lane.drift.drifts if lane.drift is not None else ()
+    if found.name != "max_eager_frames" or not any(drift.metric == "eager_frames" for drift in drifts):
+        return ""
+    if seen is None or not seen.skipped_frames:
         return ""
     return (
         f" ({len(seen.lost_frames or ())} that Dynamo gave up, {len(seen.skipped_frames)} of libraries that it skips)"
     )
-
-
-def _drift_words(drift: str) -> str:
-    """A drift in words. The eager frames of a baseline are without those that Dynamo skips."""
-    return re.sub(r"\beager frames(?= \d+ -> )", "eager frames that Dynamo gave up", drift)
 
 
 def violation_words(found: Violation) -> str:

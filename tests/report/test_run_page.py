@@ -27,6 +27,7 @@ from support.runs import (
     violated,
 )
 
+from pytest_compilecontract.compare.drift import Drift, LaneComparison
 from pytest_compilecontract.facts.measurement import (
     Call,
     CompileFailure,
@@ -340,7 +341,7 @@ def test_what_holds_all_the_same_is_said() -> None:
 def test_a_drift_is_no_holding() -> None:
     receipt = a_receipt(entry("test_a"))
 
-    view = run_view(receipt, SOURCES, {(receipt.entries[0].contract, "aot"): "graph breaks 0 -> 1"})
+    view = run_view(receipt, SOURCES, a_drift(receipt, "graph_breaks"))
 
     assert (view.outcome, view.sentence) == ("no", "The one contract has drifted.")
     assert [each.said for each in view.troubles] == [((("aot",), "graph breaks 0 -> 1"),)]
@@ -352,7 +353,7 @@ def test_eager_frames_are_told_apart_where_a_limit_and_a_baseline_count_others()
     over = (Violation(limit="max_eager_frames=0 (default)", measured=2),)
     receipt = a_receipt(entry("test_a", measurement=seen, verdict="violated", violations=over))
 
-    view = run_view(receipt, SOURCES, {(receipt.entries[0].contract, "aot"): "eager frames 0 -> 1"})
+    view = run_view(receipt, SOURCES, a_drift(receipt, "eager_frames"))
 
     (((_, words),),) = (each.said for each in view.troubles)
     assert words == (
@@ -659,13 +660,13 @@ def test_500_contracts_and_200_files_are_made_in_reasonable_time_and_size() -> N
 
 def test_a_violation_does_not_hide_that_the_lane_drifted() -> None:
     receipt = a_receipt(violated("test_a", "aot"), entry("test_b"))
-    drifted = {("tests/test_model.py::test_a", "aot"): "recompiles 0 -> 1"}
+    drifted = a_drift(receipt, "recompiles")
 
     view = run_view(receipt, SOURCES, drifted)
 
     (lane,) = [each for each in view.lanes if each.entry.verdict == "violated"]
     (trouble,) = [each for each in view.troubles if each.contract == lane.entry.contract]
-    assert (lane.verdict, lane.drift) == ("violated", "recompiles 0 -> 1")
+    assert (lane.verdict, lane.drift) == ("violated", drifted[lane.entry.contract, lane.entry.lane])
     assert trouble.said[0][1].endswith("; drifted: recompiles 0 -> 1")
     assert "not as its baseline: recompiles 0 -\\u003e 1" in page_data(receipt, drifted)
 
@@ -696,7 +697,17 @@ def test_the_command_on_the_page_is_as_the_run_was_started() -> None:
     assert "python -m pytest --compile-contracts --contract-lanes=aot" in page_data(receipt)
 
 
-def page_data(receipt: Receipt, drifted: dict[tuple[str, str], str] | None = None) -> str:
+def a_drift(receipt: Receipt, metric: str) -> dict[tuple[str, str], LaneComparison]:
+    """The first lane of a receipt, with one more of this metric than its baseline has."""
+    contract, lane = receipt.entries[0].contract, receipt.entries[0].lane
+    drift = Drift(contract=contract, lane=lane, metric=metric, direction="worse", before=0, after=1, gates=True)
+    compared = LaneComparison(
+        contract=contract, lane=lane, verdict="drifted", before="held", after="held", drifts=(drift,)
+    )
+    return {(contract, lane): compared}
+
+
+def page_data(receipt: Receipt, drifted: dict[tuple[str, str], LaneComparison] | None = None) -> str:
     """All that a page is made of."""
     view = run_view(receipt, SOURCES, drifted)
     return run_page(view, receipt, root="root", plugin="0.1.0", created="2026-01-31T12:00:00Z")
