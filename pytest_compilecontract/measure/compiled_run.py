@@ -194,7 +194,7 @@ class CompiledRun:
             return
         forget_frames(ledger.attempts)
         for at in compiled.watch.kept(eager.alive):
-            compiled.facts[f"memory: {at}"] = "keeps it alive"
+            compiled.facts["memory", at] = "keeps it alive"
 
     def _has_cuda_graphs(self) -> bool:
         settings = {**(self._lane.options or {}), **self._lane.inductor}

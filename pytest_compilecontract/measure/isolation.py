@@ -162,9 +162,9 @@ class GlobalSettings:
     def __init__(self) -> None:
         self._saved = {name: read() for name, (read, _) in _GLOBAL.items()}
 
-    def left(self) -> dict[str, str]:
+    def left(self) -> dict[tuple[str, str], str]:
         """What differs now, in words that are the same for the same value."""
-        return {f"setting left: {name}": str(now) for name, now in self._changed()}
+        return {("setting left", name): str(now) for name, now in self._changed()}
 
     def put_back(self) -> None:
         """Put back what differs now.

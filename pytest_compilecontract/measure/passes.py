@@ -198,7 +198,7 @@ class Passes:
         with told_of(how.kind):
             self._make_calls(run, job, how, trail)
         for mode in modes.take_off():
-            trail.facts[f"mode left on: {mode}"] = "on"
+            trail.facts["mode left on", mode] = "on"
             self.left.append(f"the {how.kind} run left {mode} on")
         trail.random = randomness.drew(self.start)
         trail.facts.update(randomness.left(self.start))

@@ -25,7 +25,7 @@ class Trail:
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
     before: list[numerics.Snapshot] = field(default_factory=list)
     aliases: set[tuple[str, str]] = field(default_factory=set)
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: dict[tuple[str, str], str] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
     alive: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()

@@ -394,10 +394,9 @@ def _judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
 
 def _judge_facts(eager: Run, compiled: Run, again: Run) -> Iterator[Finding]:
     """What a run left beside values; a fact that eager itself leaves otherwise the second time says nothing."""
-    for name in sorted({*eager.facts, *compiled.facts}):
-        ours, theirs = eager.facts.get(name, ""), compiled.facts.get(name, "")
-        if again.facts.get(name, "") == ours and theirs != ours:
-            kind, _, at = name.partition(": ")
+    for kind, at in sorted({*eager.facts, *compiled.facts}):
+        ours, theirs = eager.facts.get((kind, at), ""), compiled.facts.get((kind, at), "")
+        if again.facts.get((kind, at), "") == ours and theirs != ours:
             yield difference(at, kind, f"compiled {theirs or 'not'}, eager {ours or 'not'}")
 
 

@@ -124,14 +124,14 @@ class Run:
     "loss", "state" and MADE, the attributes that it made, as far as the run has them. `before` has the arguments before
     the call and the parameters before the first step, under the places that they have in "input" and "parameter" (see
     `renamed`). `aliases` are the pairs that `aliases()` found while the run's tensors were alive. `facts` are what else
-    a run left, by what it is called: they must be the same. `steps` is how far the results of a run that is rounded
+    a run left, by its kind and where: they must be the same. `steps` is how far the results of a run that is rounded
     otherwise were moved.
     """
 
     groups: Mapping[str, Snapshot]
     before: Snapshot | None = None
     aliases: frozenset[tuple[str, str]] = frozenset()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[tuple[str, str], str] = field(default_factory=dict)
     steps: int = 1
 
 

@@ -38,10 +38,10 @@ def put_back(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(states["cuda"])
 
 
-def left(before: dict[str, object]) -> dict[str, str]:
+def left(before: dict[str, object]) -> dict[tuple[str, str], str]:
     """Where each generator is now, in words that are the same for the same place."""
     return {
-        f"random numbers: {name} generator": "untouched" if _same(before[name], now) else f"left at {mark(now)}"
+        ("random numbers", f"{name} generator"): "untouched" if _same(before[name], now) else f"left at {mark(now)}"
         for name, now in generators().items()
         if name in before
     }
