@@ -47,11 +47,6 @@ def calls(values: Sequence[tuple[object, ...] | None]) -> tuple[object, ...] | N
     return tuple(item for value in values if value is not None for item in value) or None
 
 
-def names(values: Sequence[str]) -> str:
-    """Names that are listed in a text, each once."""
-    return ", ".join(dict.fromkeys(name for value in values for name in value.split(", ")))
-
-
 def once(values: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Texts one after another, each once."""
     return tuple(dict.fromkeys(text for value in values for text in value))

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
+from pytest_compilecontract.wording import counted
+
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 RECOMPILE_KINDS: dict[RecompileKind, str] = {
     "dynamic": "a size or number that had been specialized became dynamic",
@@ -265,18 +267,24 @@ class Raised:
 class RaisedInBoth:
     """An exception that eager and the compiled run raised alike, and ended with: in which call, and how many were left.
 
-    What the calls after it would have shown is not in the measurement.
+    `unit` is what a call is called ("call", "step"), and `at` that with its number. What the calls after it would have
+    shown is not in the measurement.
     """
 
     type: str
     message: str
     at: str
     left: int = 0
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        # What an older version wrote has `at` alone.
+        if not self.unit:
+            object.__setattr__(self, "unit", self.at.partition(" ")[0])
 
     def __str__(self) -> str:
         raised = f"{self.type}: {self.message}" if self.message else self.type
-        unit = self.at.partition(" ")[0]
-        after = f"; the {self.left} {unit}{'s' if self.left > 1 else ''} after it never ran" if self.left else ""
+        after = f"; the {counted(self.left, self.unit)} after it never ran" if self.left else ""
         return f"eager raises in {self.at}, as compiled does: {raised}{after}"
 
 
@@ -637,6 +645,11 @@ class Measurement:
     def device_seconds(self) -> float | None:
         """The median of a steady step on the device, compiled."""
         return None if self.speed is None else self.speed.compiled.median
+
+
+def backends_of(compiles: tuple[Compiled, ...] | None) -> str:
+    """The backends that graphs were handed to, each once; torch's own compiles are not asked."""
+    return ", ".join(dict.fromkeys(each.backend for each in compiles or () if not each.by_torch))
 
 
 def _skipped(found: EagerOps) -> EagerFrame:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from . import joins
-from .measurement import Measurement
+from .measurement import Measurement, backends_of
 
 Better = Literal["lower", "higher"]
 Join = Callable[[Sequence[Any]], Any]
@@ -259,7 +259,7 @@ _ALL = (
         kept=False,
     ),
     # What is told and not compared.
-    Metric(name="backend", join=joins.names),
+    Metric(name="backend", join=joins.first_said),
     Metric(name="calls", join=joins.calls, kept=False),
     Metric(name="compiles", kept=False),
     Metric(name="caches", kept=False),
@@ -305,4 +305,5 @@ def combined(parts: tuple[Measurement, ...]) -> Measurement:
     for each in fields(Measurement):
         join = _JOINS.get(each.name, joins.added)
         whole[each.name] = join([getattr(part, each.name) for part in parts])
+    whole["backend"] = backends_of(whole["compiles"]) or whole["backend"]
     return replace(Measurement(), **whole)

@@ -61,6 +61,7 @@ class Endings:
             message=self._paths.text(first_line(eager.error)),
             at=f"{unit} {eager.error_at}",
             left=max(calls - eager.error_at - 1, 0),
+            unit=unit,
         )
 
     def _as_raised(self, error: Exception, when: str) -> Raised:

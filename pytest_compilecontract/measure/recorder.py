@@ -14,7 +14,7 @@ import torch
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
-from pytest_compilecontract.facts.measurement import Call, Measurement, Phase
+from pytest_compilecontract.facts.measurement import Call, Measurement, Phase, backends_of
 from pytest_compilecontract.wording import counted
 
 from .probes.attempts import excuse
@@ -176,9 +176,8 @@ class Measuring:
             group: {self._paths.text(key): rise for key, rise in values.items()}
             for group, values in self._rises.all().items()
         }
-        ran = dict.fromkeys(each.backend for each in facts["compiles"] or () if not each.by_torch)
         return Measurement(
-            backend=", ".join(ran) or self._backend,
+            backend=backends_of(facts["compiles"]) or self._backend,
             calls=calls,
             backward_graphs=None if self.backwards is None else len(self.backwards),
             caches=cache_state(rises),
