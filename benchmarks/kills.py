@@ -198,10 +198,10 @@ def killed(project: Project, how: signal.Signals, after: float, *, workers: bool
     time.sleep(after)
     if os.waitpid(child, os.WNOHANG)[0]:
         return False
-    if group:
-        os.killpg(child, how)
-    else:
-        os.kill(child, how)
+    try:
+        (os.killpg if group else os.kill)(child, how)
+    except ProcessLookupError:
+        os.kill(child, how)  # forked this moment, it leads no group yet
     os.waitpid(child, 0)
     # Workers end once they notice that nobody listens; one that hangs is no matter of what is written.
     deadline = time.monotonic() + 30

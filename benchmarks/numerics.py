@@ -88,6 +88,9 @@ def families() -> Iterator[Kind]:
                 batch=lambda: (torch.randint(0, whole_models.WORDS, (2, 16)),),
                 loss=None,
             )
+        from contracts.vision import name_operators
+
+        name_operators()
         import timm
 
         for family in (
