@@ -36,6 +36,10 @@ def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorato
         min_frontier (name): the rung of the frontier that has to hold; default the first
         capture_targets (list of classes, or of their names): a graph holds operations of each of these modules
         keeps_outputs (bool): what a call returned is not changed by the next one
+        ranks (int): run the test in so many processes, which one process group joins; each is held, and all agree
+        process_group ("gloo", "nccl", "fake"): of the ranks; default nccl on CUDA, else gloo; "fake" is as many ranks
+            as you like in one process, and moves no data
+        ranks_agree (bool): False: ranks may differ in graphs, breaks, recompiles and eager frames
 
     Limits that are judged only on a CUDA device, on a steady step after the calls that are counted:
         cudagraphs ("required", "partitioned"): in lanes that ask for CUDA graphs, every steady step is replayed from

@@ -58,6 +58,36 @@ def watched(
 
 
 @contextlib.contextmanager
+def beside(
+    commands: Sequence[tuple[Sequence[str], Path, Mapping[str, str]]], *, cwd: Path
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Commands that run beside one another, each with the file of its output and its variables.
+
+    Whatever ends the block, ends them all, with what they started, those that have ended too.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    with contextlib.ExitStack() as stack:
+        children: list[subprocess.Popen[bytes]] = []
+        stack.callback(_end_all, children)
+        for command, log, variables in commands:
+            with log.open("ab") as out:
+                children.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=out,
+                        cwd=cwd,
+                        env=variables,
+                        start_new_session=True,
+                    )
+                )
+        yield children
+
+
+@contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """A request to end is as Ctrl-C here: who gives up on this process gives up on those that it started."""
 
@@ -118,6 +148,21 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         # What the child started may have outlived it, and a second Ctrl-C does not wait.
         _send(child, getattr(signal, "SIGKILL", signal.SIGTERM))
     child.wait()
+
+
+def _end_all(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            _send(child, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    try:
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for child in children:
+            _send(child, getattr(signal, "SIGKILL", signal.SIGTERM))
+            child.wait()
 
 
 def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -128,6 +128,8 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
             values[key] = _added(values[key], value) if key in _ADDED_TO and values.get(key) else value
         if values.get("disable"):
             raise UsageError(f"frontier: {name!r} compiles nothing")
+        if values.get("ranks"):
+            raise UsageError(f"frontier: {name!r} has ranks, and a ladder is climbed in one process")
     missing = "its ranks have no launcher here" if names[-1] == DISTRIBUTED else ""
     return Rung(name=names[-1], lane=Lane(name=NAME, **values), trains=TRAIN in names, missing=missing)
 

@@ -17,6 +17,10 @@ AUTOCAST_DTYPES = ("bfloat16", "float16")
 # torch.set_float32_matmul_precision's: "highest" is float32 throughout, "high" allows TF32 on CUDA.
 MATMUL_PRECISIONS = ("highest", "high", "medium")
 CACHES = ("lane", "shared")
+# Process groups of torch.distributed: "fake" moves nothing, and is any number of ranks in one process.
+FAKE = "fake"
+PROCESS_GROUPS = ("gloo", "nccl", FAKE)
+MOST_RANKS = 1024
 
 _LANE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
@@ -33,6 +37,8 @@ class Lane:
     torch.compile(module).
     `cache` "lane" gives the lane empty compile caches of its own, "shared" those of the process. `dynamo` and
     `inductor` are settings of torch._dynamo.config and torch._inductor.config by dotted name. `requires` are packages.
+    `ranks` is how many processes run the contract in one process group, which `process_group` names; without a name it
+    is nccl where the device is cuda, else gloo.
     """
 
     name: str
@@ -54,6 +60,8 @@ class Lane:
     dynamo: Mapping[str, object] = field(default_factory=dict, hash=False)
     inductor: Mapping[str, object] = field(default_factory=dict, hash=False)
     requires: tuple[str, ...] = ()
+    ranks: int | None = None
+    process_group: str | None = None
     # The fields that the project's table gave, whatever their value; what a lane is does not depend on it.
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
@@ -63,10 +71,15 @@ class Lane:
         return self.name == "eager"
 
     @property
+    def is_launched(self) -> bool:
+        """True where several processes run it, and what one of them calls has to be called by all."""
+        return self.ranks is not None and self.process_group != FAKE
+
+    @property
     def needs_cuda(self) -> bool:
         """True where any other device would make this another lane: CUDA graphs do nothing on a CPU, silently."""
         if self.device is None:
-            return self.mode == "reduce-overhead"
+            return self.mode == "reduce-overhead" or self.process_group == "nccl"
         return self.device.split(":")[0] == "cuda"
 
     @property
@@ -188,6 +201,8 @@ def _lane(name: str, keys: object, *, where: str) -> Lane:
         values[FIELD_OF[key]] = _frozen(value)
     if "mode" in values and "options" in values:
         raise UsageError(f"{where}: mode and options: torch.compile takes one of them, got both")
+    if "process_group" in values and "ranks" not in values:
+        raise UsageError(f"{where}: process_group: how many ranks it has is not said (add ranks)")
     return Lane(name=name, given=frozenset(values), **values)
 
 
@@ -230,6 +245,11 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
+def is_ranks(value: object) -> bool:
+    """Whether a value is a number of ranks: of one alone there is nothing to agree with."""
+    return isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MOST_RANKS
+
+
 def _is_device(value: object) -> bool:
     return isinstance(value, str) and _DEVICE.fullmatch(value) is not None
 
@@ -264,4 +284,6 @@ _KEYS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "dynamo": _TABLE,
     "inductor": _TABLE,
     "requires": ("a list of package names", _are_texts),
+    "ranks": (f"a whole number from 2 to {MOST_RANKS}", is_ranks),
+    "process_group": _one_of(PROCESS_GROUPS),
 }

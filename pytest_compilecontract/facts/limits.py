@@ -11,6 +11,7 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.wording import meant
 
 from .ladder import faults
+from .lanes import FAKE, MOST_RANKS, PROCESS_GROUPS, is_ranks
 
 LARGEST_COUNT = 10**9
 LONGEST_SHOWN = 80
@@ -23,7 +24,8 @@ class Limits:
     """What one contract allows. None means that the author did not say, and the default rule is used, if there is one.
 
     `numerics` is the exception: its default is "fp64", and None is the author's "do not compare". `check_grads` None
-    compares gradients where the contract trains. `lanes` None is every lane that was chosen.
+    compares gradients where the contract trains. `lanes` None is every lane that was chosen. `ranks` and
+    `process_group` are those of its lanes, whatever these say themselves.
     """
 
     max_recompiles: int | None = None
@@ -51,6 +53,9 @@ class Limits:
     max_memory_ratio: float | None = None
     max_memory_growth: int | None = None
     min_speedup: float | None = None
+    ranks: int | None = None
+    process_group: str | None = None
+    ranks_agree: bool | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The limits that the author gave, as JSON can hold them; without those that say what the default says."""
@@ -113,6 +118,7 @@ def _contradictions(limits: Limits) -> Iterator[str]:
     if limits.numerics is None and limits.check_grads:
         yield "numerics=None contradicts check_grads=True"
     yield from _contradictions_of_ladder(limits)
+    yield from _contradictions_of_ranks(limits)
     if limits.min_ops_captured and limits.max_graphs == 0:
         yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
 
@@ -125,6 +131,20 @@ def _contradictions_of_ladder(limits: Limits) -> Iterator[str]:
     if limits.lanes is not None:
         yield "frontier walks a ladder of its own, and contradicts lanes"
     yield from faults(limits.frontier, limits.min_frontier)
+
+
+def _contradictions_of_ranks(limits: Limits) -> Iterator[str]:
+    if limits.ranks is None:
+        if limits.process_group is not None:
+            yield f"process_group={limits.process_group!r} needs ranks"
+        return
+    if limits.frontier is not None:
+        yield f"frontier runs in one process, and contradicts ranks={limits.ranks}"
+    if limits.process_group == FAKE:
+        given = limits.numerics if limits.numerics in ("allclose", "bitwise") else None
+        for name, value in {"numerics": given, "rtol": limits.rtol, "atol": limits.atol}.items():
+            if value is not None:
+                yield f"process_group='fake' moves no data, and contradicts {name}={value!r}"
 
 
 def _refusal(message: str) -> UsageError:
@@ -154,6 +174,10 @@ def _is_tolerance(value: object) -> bool:
 
 def _is_rule(value: object) -> bool:
     return value is None or (isinstance(value, str) and value in ("fp64", "allclose", "bitwise"))
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, str) and value in PROCESS_GROUPS
 
 
 def _is_factor(value: object) -> bool:
@@ -246,5 +270,8 @@ LIMITS: dict[str, Limit] = {
         Limit(name="max_memory_growth", kind=_COUNT, metric="memory", fixture=True, optional=True),
         Limit(name="min_speedup", kind=_FACTOR, metric="speed", fixture=True, optional=True),
         Limit(name="keeps_outputs", kind=_FLAG, metric="overwritten", fixture=True, optional=True),
+        Limit(name="ranks", kind=Kind(text=f"a whole number from 2 to {MOST_RANKS}", accepts=is_ranks)),
+        Limit(name="process_group", kind=Kind(text="'gloo', 'nccl' or 'fake'", accepts=_is_group)),
+        Limit(name="ranks_agree", kind=_FLAG),
     )
 }

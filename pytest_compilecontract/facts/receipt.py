@@ -15,6 +15,7 @@ from .ladder import Frontier
 from .measurement import Measurement
 from .own_failure import OwnFailure
 from .planted import Planted
+from .ranks import RankMeasured
 from .shards import Shard
 from .verdict import Verdict, Violation
 
@@ -73,7 +74,8 @@ class Entry:
     highest value of each banded metric over them. `frontier` is how far a contract with a ladder holds; the measurement
     is then that of the highest rung that did. `planted` are the faults that were planted in it, one at a time, and what
     became of each. `evidence` is what it left for who looks into it, `own_failure` how the test failed by itself, if it
-    did.
+    did. `ranks` are what each rank measured, where several ran it; `measurement` is then that of the rank which the
+    verdict is about, the first where it is about all.
     """
 
     contract: str
@@ -95,6 +97,7 @@ class Entry:
     planted: tuple[Planted, ...] = ()
     evidence: Evidence | None = None
     own_failure: OwnFailure | None = None
+    ranks: tuple[RankMeasured, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

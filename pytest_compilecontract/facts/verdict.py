@@ -12,6 +12,7 @@ T = TypeVar("T", covariant=True)
 # What is held to without a limit's being given, and so is called by no limit of `facts.limits`.
 NO_EXCEPTION = "no exception"
 STEADY = "compiled code runs in steady calls"
+AGREE = "ranks agree"
 Verdict = Literal["held", "violated", "broken", "unmeasured", "unverified", "unstable", "reference"]
 # Facts as lines for people: of each the line that says it, and those that belong to it.
 Facts = tuple[tuple[str, ...], ...]

@@ -236,7 +236,7 @@ class CompileLane:
             UsageError: hypothesis is not installed, or nothing could be run of what was drawn.
         """
         __tracebackhide__ = True
-        _refuse_uncallable(target, "hunt")
+        _refuse_hunt(target, self._lane)
         budget = Budget(
             sequences=1 if self._lane.reference else sequences, calls=calls, seconds=seconds, derandomize=derandomize
         )
@@ -325,6 +325,12 @@ def _named(given: object) -> str:
 def _refuse_uncallable(target: object, method: str) -> None:
     if not callable(target) or isinstance(target, type):
         raise UsageError(f"compile_lane.{method} takes a function or module, got {_named(target)}")
+
+
+def _refuse_hunt(target: object, lane: Lane) -> None:
+    _refuse_uncallable(target, "hunt")
+    if lane.is_launched:
+        raise UsageError("compile_lane.hunt draws calls for one process, and the lane has several ranks")
 
 
 def _refuse_body(body: object, reference: object) -> None:

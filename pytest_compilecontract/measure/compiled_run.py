@@ -15,6 +15,7 @@ from pytest_compilecontract.facts.measurement import GraphStep, Measurement, Sta
 
 from .endings import Endings
 from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
+from .group import ALIKE
 from .passes import How, Job, Passes
 from .probes import memory
 from .probes.attempts import forget_frames
@@ -114,7 +115,15 @@ class CompiledRun:
             measuring.raised_in_both(eager.error)
         measuring.close()
         self._kept_alive(trail, eager, measuring)
-        repeated = Repeated(self._passes, job, compiled=compiled, measuring=measuring, trail=trail, paths=self._paths)
+        repeated = Repeated(
+            self._passes,
+            job,
+            compiled=compiled,
+            measuring=measuring,
+            trail=trail,
+            paths=self._paths,
+            barred=ALIKE if self._lane.is_launched else "",
+        )
         overhead, no_overhead = repeated.overhead()
         facts = self._nowhere(job, trail)
         if facts is None:
@@ -148,6 +157,8 @@ class CompiledRun:
             return nowhere()
         if isinstance(job.program, Body):
             return nowhere("the body of the test makes its own calls")
+        if self._lane.is_launched:
+            return nowhere(ALIKE)
         return nowhere("the run raised") if trail.error is not None else None
 
     def _with(self, measuring: Measuring, after: _After, *, silent: bool) -> Measurement:

@@ -32,16 +32,16 @@ Judge = Callable[[Sequence[numerics.Run], bool], numerics.Judged]
 
 
 class NoiseRuns:
-    """Judges one lane with as many runs of eager as it takes, and says what they showed."""
+    """Judges one lane with as many runs of eager as it takes, and says what they showed; `barred` says why none is."""
 
-    def __init__(self, passes: Passes, job: Job, eager: Trail, paths: Paths, *, tf32: bool) -> None:
+    def __init__(self, passes: Passes, job: Job, eager: Trail, paths: Paths, *, tf32: bool, barred: str = "") -> None:
         self._passes = passes
         self._job = job
         self._eager = eager
         self._tf32 = tf32
         self._choices = Choices(paths)
         self._runs: list[numerics.Run] = []
-        self._failed = ""
+        self._failed = barred
 
     @property
     def made(self) -> int:

@@ -23,10 +23,21 @@ OVERHEAD_SECONDS = 0.2
 
 
 class Repeated:
-    """The last call of a job, made again as `compiled`; `trail` is what the counted calls left."""
+    """The last call of a job, made again as `compiled`; `trail` is what the counted calls left.
+
+    `barred` is why it may not be made again.
+    """
 
     def __init__(
-        self, passes: Passes, job: Job, *, compiled: Any, measuring: Measuring, trail: Trail, paths: Paths
+        self,
+        passes: Passes,
+        job: Job,
+        *,
+        compiled: Any,
+        measuring: Measuring,
+        trail: Trail,
+        paths: Paths,
+        barred: str = "",
     ) -> None:
         self._passes = passes
         self._job = job
@@ -34,6 +45,7 @@ class Repeated:
         self._measuring = measuring
         self._trail = trail
         self._paths = paths
+        self._barred = barred
 
     def operators(self) -> tuple[StepOperators | None, str]:
         """The operators of the call; or None and why."""
@@ -41,6 +53,8 @@ class Repeated:
             return None, "the body of the test makes its own calls"
         if self._trail.error is not None:
             return None, "the run raised"
+        if self._barred:
+            return None, self._barred
         found, why = self._recorded()
         if found is None:
             # What has come to its end, as an iterator, or grows with each call, begins anew.
@@ -72,6 +86,8 @@ class Repeated:
         program, measuring = self._job.program, self._measuring
         if not isinstance(program, Forward) or program.gradients:
             return None, "a step runs more than the compiled target"
+        if self._barred:
+            return None, self._barred
         if self._trail.error is not None or measuring.timed[-1].compiled or measuring.timed[-1].executed == 0:
             return None, "the last call did not run cached compiled code"
         ledger, runs = measuring.ledger, measuring.ledger.runs

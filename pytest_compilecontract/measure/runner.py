@@ -24,6 +24,7 @@ from . import numerics
 from .compiled_run import CompiledRun, without
 from .endings import BrokenLane, DeviceLost, Endings, ended_as
 from .gpu_steps import nowhere
+from .group import ALIKE, any_rank
 from .noise_runs import NoiseRuns
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
@@ -150,10 +151,10 @@ class Runner:
         again = self._passes.eager(job, eager.changed) if comparing else None
         gold = Reference(trail=None)
         if comparing and self._limits.numerics == "fp64":
-            gold = self._passes.reference(job, eager)
+            gold = Reference(trail=None, absent=ALIKE) if self._lane.is_launched else self._passes.reference(job, eager)
         measured, compiled = self._compiled.measured(job, eager)
         raised = self._endings.raised(eager, compiled, unit)
-        if raised is not None and not raised.out_of_memory:
+        if raised is not None and not raised.out_of_memory and not self._lane.is_launched:
             # Its state may be where no run can put it back, as in a generator.
             once_more = self._passes.eager(job)
             if unsteady := ended_as(once_more, compiled, unit):
@@ -181,14 +182,15 @@ class Runner:
         if eager.error is not None:
             raised = f"{type(eager.error).__name__} in {job.program.unit} {eager.error_at}"
             note = f"eager and compiled both raise {raised}"
-        elif eager.random and self._compiled.draws_otherwise():
+        elif self._compiled.draws_otherwise() and any_rank(self._lane, eager.random):
             compiled, note = self._compiled.fallback_random(job, eager)
         notes = (note, job.state.unreached, *dict.fromkeys(self._passes.notes))
         return compiled, "; ".join(each for each in notes if each)
 
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
-        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32)
+        barred = ALIKE if self._lane.is_launched else ""
+        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32, barred=barred)
         found = noise.judged(
             lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
         ).numerics

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from _pytest.skipping import Xfail, evaluate_xfail_marks
 
 from pytest_compilecontract.facts.ladder import Rung, Step, completed, lacking, rung
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.verdict import lines_of
 
+from .expected import expect, expected
 from .item import Contract
 from .judged import Judged, over_walk, unmeasured
 from .results import Results, failure_of
@@ -106,20 +106,20 @@ class Climbing:
         """Whether the contract has a ladder, and nothing says that it is not to be run."""
         if not contract.ladder:
             return False
-        expected = _expected(contract.item)
-        return expected is None or expected.run
+        mark = expected(contract.item)
+        return mark is None or mark.run
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
         """The reports of a walk; a mark that expects a failure is about the whole of it, not about a rung."""
-        expected = _expected(turn.contract.item)
+        mark = expected(turn.contract.item)
         option = turn.contract.item.config.option
         before, option.runxfail = option.runxfail, True
         try:
             reports = self._walked(turn)
         finally:
             option.runxfail = before
-        if expected is not None:
-            _expect(expected, reports)
+        if mark is not None:
+            expect(mark, reports)
         return reports
 
     def _walked(self, turn: Turn) -> list[pytest.TestReport]:
@@ -169,25 +169,3 @@ class Climbing:
         if said:
             report.outcome, report.longrepr = "failed", "\n".join(said)
         self._results.attach(report, found.entry, over, unusable=walk.cannot_climb)
-
-
-def _expected(item: pytest.Item) -> Xfail | None:
-    """The mark by which the test is expected to fail."""
-    return evaluate_xfail_marks(item) if not item.config.option.runxfail else None
-
-
-def _expect(expected: Xfail, reports: list[pytest.TestReport]) -> None:
-    """What pytest makes of a failure that was expected, or did not come. One by another exception is none of them."""
-    failed = next((each for each in reports if each.failed), None)
-    if failed is not None:
-        if expected.raises is None:
-            failed.outcome = "skipped"
-            vars(failed)["wasxfail"] = expected.reason
-        return
-    called = next((each for each in reports if each.when == "call" and each.passed), None)
-    if called is None:
-        return
-    if expected.strict:
-        called.outcome, called.longrepr = "failed", f"[XPASS(strict)] {expected.reason}"
-    else:
-        vars(called)["wasxfail"] = expected.reason

@@ -12,7 +12,7 @@ from pytest_compilecontract.baselines.gone import Collected, collected_from
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.ladder import NAME as FRONTIER
 from pytest_compilecontract.facts.ladder import rung
-from pytest_compilecontract.facts.lanes import Lane, chosen, narrowed
+from pytest_compilecontract.facts.lanes import FAKE, Lane, chosen, narrowed
 from pytest_compilecontract.facts.limits import LIMITS, Limits, limits_from
 
 from .item import BODY, CONTRACT, FIXTURE, Contract, contract_of, refuse_name, test_of
@@ -129,6 +129,7 @@ def contract_from(item: pytest.Item, settings: Settings) -> Contract | None:
         lane = settings.known[parameters[FIXTURE]] if ladder is None else rung(ladder, settings.known).lane
     except UsageError as error:
         raise UsageError(f"{test_of(item)}: {error}") from error
+    limits, lane = in_ranks(limits, lane)
     return Contract(item=item, limits=limits, lane=lane, bare=False)
 
 
@@ -144,7 +145,18 @@ def _bare(item: pytest.Item) -> Contract:
     inherited = not any(mark.name == "compile_contract" for node in nodes for mark in node.own_markers)
     # A ladder of a class or module is for those of its tests that lanes can run.
     limits = replace(limits, frontier=None, min_frontier=None)
-    return Contract(item=item, limits=limits, lane=BODY, bare=True, inherited=inherited)
+    limits, lane = in_ranks(limits, BODY)
+    return Contract(item=item, limits=limits, lane=lane, bare=True, inherited=inherited)
+
+
+def in_ranks(limits: Limits, lane: Lane) -> tuple[Limits, Lane]:
+    """The lane with the ranks that its contract gives it, and the limits without what it can say nothing of."""
+    if limits.ranks is not None:
+        group = limits.process_group or (lane.process_group if lane.ranks is not None else None)
+        lane = replace(lane, ranks=limits.ranks, process_group=group)
+    if lane.process_group == FAKE:
+        limits = replace(limits, numerics=None)
+    return limits, lane
 
 
 def limits_of(node: pytest.Item) -> Limits:

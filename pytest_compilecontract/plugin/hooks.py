@@ -15,14 +15,16 @@ from .climb import Climbing
 from .collect import Collecting
 from .finish import Finishing
 from .history import History
+from .launch import Place, place_of
 from .lost_device import Child
 from .phases import Phases
 from .process import Process, worker_of
+from .ranks import Ranked
 from .results import Results
 from .run import Often, Once, Runs, Strategy
 from .run_page import command_of
 from .session import Session
-from .settings import Settings, settings_from
+from .settings import Settings, of_rank, settings_from
 from .started import as_started
 from .workers import Receiving
 
@@ -62,6 +64,8 @@ def switch_on(config: pytest.Config) -> Parts:
     Raises:
         pytest.UsageError: an option, or a file that it names, says what cannot be.
     """
+    if (place := config.getoption("--contract-rank")) is not None:
+        return _switch_on_rank(config, place_of(place))
     worker = worker_of(config)
     try:
         settings = _settings(config)
@@ -98,6 +102,8 @@ def switch_on(config: pytest.Config) -> Parts:
             parts.insert(0, ("sharding", Sharding(session, *settings.shard, worker)))
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
+    # First: what a lane of several ranks calls more than its test does, all of them would have to call.
+    ranked = Ranked(settings, runs, results)
     strategies: list[Strategy] = [Climbing(settings.known, results)]
     if settings.repeat > 1:
         from .repeat import Repeating
@@ -117,12 +123,38 @@ def switch_on(config: pytest.Config) -> Parts:
         from .evidence import Evidencing
 
         strategies = [Evidencing(strategies, settings, session)]
+    strategies.insert(0, ranked)
     parts += [("once", Once(runs, strategies)), ("often", Often(runs, strategies))]
     if settings.observe:
         from .observe import Observer
 
         parts.append(("observer", Observer(settings, history, process, results)))
     for name, part in parts:
+        config.pluginmanager.register(part, f"compilecontract-{name}")
+    return Parts(session=session, history=history, process=process, phases=phases, results=results)
+
+
+def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
+    """Have this process be a rank: it measures one test, and writes, holds and judges nothing."""
+    from .rank import Rank
+
+    try:
+        settings = of_rank(_settings(config))
+        history = History(settings=settings)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    session = Session(settings=settings)
+    process = Process(settings, "")
+    runs = Runs(session, process)
+    results = Results(settings, history, runs, functools.partial(as_started, config))
+    phases = Phases(settings, runs, results, holds=False)
+    for name, part in (
+        ("process", process),
+        ("collecting", Collecting(settings, "")),
+        ("phases", phases),
+        ("rank", Rank(place, runs, config)),
+        ("once", Once(runs, [])),
+    ):
         config.pluginmanager.register(part, f"compilecontract-{name}")
     return Parts(session=session, history=history, process=process, phases=phases, results=results)
 

@@ -36,6 +36,7 @@ NEED_SWITCH = (
     "--contract-shard",
     "--contract-times",
     "--contract-rest",
+    "--contract-rank",
 )
 MODES = ("new", "changed", "all")
 ALL_FAULTS = "all"
@@ -160,6 +161,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
+    # How a process that launches ranks tells each which one it is, and the folder of the launch.
+    group.addoption("--contract-rank", default=None, help=argparse.SUPPRESS)
     parser.addini("contract_lanes", "lanes that compile contracts run in", type="args", default=[])
 
 

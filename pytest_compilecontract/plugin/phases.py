@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 import unittest
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -22,7 +22,7 @@ from .judged import Judged, judged, over_repeats
 from .results import Results, failure_of
 from .run import Runs
 from .settings import Settings
-from .timeout import ends_within, uncaptured_stderr
+from .timeout import OVERDUE, ends_within, uncaptured_stderr
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.measurement import Measurement
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 class Phases:
-    """The part of the plugin that is in force while a contract runs."""
+    """The part of the plugin that is in force while a contract runs. Without `holds`, another process judges it."""
 
-    def __init__(self, settings: Settings, runs: Runs, results: Results) -> None:
+    def __init__(self, settings: Settings, runs: Runs, results: Results, *, holds: bool = True) -> None:
         self._settings = settings
+        self._holds = holds
         self._runs = runs
         self._results = results
         # As it is while pytest is set up: later on it is a test's.
@@ -142,7 +143,7 @@ class Phases:
 
         found = Paths(self._settings.root).innermost(frame)
         at = f", at {found}" if found is not None else ""
-        pytest.fail(f"did not end within {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
+        pytest.fail(f"{OVERDUE} {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
 
     # after the body
 
@@ -181,6 +182,8 @@ class Phases:
 
     def _judge_whole(self, current: Current, *, cause: BaseException | None = None) -> BaseException | None:
         """Judge a body that went through, or ended in a lane that raised; what pytest is to hear, if it failed."""
+        if not self._holds:
+            return None
         run = self._judged(current.state)
         if current.state.rung is not None:
             current.judge(run)
@@ -205,7 +208,7 @@ class Phases:
 
         if state.contract.inherited and state.number == 1 and _nothing_compiled(state):
             return None
-        measured = _measured(state)
+        measured = measured_in(state)
         if state.cut_short:
             measured = tuple(replace(each, cut_short=state.cut_short) for each in measured)
         return judged(
@@ -217,6 +220,8 @@ class Phases:
 
     def _failed_before_skipping(self, current: Current, skipped: BaseException) -> bool:
         """Judge a test that skips itself; what does not fail by what it had measured is not judged at all."""
+        if not self._holds:
+            return False
         state = current.state
         if state.earlier:
             current.judge(over_repeats(state.earlier, f"repeat {state.number} was skipped: {skipped}"))
@@ -231,7 +236,7 @@ class Phases:
     def _judge_what_there_is(self, current: Current, ended: BaseException) -> None:
         """Judge what a test that ended by itself had measured, beside its own reason; not if it compiled nothing."""
         current.cut(_said_at_the_end(ended))
-        if _nothing_compiled(current.state):
+        if not self._holds or _nothing_compiled(current.state):
             return
         found = self._judged(current.state)
         current.judge(found)
@@ -257,16 +262,19 @@ def _said_at_the_end(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def _measured(state: State) -> tuple[Measurement, ...]:
+def measured_in(state: State) -> tuple[Measurement, ...]:
     if state.compile_lane is not None:
         return tuple(state.compile_lane.measurements)
     return (state.seen.measurement,) if state.seen is not None else ()
 
 
 def _nothing_compiled(state: State) -> bool:
-    return not any(
-        each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in _measured(state)
-    )
+    return not compiled_anything(measured_in(state))
+
+
+def compiled_anything(measured: Iterable[Measurement]) -> bool:
+    """Whether there is anything to hold a test to that may be none of ours."""
+    return any(each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in measured)
 
 
 @contextlib.contextmanager

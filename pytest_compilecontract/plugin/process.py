@@ -89,7 +89,14 @@ def unavailable(lane: Lane) -> str | None:
     """Why a lane cannot run here, or None."""
     from pytest_compilecontract.measure.probes.availability import unavailable as reason
 
-    return reason(lane)
+    return reason(lane) or no_ranks(lane)
+
+
+def no_ranks(lane: Lane) -> str | None:
+    """Why the ranks of a lane cannot be beside one another here, or None."""
+    from pytest_compilecontract.measure.group import no_group
+
+    return no_group(lane)
 
 
 @functools.cache

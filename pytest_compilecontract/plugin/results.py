@@ -104,7 +104,7 @@ class Results:
             return None  # what the test has shown stays
         if contract.ladder:
             return self._entry_of_rung(state, call)
-        if not contract.bare and contract.lane not in self._settings.lanes:
+        if not contract.bare and contract.lane.name not in {each.name for each in self._settings.lanes}:
             # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
             return None
         entry = state.judged.entry if state.judged is not None else None

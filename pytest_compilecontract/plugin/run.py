@@ -20,14 +20,14 @@ from _pytest.runner import runtestprotocol
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.ladder import Rung, Step
-from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.lanes import FAKE, Lane
 from pytest_compilecontract.facts.receipt import Entry
 
 from .current import Current, State
 from .item import Contract, contract_of
 from .judged import Judged
 from .lost_device import Parent, leave_worker
-from .process import Process, card_of, no_torch, unavailable
+from .process import Process, card_of, no_ranks, no_torch, unavailable
 from .session import Session
 from .workers import tell_begun
 
@@ -152,7 +152,10 @@ class Runs:
         self.process.take_card()
         self._look_at_compile(current)
         state = current.state
-        if state.contract.bare or state.refused:
+        if state.refused or (state.contract.bare and state.lane.ranks is None):
+            return
+        if state.contract.bare:
+            current.cannot_run(no_ranks(state.lane))
             return
         missing = state.rung.missing if state.rung is not None else ""
         current.cannot_run(missing or unavailable(state.lane))
@@ -334,11 +337,13 @@ def _why_skipped(report: pytest.TestReport) -> str:
 
 @contextlib.contextmanager
 def _surroundings(state: State, overrides: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+    from pytest_compilecontract.measure.group import faked
     from pytest_compilecontract.measure.isolation import isolated
     from pytest_compilecontract.measure.probes.canary import canary
     from pytest_compilecontract.measure.probes.trace import quiet
 
-    with isolated(None if state.contract.bare else state.lane, overrides) as replaced:
+    group = faked(state.lane) if state.lane.process_group == FAKE else contextlib.nullcontext()
+    with group, isolated(None if state.contract.bare else state.lane, overrides) as replaced:
         if not state.lane.reference:
             # Before the test can be in its way: what it finds later, it remembers from here.
             with quiet():

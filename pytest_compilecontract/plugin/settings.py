@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_compilecontract.baselines.kept import Mode
@@ -137,6 +137,22 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         evidence=_of_rank(left, rank)
         if (left := _evidence(project.evidence, evidence, invocation, reported)) is not None
         else None,
+    )
+
+
+def of_rank(settings: Settings) -> Settings:
+    """The settings of a process that is one rank of a contract: who launched it writes, holds, and repeats."""
+    return replace(
+        settings,
+        report=None,
+        record=None,
+        repeat=1,
+        observe=False,
+        timed=False,
+        rank=0,
+        evidence=None,
+        shard=None,
+        times=None,
     )
 
 

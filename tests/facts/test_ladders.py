@@ -15,6 +15,7 @@ TABLE = {
     "sizes": {"dynamo": {"capture_dynamic_output_shape_ops": True}, "requires": ["two"]},
     "tuned": {"mode": "max-autotune"},
     "nothing": {"disable": True},
+    "two": {"ranks": 2},
 }
 KNOWN = BUILT_IN | lanes_from_table(TABLE, where="pyproject.toml")
 
@@ -42,6 +43,7 @@ def test_tables_are_added_to_those_below() -> None:
         (("capture", "tuned"), "frontier: 'tuned' only means something to Inductor: put 'inductor' before it"),
         (("eager", "capture"), "frontier: 'eager' compiles nothing"),
         (("capture", "nothing"), "frontier: 'nothing' compiles nothing"),
+        (("capture", "two"), "frontier: 'two' has ranks, and a ladder is climbed in one process"),
     ],
 )
 def test_a_rung_that_would_say_nothing_is_refused(names: tuple[str, ...], message: str) -> None:

@@ -13,7 +13,8 @@ from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen, lanes_fro
 
 KNOWN_KEYS = (
     "autocast, backend, cache, device, disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, "
-    "isolate_recompiles, matmul_precision, mode, name, options, recompile_limit, requires"
+    "isolate_recompiles, matmul_precision, mode, name, options, process_group, ranks, "
+    "recompile_limit, requires"
 )
 
 

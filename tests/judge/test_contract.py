@@ -31,7 +31,7 @@ KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "
     "frontier, fullgraph, keeps_outputs, lanes, max_eager_frames, max_eager_ops, max_graph_breaks, max_graphs, "
     "max_host_syncs, max_kernels, max_kernels_ratio, max_memory_growth, max_memory_ratio, max_recompiles, "
-    "min_frontier, min_ops_captured, min_speedup, numerics, rtol)"
+    "min_frontier, min_ops_captured, min_speedup, numerics, process_group, ranks, ranks_agree, rtol)"
 )
 FORWARD = Location(file="model.py", line=40, function="forward")
 ITEM = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")
@@ -168,6 +168,23 @@ def test_no_marker_is_no_limit() -> None:
             {"min_ops_captured": 2, "max_graphs": 0},
             "min_ops_captured=2 contradicts max_graphs=0",
             id="ops of no graph",
+        ),
+        pytest.param({"ranks": 1}, "function: ranks: expected a whole number from 2 to 1024, got 1", id="one rank"),
+        pytest.param(
+            {"ranks": 2, "process_group": "mpi"},
+            "function: process_group: expected 'gloo', 'nccl' or 'fake', got 'mpi'",
+            id="unknown group",
+        ),
+        pytest.param({"process_group": "gloo"}, "process_group='gloo' needs ranks", id="group of nobody"),
+        pytest.param(
+            {"ranks": 2, "process_group": "fake", "rtol": 0.1},
+            "process_group='fake' moves no data, and contradicts rtol=0.1",
+            id="tolerance of no data",
+        ),
+        pytest.param(
+            {"ranks": 2, "frontier": ["capture", "aot"]},
+            "frontier runs in one process, and contradicts ranks=2",
+            id="ladder in ranks",
         ),
     ],
 )

@@ -15,7 +15,7 @@ KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "
     "frontier, fullgraph, keeps_outputs, lanes, max_eager_frames, max_eager_ops, max_graph_breaks, max_graphs, "
     "max_host_syncs, max_kernels, max_kernels_ratio, max_memory_growth, max_memory_ratio, max_recompiles, "
-    "min_frontier, min_ops_captured, min_speedup, numerics, rtol)"
+    "min_frontier, min_ops_captured, min_speedup, numerics, process_group, ranks, ranks_agree, rtol)"
 )
 KNOWN_LANES = "(known lanes: aot, autotune, capture, cudagraphs, dynamic, eager, inductor)"
 CONTRACT = """
@@ -235,7 +235,7 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
             "[tool.compilecontract.lanes.mine]\nbackends = 'eager'",
             "pyproject.toml: lane 'mine': unknown key 'backends' (known keys: autocast, backend, cache, device, "
             "disable, dtype, dynamic, dynamo, fullgraph, in_place, inductor, isolate_recompiles, matmul_precision, "
-            "mode, name, options, recompile_limit, requires)",
+            "mode, name, options, process_group, ranks, recompile_limit, requires)",
             id="key-of-a-lane",
         ),
         pytest.param(

@@ -1,0 +1,106 @@
+"""The process group that a lane of several ranks runs in, and what its ranks decide together.
+
+What one rank calls alone, the others wait for: whatever a run does more than the calls of the test has to be done by
+every rank, or by none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from pytest_compilecontract.facts.lanes import FAKE, Lane
+
+from .probes.availability import device_of
+from .probes.fake_group import no_fake_group
+
+# Why a lane of several ranks does not make the calls that a lane of one process makes besides.
+ALIKE = "ranks make only the calls that all of them make alike"
+LEFT = "compilecontract/left"
+POLL_SECONDS = 0.02
+
+
+class Store(Protocol):
+    """What the ranks of a group share: torch.distributed.Store, of which torch exports no type."""
+
+    def add(self, key: str, amount: int, /) -> int: ...
+
+
+def group_of(lane: Lane) -> str:
+    """The process group of a lane by its backend: nccl where the lane is on CUDA, unless it says otherwise."""
+    return lane.process_group or ("nccl" if device_of(lane).type == "cuda" else "gloo")
+
+
+def no_group(lane: Lane) -> str | None:
+    """Why the ranks of a lane can have no process group here, or None."""
+    if lane.ranks is None:
+        return None
+    if not dist.is_available():
+        return "this torch has no torch.distributed"
+    if dist.is_initialized():
+        return "a process group is there already, which is not the lane's"
+    group = group_of(lane)
+    if group == FAKE:
+        return no_fake_group()
+    if not dist.is_backend_available(group):
+        return f"this torch has no process group {group!r}"
+    if group == "nccl" and torch.cuda.device_count() < lane.ranks:
+        return f"{lane.ranks} ranks need as many CUDA devices (found {torch.cuda.device_count()})"
+    return None
+
+
+def join(lane: Lane, rank: int, store: Path, seconds: float) -> Store:
+    """Have this process be a rank of the lane, beside others that share a file and no port; a call waits so long."""
+    assert lane.ranks is not None
+    if sys.platform == "linux":
+        # Or gloo looks for this machine's name, which not every machine knows.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    group = group_of(lane)
+    if group == "nccl":
+        torch.cuda.set_device(rank)
+    made = dist.FileStore(str(store), lane.ranks)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        group, store=made, rank=rank, world_size=lane.ranks, timeout=datetime.timedelta(seconds=seconds)
+    )
+    shared: Store = made
+    return shared
+
+
+def leave_together(store: Store, ranks: int, seconds: float) -> None:
+    """Wait until every rank has come here: who goes earlier takes a connection with it that another may still use.
+
+    The group is not destroyed: gloo may abort there, or never return.
+    """
+    deadline = time.monotonic() + seconds
+    store.add(LEFT, 1)
+    while store.add(LEFT, 0) < ranks and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def faked(lane: Lane) -> Iterator[None]:
+    """A group of as many ranks as the lane has, of which this process is the first, and which moves no data."""
+    dist.init_process_group(FAKE, store=dist.HashStore(), rank=0, world_size=lane.ranks or 1)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def any_rank(lane: Lane, here: bool) -> bool:
+    """Whether it is so on any rank of the lane; all of them ask, at the same place."""
+    if not lane.is_launched or not dist.is_initialized():
+        return here
+    told = torch.tensor(int(here), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return bool(told.item())

@@ -1,0 +1,28 @@
+"""A test that a mark expects to fail, where a strategy runs it: what pytest would make of its reports."""
+
+from __future__ import annotations
+
+import pytest
+from _pytest.skipping import Xfail, evaluate_xfail_marks
+
+
+def expected(item: pytest.Item) -> Xfail | None:
+    """The mark by which the test is expected to fail."""
+    return evaluate_xfail_marks(item) if not item.config.option.runxfail else None
+
+
+def expect(mark: Xfail, reports: list[pytest.TestReport]) -> None:
+    """What pytest makes of a failure that was expected, or did not come. One by another exception is none of them."""
+    failed = next((each for each in reports if each.failed), None)
+    if failed is not None:
+        if mark.raises is None:
+            failed.outcome = "skipped"
+            vars(failed)["wasxfail"] = mark.reason
+        return
+    called = next((each for each in reports if each.when == "call" and each.passed), None)
+    if called is None:
+        return
+    if mark.strict:
+        called.outcome, called.longrepr = "failed", f"[XPASS(strict)] {mark.reason}"
+    else:
+        vars(called)["wasxfail"] = mark.reason

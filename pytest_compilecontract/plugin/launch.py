@@ -1,0 +1,355 @@
+"""Launches: the ranks of one contract, each a process of pytest of its own, started, followed and ended together.
+
+No port: the ranks find one another by a file. What they tell is a log each, read on from where it was read to. Kept
+out: what their ends and measurements come to (`over_ranks`), and what a rank does (`rank`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.ranks import Kind, RankEnd
+from pytest_compilecontract.files.codec import value_from_data
+from pytest_compilecontract.files.course import EVENTS_OPTION
+from pytest_compilecontract.files.run_log import Event, Followed
+from pytest_compilecontract.judge.ranks import is_of_a_neighbour
+from pytest_compilecontract.processes import beside, death
+
+from .timeout import OVERDUE
+
+OPTION = "--contract-rank"
+LAUNCH = "launch.json"
+STACKS = "stacks"
+# Where nothing says how long a test may run: a rank that hangs takes no session with it.
+LONGEST_SECONDS = 600.0
+# Until every rank has come to the body of its test: Python, torch and conftest.py are imported first.
+START_SECONDS = 180.0
+# A rank that its own clock ends tells more than one that is ended; and the others' ends may be the cause of the first.
+GRACE_SECONDS = 5.0
+STACK_SECONDS = 1.0
+POLL_SECONDS = 0.05
+# Lines of a rank's output that are shown.
+SHOWN = 20
+# faulthandler's first line, of a process that a signal ends.
+FATAL = "Fatal Python error"
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<function>.*)$')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Which rank a process is, and the folder that its launch has."""
+
+    rank: int
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.rank}:{self.folder}"
+
+
+def place_of(text: str) -> Place:
+    """What the option of a rank says."""
+    rank, _, folder = text.partition(":")
+    return Place(rank=int(rank), folder=Path(folder))
+
+
+def log_of(place: Place) -> Path:
+    """The log of a rank."""
+    return place.folder / f"rank{place.rank}.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRun:
+    """What one rank came to: its end, all that it measured, and its own words: of its failure, and what it printed."""
+
+    end: RankEnd
+    measurements: tuple[Measurement, ...] = ()
+    cut_short: str = ""
+    notes: tuple[str, ...] = ()
+    card: str = ""
+    text: str = ""
+    output: str = ""
+
+
+def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[RankRun, ...]:
+    """Run a test once in each of so many ranks, its body no longer than so many seconds; nothing of it is left."""
+    limit = seconds or LONGEST_SECONDS
+    with tempfile.TemporaryDirectory(prefix="compilecontract-ranks-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        told = {
+            "test": item.nodeid,
+            "file": str(item.path),
+            "parent": os.getpid(),
+            "seconds": START_SECONDS + limit + 2 * GRACE_SECONDS,
+        }
+        (folder / LAUNCH).write_text(json.dumps(told), encoding="utf-8")
+        places = [Place(rank=rank, folder=folder) for rank in range(ranks)]
+        commands = [(_command(item, place), _output(place), _variables(place, ranks)) for place in places]
+        started = time.monotonic()
+        with beside(commands, cwd=Path(item.config.invocation_params.dir)) as children:
+            following = [_Rank(place, child, started) for place, child in zip(places, children, strict=True)]
+            _follow(following, started, limit)
+        return tuple(each.run() for each in following)
+
+
+def _command(item: pytest.Item, place: Place) -> list[str]:
+    config, folder = item.config, place.folder
+    # What the test prints goes to the rank's file at once, so that a death loses none of it.
+    options = [f"{OPTION}={place}", f"--basetemp={folder / f'tmp{place.rank}'}", "--capture=no", "-q", "--no-header"]
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        options += ["-o", f"cache_dir={folder / f'cache{place.rank}'}"]
+    if config.pluginmanager.hasplugin("xdist"):
+        options += ["-n0", "--dist=no"]
+    if config.getoption(EVENTS_OPTION, None):
+        options += [f"{EVENTS_OPTION}={folder / f'events{place.rank}'}"]
+    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args), *options]
+
+
+def _output(place: Place) -> Path:
+    return place.folder / f"output{place.rank}"
+
+
+def _variables(place: Place, ranks: int) -> Mapping[str, str]:
+    """What a rank finds in its environment: what torchrun would say, and its share of the cores."""
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TORCHELASTIC"))}
+    share = max(1, (os.cpu_count() or 1) // ranks)
+    mine.setdefault("OMP_NUM_THREADS", str(share))
+    return mine | {
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
+
+
+@dataclass(kw_only=False, slots=True)
+class _Rank:
+    """A rank as it is followed: what it has told so far, and how its process ended."""
+
+    place: Place
+    child: subprocess.Popen[bytes]
+    started: float
+    log: Followed = field(init=False)
+    begun: float | None = None
+    told: Event | None = None
+    told_at: float = 0.0
+    torn: Event | None = None
+    waits: bool = False
+    left: bool = False
+    code: int | None = None
+    ended_at: float = 0.0
+    overdue: bool = False
+
+    def __post_init__(self) -> None:
+        self.log = Followed(path=log_of(self.place))
+
+    def look(self) -> None:
+        """See what has come."""
+        if self.code is None and (code := self.child.poll()) is not None:
+            self.code, self.ended_at = code, time.monotonic()
+        # After the process was asked: what it told before its end is there by now.
+        for event in self.log.news():
+            match event["event"]:
+                case "begins":
+                    self.begun = time.monotonic()
+                case "measured":
+                    self.told, self.told_at = event, time.monotonic()
+                case "waits":
+                    self.waits = True
+                case "torn":
+                    self.torn = event
+                case "left":
+                    self.left = True
+
+    @property
+    def is_over(self) -> bool:
+        return self.left or self.code is not None
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it has ended in a way that may leave the others waiting."""
+        if self.told is None:
+            return self.code is not None
+        if self.torn is not None or (self.code not in (None, 0) and not self.left):
+            return True
+        return not self.told["well"]
+
+    def run(self) -> RankRun:
+        """What it came to, once all is over."""
+        told = self.told or {}
+        measured = self._measurements() if self.told is not None else ()
+        notes = told.get("notes")
+        return RankRun(
+            end=self._end(measured),
+            measurements=measured,
+            cut_short=str(told.get("cut_short", "")),
+            notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
+            card=str(told.get("card", "")),
+            text=str((self.torn or told).get("text", "")),
+            output=self._printed(),
+        )
+
+    def _measurements(self) -> tuple[Measurement, ...]:
+        assert self.told is not None
+        found = self.told.get("measurements")
+        name = f"rank {self.place.rank}"
+        return tuple(value_from_data(each, Measurement, name=name) for each in found) if isinstance(found, list) else ()
+
+    def _end(self, measured: Sequence[Measurement]) -> RankEnd:
+        if self.told is None:
+            return self._without_report()
+        told, kind = self.told, self.told["outcome"]
+        if self.torn is not None:
+            told, kind = {**self.torn, "phase": "teardown"}, "failed"
+        elif kind == "passed" and (raised := next((each.raised for each in measured if each.raised), None)):
+            connection = is_of_a_neighbour(raised.type, raised.message)
+            return self._ended("failed", raised.message, exception=raised.type, connection=connection)
+        elif kind == "passed" and self.code not in (None, 0) and not self.left:
+            assert self.code is not None
+            return self._ended("lost", f"{death(self.code)} after it had measured")
+        elif kind == "passed" and self.overdue:
+            return self._ended("hung", "had measured, and did not end in time")
+        elif kind == "failed" and str(told.get("said", "")).startswith(OVERDUE):
+            kind = "hung"
+        assert kind in ("passed", "skipped", "failed", "hung")
+        return self._ended(
+            kind,  # type: ignore[arg-type]
+            str(told.get("said", "")),
+            exception=str(told.get("exception", "")),
+            phase=str(told.get("phase", "call")),
+            connection=bool(told.get("connection")),
+        )
+
+    def _without_report(self) -> RankEnd:
+        if self.code is None:
+            where = self._where()
+            kind: Kind = "stopped" if not self.overdue else "waited" if where.in_torch else "hung"
+            said = "ended, since another rank had failed" if not self.overdue else "did not end in time"
+            return self._ended(kind, f"{said}{where}")
+        # torch ends a process whose neighbour is gone, in some threads.
+        connection = self.code < 0 and is_of_a_neighbour("", self._printed())
+        return self._ended("lost", f"{death(self.code)} without a report", connection=connection)
+
+    def _ended(self, kind: Kind, said: str, **more: Any) -> RankEnd:
+        at = self.told_at if self.told is not None else self.ended_at or time.monotonic()
+        return RankEnd(rank=self.place.rank, kind=kind, seconds=round(at - self.started, 3), said=said, **more)
+
+    def _where(self) -> Where:
+        try:
+            return where(self._stacks().read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            return Where()
+
+    def _stacks(self) -> Path:
+        return self.place.folder / f"{STACKS}{self.place.rank}"
+
+    def _printed(self) -> str:
+        try:
+            text = _output(self.place).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        lines = text.splitlines()
+        died = next((at for at, line in enumerate(lines) if line.startswith(FATAL)), None)
+        return "\n".join(lines[-SHOWN:] if died is None else lines[died : died + SHOWN])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """Where a rank is: its innermost line that is neither torch's nor Python's, and whether torch runs from there."""
+
+    line: str = ""
+    in_torch: bool = False
+
+    def __str__(self) -> str:
+        if not self.line:
+            return ""
+        return f", waiting in torch, called at {self.line}" if self.in_torch else f", at {self.line}"
+
+
+def where(stack: str) -> Where:
+    """What a stack that faulthandler wrote says, the innermost call first."""
+    frames = [found for line in stack.splitlines() if (found := _FRAME.match(line)) is not None]
+    packages = f"{os.sep}site-packages{os.sep}"
+    library = os.path.dirname(os.__file__)
+    own = next((each for each in frames if packages not in each["file"] and not each["file"].startswith(library)), None)
+    in_torch = bool(frames) and f"{packages}torch{os.sep}" in frames[0]["file"]
+    return Where(line=f"{own['file']}:{own['line']} in {own['function']}" if own is not None else "", in_torch=in_torch)
+
+
+def _follow(ranks: Sequence[_Rank], started: float, limit: float) -> None:
+    """Wait until all ranks are over, or their time is; whoever is left then is asked where it is."""
+    bad_since: float | None = None
+    while True:
+        for each in ranks:
+            each.look()
+        if all(each.is_over for each in ranks):
+            break
+        now = time.monotonic()
+        if bad_since is None and any(each.is_bad for each in ranks):
+            bad_since = now
+        begun = [each.begun for each in ranks if each.begun is not None]
+        due = started + START_SECONDS if len(begun) < len(ranks) else max(begun) + limit + GRACE_SECONDS
+        if now > due or (bad_since is not None and now > bad_since + GRACE_SECONDS):
+            _ask_where(ranks, overdue=now > due)
+            break
+        time.sleep(POLL_SECONDS)
+    for each in ranks:
+        each.look()
+
+
+def _ask_where(ranks: Sequence[_Rank], *, overdue: bool) -> None:
+    late = [each for each in ranks if not each.is_over and not each.waits]
+    for each in late:
+        each.overdue = overdue
+        if hasattr(signal, "SIGUSR1"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each.child.pid, signal.SIGUSR1)
+    if late:
+        time.sleep(STACK_SECONDS)
+
+
+@contextlib.contextmanager
+def turn_of(item: pytest.Item, ranks: int) -> Iterator[None]:
+    """Wait for cores: workers of pytest-xdist have no more ranks at work at once than there are cores."""
+    base = item.config.getoption("basetemp", None)
+    if "PYTEST_XDIST_TESTRUNUID" not in os.environ or not base:
+        yield
+        return
+    # xdist gives each worker a folder beside those of the others.
+    folder = Path(base).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    slots = [folder / f"ranks{slot}.lock" for slot in range(max(1, (os.cpu_count() or 1) // ranks))]
+    with contextlib.ExitStack() as stack:
+        while not any(_took(slot, stack) for slot in slots):
+            time.sleep(POLL_SECONDS)
+        yield
+
+
+def _took(slot: Path, stack: contextlib.ExitStack) -> bool:
+    """Whether this process has the slot from now on; a process that ends lets go of it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: its ranks share the cores as they come
+        return True
+    file = slot.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        return not isinstance(error, BlockingIOError)  # a file system without locks
+    stack.callback(file.close)
+    return True

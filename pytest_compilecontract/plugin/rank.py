@@ -1,0 +1,152 @@
+"""One rank of a contract: a process that `launch` starts, which runs the one test, measures it, and says what it saw.
+
+All is said before anything is taken down: what ends a process group may end the process. The rank judges nothing.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_compilecontract.files.codec import plain
+from pytest_compilecontract.files.run_log import Log
+from pytest_compilecontract.judge.ranks import is_of_a_neighbour
+from pytest_compilecontract.processes import ends_with
+
+from .current import State
+from .launch import LAUNCH, STACKS, Place, log_of
+from .phases import measured_in
+from .results import own_failure
+from .run import Runs
+
+if TYPE_CHECKING:
+    from pytest_compilecontract.measure.group import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """What a rank is told of its launch: the test and its file, whose child it is, and how long it may last."""
+
+    test: str
+    file: str
+    parent: int
+    seconds: float
+
+    @staticmethod
+    def read(folder: Path) -> Launch:
+        return Launch(**json.loads((folder / LAUNCH).read_text(encoding="utf-8")))
+
+
+class Rank:
+    """The part of the plugin that is in force in a rank."""
+
+    def __init__(self, place: Place, runs: Runs, config: pytest.Config) -> None:
+        self._place = place
+        self._launch = Launch.read(place.folder)
+        self._runs = runs
+        self._log = Log(log_of(place))
+        self._store: Store | None = None
+        self._ended = self._well = False
+        ends_with(self._launch.parent, seconds=self._launch.seconds, folder=place.folder)
+        self._stacks: IO[str] = (place.folder / f"{STACKS}{place.rank}").open("w", encoding="utf-8")
+        if hasattr(faulthandler, "register"):
+            faulthandler.register(signal.SIGUSR1, file=self._stacks, all_threads=False)
+        # Of all tests of the session this one's file is collected.
+        config.args = [self._launch.file]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        items[:] = [each for each in items if each.nodeid == self._launch.test]
+        # What a mark expects of the test, it expects of all ranks.
+        config.option.runxfail = True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        yield
+        if self._well and self._store is not None:
+            from pytest_compilecontract.measure.group import leave_together
+
+            current = self._runs.of(item)
+            assert current is not None
+            self._log.write("waits")
+            leave_together(self._store, current.state.lane.ranks or 1, self._launch.seconds)
+        self._log.write("left")
+        self._log.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Python's own way out would take the process group down, which may abort, or wait for ever.
+        os._exit(0)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        __tracebackhide__ = True
+        current = self._runs.of(item)
+        if current is not None and current.state.unusable is None and not current.state.refused:
+            from pytest_compilecontract.measure.group import join
+
+            self._log.write("joins")
+            self._store = join(current.state.lane, self._place.rank, self._place.folder / "store", self._launch.seconds)
+        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        self._log.write("begins")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report: pytest.TestReport = yield
+        current = self._runs.of(item)
+        if current is None or current.state.running:
+            return report
+        if call.when == "teardown":
+            if report.failed and self._well:
+                self._well = False
+                self._log.write("torn", **_failure(call, report))
+        elif not self._ended and (call.when == "call" or not report.passed):
+            self._ended = True
+            self._tell(current.state, call, report)
+        return report
+
+    def _tell(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+        measured = measured_in(state)
+        told: dict[str, Any] = {"outcome": report.outcome, "phase": call.when}
+        if report.failed:
+            told |= _failure(call, report)
+        elif report.skipped and call.excinfo is not None:
+            told["said"] = state.turned_away or str(call.excinfo.value)
+        elif state.failed_within:
+            told |= {"outcome": "failed", "said": "a subtest failed"}
+        self._well = told["outcome"] == "passed" and not any(each.raised for each in measured)
+        self._log.write(
+            "measured",
+            **told,
+            well=self._well,
+            measurements=[plain(each) for each in measured],
+            cut_short=state.cut_short,
+            notes=list(state.notes),
+            card=state.card,
+        )
+
+
+def _failure(call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str, Any]:
+    """How a phase of the test failed, as the parent tells it."""
+    if call.excinfo is None:
+        return {"said": str(report.longrepr or "the test failed"), "text": report.longreprtext}
+    own = own_failure(call)
+    error: BaseException | None = call.excinfo.value
+    connection = False
+    while error is not None:
+        connection = connection or is_of_a_neighbour(type(error).__name__, str(error))
+        error = error.__cause__
+    return {"exception": own.exception, "said": own.said, "text": report.longreprtext, "connection": connection}

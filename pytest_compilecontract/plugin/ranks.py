@@ -1,0 +1,159 @@
+"""The strategy that runs a contract in several ranks: a process each, beside one another, judged as one lane.
+
+Kept out: how they are started and followed (`launch`), what they do (`rank`), and what they come to (`over_ranks`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from _pytest.skipping import evaluate_skip_marks
+
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.ranks import RankEnd
+
+from .current import Current, State
+from .expected import expect, expected
+from .item import Contract
+from .judged import Judged
+from .launch import RankRun, launched, turn_of
+from .over_ranks import OfRank, over_ranks
+from .phases import compiled_anything
+from .process import no_ranks, no_torch, unavailable
+from .results import Results, failure_of
+from .run import Runs, Turn
+from .settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """What one launch came to: the state of the contract after it, its ranks, and which of them is to blame."""
+
+    state: State
+    runs: tuple[RankRun, ...]
+    blamed: RankEnd | None
+
+
+class Ranked:
+    """The strategy of lanes with ranks that are processes."""
+
+    def __init__(self, settings: Settings, runs: Runs, results: Results) -> None:
+        self._settings = settings
+        self._runs = runs
+        self._results = results
+
+    def takes(self, contract: Contract) -> bool:
+        """Whether its lane has ranks, and is not on a ladder, which one process climbs."""
+        return contract.lane.is_launched and not contract.ladder
+
+    def reports(self, turn: Turn) -> list[pytest.TestReport]:
+        """The reports of the lane: of all its ranks, and of all repeats, one."""
+        item, lane = turn.contract.item, turn.contract.lane
+        cannot = no_torch() or (no_ranks(lane) if turn.contract.bare else unavailable(lane))
+        if cannot or evaluate_skip_marks(item):
+            return [*turn.run_once(lane, last=True).reports]
+        mark = expected(item)
+        started = time.perf_counter()
+        over = self._repeated(turn)
+        reports = self._reported(over, time.perf_counter() - started)
+        if mark is not None:
+            expect(mark, reports)
+        return reports
+
+    def _repeated(self, turn: Turn) -> Launched:
+        """The last of as many launches as there are repeats, judged over all of them."""
+        earlier: tuple[Judged, ...] = ()
+        for _ in range(self._settings.repeat):
+            turn.forget()
+            over = self._once(turn, earlier)
+            own = over.state.own
+            if own is None or over.blamed is not None:
+                return over
+            earlier = (*earlier, own)
+        return over
+
+    def _once(self, turn: Turn, earlier: tuple[Judged, ...]) -> Launched:
+        """One launch, judged together with the repeats before it."""
+        contract = turn.contract
+        lane = contract.lane
+        assert lane.ranks is not None
+        turn.say(f"runs in {lane.ranks} ranks")
+        current = Current(State(contract=contract, lane=lane, earlier=earlier))
+        with self._runs.surrounded(current), turn_of(contract.item, lane.ranks):
+            began = time.perf_counter()
+            runs = launched(contract.item, lane.ranks, self._settings.timeout)
+            seconds = time.perf_counter() - began
+        current.note(*dict.fromkeys(note for run in runs for note in run.notes))
+        measured = [each for run in runs for each in run.measurements]
+        blamed = None
+        if measured or not contract.inherited or any(run.end.kind != "passed" for run in runs):
+            blamed = self._judge(current, runs, seconds)
+        if contract.inherited and blamed is None and not compiled_anything(measured):
+            current.judge(None)
+        self._runs.conclude(current.state)
+        return Launched(state=current.state, runs=runs, blamed=blamed)
+
+    def _judge(self, current: Current, runs: Sequence[RankRun], seconds: float) -> RankEnd | None:
+        import torch
+
+        given = [OfRank(end=run.end, measurements=_cut(run)) for run in runs]
+        subject = current.state.subject(self._runs.process)
+        subject = replace(subject, card=", ".join(dict.fromkeys(run.card for run in runs if run.card)))
+        found, blamed = over_ranks(subject, given, seconds=seconds, torch_version=torch.__version__)
+        if blamed is None and found.entry.verdict != "unmeasured":
+            current.judge_whole(found)
+            current.drift(self._results.drift(current.state.judged))
+        else:
+            current.judge(found)
+        return blamed
+
+    def _reported(self, over: Launched, seconds: float) -> list[pytest.TestReport]:
+        state = over.state
+        report = _report(state.contract.item, "call", seconds)
+        found = state.judged
+        if found is not None and found.entry.verdict == "unmeasured":
+            item = state.contract.item
+            report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {found.entry.reason}")
+        elif said := [*_failed(over), *filter(None, [state.drifted])]:
+            report.outcome, report.longrepr = "failed", "\n".join(said)
+            report.sections += [
+                (f"Output of rank {run.end.rank}", run.output)
+                for run in over.runs
+                if len(run.output.strip()) > len(".")  # pytest's own sign for the test
+            ]
+        if found is not None:
+            self._results.attach(report, found.entry, state)
+        item = state.contract.item
+        return [_report(item, "setup", 0.0), report, _report(item, "teardown", 0.0)]
+
+
+def _cut(run: RankRun) -> tuple[Measurement, ...]:
+    return tuple(replace(each, cut_short=run.cut_short or each.cut_short) for each in run.measurements)
+
+
+def _failed(over: Launched) -> list[str]:
+    """What is said of a lane that did not hold; nothing of one that did."""
+    found, blamed = over.state.judged, over.blamed
+    if found is None or not found.failed:
+        return []
+    if blamed is None or found.entry.own_failure is None:
+        return [failure_of(over.state)]
+    others = [f"then {run.end}" for run in over.runs if run.end.rank != blamed.rank and run.end.kind != "passed"]
+    text = next(run.text for run in over.runs if run.end.rank == blamed.rank)
+    return [found.entry.reason, *others, *filter(None, [text])]
+
+
+def _report(item: pytest.Item, when: str, seconds: float) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=when,  # type: ignore[arg-type]
+        duration=seconds,
+        user_properties=[*item.user_properties],
+    )
