@@ -15,11 +15,14 @@ from .programs import Trail
 
 # A few tell whether eager moves at all. More are made where it does, and not far enough yet; and where choices are
 # made, which may be too close to call and still fall alike in a few runs. These move results further, for it is oftener
-# then that a choice falls otherwise; of how far everything moves in them a share is counted. The last few move them by
-# so much that any choice which is close at all falls otherwise: they tell nothing else.
+# then that a choice falls otherwise; of how far everything moves in them a share is counted. The far ones move them by
+# so much that any choice which is close at all falls otherwise: they tell nothing else. What is left then is asked of
+# as many again, for what choices move has a long tail: of the tensors of a run of eager itself, held against sixteen
+# others, one of several hundred was beyond them all.
 FEW = 6
 MANY = numerics.ENOUGH
 FAR = MANY + 4
+LAST = FAR + MANY
 FAR_STEPS = 12
 # What a run may take: at least this long, and so many times as long as eager. One that waits for its numbers to agree
 # may have no end.
@@ -50,11 +53,10 @@ class NoiseRuns:
     def judged(self, judge: Judge) -> numerics.Judged:
         """What is found without noise, and where that is anything that noise may explain, with it."""
         found = judge((), True)
-        places = found.values
-        for until in (FEW, MANY, FAR):
+        for until in (FEW, MANY, FAR, LAST):
             if not found.values or not (found.open or self._choices.any):
                 break
-            self._run(until, places)
+            self._run(until, found.values)
             # A bias is none before noise was asked.
             found = judge(self._runs, not self._failed)
         note = "; ".join(each for each in (found.numerics.note, *self._told(found)) if each)
@@ -63,8 +65,7 @@ class NoiseRuns:
     def _run(self, until: int, places: frozenset[str]) -> None:
         """Make runs until there are so many; of each only these places are kept."""
         while len(self._runs) < until and not self._failed:
-            made = len(self._runs)
-            steps = 1 if made < FEW else numerics.FURTHER if made < MANY else FAR_STEPS
+            steps = _steps(len(self._runs))
             self._choices.start()
             seconds = max(SECONDS, TIMES * self._passes.eager_seconds)
             rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps, seconds=seconds)
@@ -94,6 +95,13 @@ class NoiseRuns:
         if flips:
             told.append(f"in which a choice flips: {', '.join(list(flips)[:TOLD])}")
         return told
+
+
+def _steps(made: int) -> int:
+    """By how many steps the next run moves results, at most."""
+    if MANY <= made < FAR:
+        return FAR_STEPS
+    return 1 if made < FEW or FAR <= made < FAR + FEW else numerics.FURTHER
 
 
 def _flip(flip: Flip) -> str:

@@ -273,7 +273,10 @@ def looked(
     gold: torch.Tensor,
     moved: list[torch.Tensor] | None = None,
     dtype: torch.dtype = torch.bfloat16,
+    far: int = 0,
 ) -> Looked:
+    """What bias is looked for in; the last so many of the runs are far ones."""
+    steps = [1] * (len(moved or ()) - far) + [noise_runs.FAR_STEPS] * far
     return Looked(
         compiled=compiled.double(),
         eager=eager.double(),
@@ -283,7 +286,7 @@ def looked(
         least=least_of(dtype),
         step=step_of(dtype, dtype),
         moved=[each.double() for each in moved or ()],
-        steps=[1] * len(moved or ()),
+        steps=steps,
     )
 
 
@@ -357,6 +360,26 @@ def test_a_bias_that_eagers_runs_have_too_is_noise() -> None:
 
     assert find_bias(looked(gold * 1.015, eager, gold)) is not None
     assert find_bias(looked(gold * 1.015, eager, gold, moved)) is None
+
+
+def test_a_bias_that_a_close_choice_makes_is_noise() -> None:
+    gold = normal(64, 64)
+    eager = noisy(gold, 0.002, 1)
+    near = [noisy(gold, 0.002, seed) for seed in range(2, 18)]
+    without, one_token_less = noisy(gold, 0.02, 18), noisy(gold * 0.9, 0.02, 19)
+
+    assert find_bias(looked(gold * 0.92, eager, gold, [*near, without], far=1)) is not None
+    assert find_bias(looked(gold * 0.92, eager, gold, [*near, without, one_token_less], far=2)) is None
+    assert find_bias(looked(gold * 0.88, eager, gold, [*near, without, one_token_less], far=2)) is not None
+
+
+def test_what_larger_steps_come_to_is_no_choice() -> None:
+    gold = normal(64, 64)
+    eager = noisy(gold, 0.002, 1)
+    near = [eager.double() * (1 + 0.002 * normal(1, seed=seed).clamp(-1, 1).item()) for seed in range(16)]
+    far = [eager.double() * (1 + 0.002 * noise_runs.FAR_STEPS * each) for each in (-1, 1)]
+
+    assert find_bias(looked(gold * 1.02, eager, gold, [*near, *far], far=2)) is not None
 
 
 # Whole lanes

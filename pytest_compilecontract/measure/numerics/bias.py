@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .noise import FURTHER
+
 # The least factor and offset that are looked for, the latter as a share of the tensor's RMS: half of what is promised.
 LEAST: dict[torch.dtype, float] = {
     torch.float64: 1e-6,
@@ -218,8 +220,11 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
     suspect &= count >= MOST * (looked.counts.numel() / len(count))
     noise, hopeful = None, torch.zeros_like(suspect)
     if means.moves is not None:
-        noise, beyond = _noise(means.moves, by, looked.steps)
-        settled = means.moves.shape[0] >= ENOUGH
+        size = torch.tensor(looked.steps, dtype=torch.float64, device="cpu")[:, None]
+        near = size[:, 0] <= FURTHER
+        noise, beyond = _noise(means.moves[near], by, size[near])
+        suspect &= ~_moved_by_choice(means.moves[~near], by, noise * size[~near])
+        settled = int(near.sum()) >= ENOUGH
         suspect &= beyond >= (NOISE if settled else DOUBTED)
         hopeful = (beyond < 2 * NOISE) & (not settled)
     if not bool(suspect.any()):
@@ -236,17 +241,24 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
     )
 
 
-def _noise(moves: torch.Tensor, by: torch.Tensor, steps: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def _noise(moves: torch.Tensor, by: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """How far each mean moves in eager's runs, and how far beyond that compiled's is, in deviates.
 
     What a choice moves that falls otherwise is of no normal distribution, and moves as far whatever the steps are: no
     further than in any run is not beyond, if a run of larger steps is taken at something between.
     """
     runs, slices = moves.shape
-    size = torch.tensor(steps, dtype=torch.float64, device="cpu")[:, None]
-    own = (moves / size).square().mean(0).sqrt()
+    own = (moves / steps).square().mean(0).sqrt()
     if slices >= FEW:
         # Few runs tell little of one slice. What nine in ten keep below counts for each.
         own = torch.maximum(own, own.kthvalue(math.ceil(0.9 * slices)).values)
     beyond = deviates(by / own.clamp(min=torch.finfo(torch.float64).tiny), float(runs))
-    return own, torch.where(by > (moves.abs() / size.sqrt()).amax(0), beyond, 0.0)
+    return own, torch.where(by > (moves.abs() / steps.sqrt()).amax(0), beyond, 0.0)
+
+
+def _moved_by_choice(moves: torch.Tensor, by: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """The means that move as far in a far run, and further there than noise: a choice fell otherwise.
+
+    A token more or less is a part of an expert's gradient that is in none of a few runs, and in compiled.
+    """
+    return ((moves.abs() >= by) & (moves.abs() > NOISE * noise)).any(0)

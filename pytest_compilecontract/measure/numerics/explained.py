@@ -34,7 +34,7 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
     Tolerances that are given are kept to as they are, and so are bits.
     """
     finding = judge_values(values, tolerance)
-    values, far = _without_far(values)
+    near, _ = _near_and_far(values)
     if tolerance.given or tolerance.method == "bitwise" or finding.unstable:
         return finding
     if not is_float(values.eager) or not is_float(values.compiled):
@@ -42,14 +42,14 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
         known = (values.eager, values.reference)
         if not finding.differences or chosen_alike(values.compiled, known):
             return replace(finding, differences=(), hopeful=True)
-        if chosen_alike(values.compiled, (*known, *values.moved)) or (
-            len(values.moved) >= ENOUGH and chosen_as_often(values.compiled, known, values.moved, values.steps)
+        if chosen_alike(near.compiled, (*known, *near.moved)) or (
+            len(near.moved) >= ENOUGH and chosen_as_often(near.compiled, known, near.moved, near.steps)
         ):
             return replace(finding, differences=(), noise="chooses otherwise")
         return replace(finding, hopeful=True)
     held, _ = with_reference(values)
-    noise = _noise(held, tolerance, far) if values.moved else None
-    kept = [_with(each, noise, values) for each in finding.differences if not _is_explained(each, noise, values)]
+    noise = _noise(held, tolerance) if values.moved else None
+    kept = [_with(each, noise, near) for each in finding.differences if not _is_explained(each, noise, near)]
     bias = _bias(held, tolerance, noise) if tolerance.bias and not kept else None
     if bias is not None:
         kept.append(_told(values, bias))
@@ -62,7 +62,7 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
     )
 
 
-def _without_far(values: Values) -> tuple[Values, tuple[torch.Tensor, ...]]:
+def _near_and_far(values: Values) -> tuple[Values, tuple[torch.Tensor, ...]]:
     """The values with the runs that tell how far eager moves, and those that only tell what is close at all."""
     runs = list(zip(values.moved, values.steps, strict=True))
     near = [(each, steps) for each, steps in runs if steps <= FURTHER]
@@ -70,7 +70,8 @@ def _without_far(values: Values) -> tuple[Values, tuple[torch.Tensor, ...]]:
     return replace(values, moved=tuple(each for each, _ in near), steps=tuple(steps for _, steps in near)), far
 
 
-def _noise(values: Values, tolerance: Tolerance, far: tuple[torch.Tensor, ...]) -> Noise:
+def _noise(values: Values, tolerance: Tolerance) -> Noise:
+    values, far = _near_and_far(values)
     allowed = widened(values, allowed_by(values, tolerance)).by_noise
     sides = Sides(
         compiled=values.compiled,
