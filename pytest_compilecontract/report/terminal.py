@@ -207,6 +207,9 @@ def _once(blocks: Iterable[_Block]) -> Iterator[_Block]:
 
 
 def _body(blocks: Sequence[_Block], room: int) -> list[str]:
+    wrapped = [_Block(head=each.head, facts=tuple(map(_whole_lines, each.facts))) for each in blocks]
+    if sum(1 + each.size for each in wrapped) <= room:
+        blocks = wrapped
     shown, hidden = list(blocks), 0
     if len(blocks) > room:
         shown, hidden = shown[: room - 1], len(blocks) - room + 1
@@ -218,6 +221,13 @@ def _body(blocks: Sequence[_Block], room: int) -> list[str]:
     if hidden:
         lines.append(f"{_MARGIN}... and {hidden} more")
     return lines
+
+
+def _whole_lines(fact: tuple[str, ...]) -> tuple[str, ...]:
+    """The fact with what is too long for a line, as torch's hints are, on several."""
+    width = FAILURE_WIDTH - 2 * len(_MARGIN)
+    within = [(line, line[: len(line) - len(line.lstrip())] + _MARGIN) for line in fact]
+    return tuple(part for line, indent in within for part in _wrapped(line, indent, width))
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
@@ -443,5 +453,5 @@ def _figure(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, SUMMARY_WIDTH, subsequent_indent=indent, drop_whitespace=True) or [""]
+def _wrapped(text: str, indent: str, width: int = SUMMARY_WIDTH) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, drop_whitespace=True) or [""]

@@ -126,17 +126,23 @@ def test_a_hostile_line_writes_no_escape_sequence() -> None:
     assert text.splitlines()[3:5] == ["    m.py:1 in f: red  txt", "      two lines"]
 
 
-def test_a_long_line_is_cut_and_the_command_is_not() -> None:
+def test_a_long_line_goes_on_in_the_next_and_where_there_is_no_room_it_is_cut() -> None:
     command = "pytest " + "x" * 300
-    details = ("model.py:1 in forward: " + "y" * 300,)
+    hint = "    hint: " + "move the call out of the region " * 8
 
-    lines = failure_text(
-        "t" * 300, "aot", [Violation(limit="a=0", measured=1, details=details)], [], command
-    ).splitlines()
+    def failed(details: tuple[str, ...]) -> list[str]:
+        return failure_text(
+            "t" * 300, "aot", [Violation(limit="a=0", measured=1, details=details)], [], command
+        ).splitlines()
 
-    assert [len(line) for line in lines[:4]] == [8, 160, 17, 160]
+    lines, crowded = failed(("model.py:1 in forward: item", hint)), failed((hint,) * 30)
+
+    assert [len(line) for line in lines[:3]] == [8, 160, 17]
     assert lines[1].endswith("ttt, lane aot (1 violation)")
-    assert lines[3].endswith("yyy...")
+    assert " ".join(map(str.strip, lines[4:6])) == hint.strip()
+    assert max(map(len, lines[:-1])) <= 160
+    assert crowded[3].endswith("...")
+    assert max(map(len, crowded[:-1])) <= 160
     assert lines[-1] == command
 
 
