@@ -52,6 +52,7 @@ from .snapshot import (
     tensor_leaf,
 )
 
+_MADE_IN_ORDER = ("output", "loss", "grad")
 # The kinds of difference that another rounding may make.
 VALUES = ("value", "nan", "input changed")
 
@@ -134,7 +135,7 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
     tolerance = replace(tolerance, bias=runs.bias)
     alike, verdicts = _alike(eager, compiled, again, gold, tolerance)
     if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
-        places = list(_places(runs))
+        places = sorted(_places(runs), key=_rank)
         steps = _Steps(places, tolerance)
         verdicts += [_judge_place(place, steps, tolerance) for place in places if place.at not in alike]
     verdicts += _missing(eager, compiled)
@@ -147,6 +148,11 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
         values=frozenset(each.at for each in verdicts if _has_other_values(each)),
         explained=tuple(f"{each.at} {each.noise}" for each in verdicts if each.noise),
     )
+
+
+def _rank(place: _Place) -> int:
+    """What a step makes first is told first: a loss is made of outputs, and gradients of the loss."""
+    return _MADE_IN_ORDER.index(place.group) if place.group in _MADE_IN_ORDER else len(_MADE_IN_ORDER)
 
 
 def _has_other_values(found: Finding) -> bool:

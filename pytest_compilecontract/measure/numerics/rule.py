@@ -22,6 +22,8 @@ import torch
 
 from pytest_compilecontract.facts.measurement import Difference
 
+from .pattern import pattern
+
 Method = Literal["fp64", "allclose", "bitwise"]
 
 # Times eager's own error. `same` in torch/_dynamo/utils.py takes 2, and 3 for half precision and for small tensors:
@@ -420,7 +422,11 @@ def went_another_way(values: Values) -> bool:
 def _worst(values: Values, errors: _Errors, allowed: Allowed) -> str:
     compiled, eager, reference = errors.values
     error, own, numel = abs(compiled - reference), abs(eager - reference), _numel(values)
-    text = f"worst at {_part(errors.worst, values)}: compiled {compiled:.6g}, eager {eager:.6g}"
+    real, of = _real(values.compiled, values.reference)
+    seen = pattern(real, of, values.named if values.gold is not None else "eager")
+    text = f"{seen}; " if seen else ""
+    text += f"worst at {_part(errors.worst, values)}: " if numel > 1 else ""
+    text += f"compiled {compiled:.6g}, eager {eager:.6g}"
     if values.gold is not None:
         text += f", {values.named} {reference:.6g}"
     text += f"; error {error:.1e}"
