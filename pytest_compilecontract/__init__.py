@@ -39,7 +39,9 @@ def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorato
         ranks (int): run the test in so many processes, which one process group joins; each is held, and all agree
         process_group ("gloo", "nccl", "fake"): of the ranks; default nccl on CUDA, else gloo; "fake" is as many ranks
             as you like in one process, and moves no data
-        ranks_agree (bool): False: ranks may differ in graphs, breaks, recompiles and eager frames
+        ranks_agree (bool): False: ranks may differ in graphs, breaks, recompiles, eager frames and collectives
+        max_collectives (int): collectives over the calls, compiled, in lanes with ranks
+        same_collectives (bool): of each kind as many compiled as eager, in lanes with ranks
 
     Limits that are judged only on a CUDA device, on a steady step after the calls that are counted:
         cudagraphs ("required", "partitioned"): in lanes that ask for CUDA graphs, every steady step is replayed from

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from pytest_compilecontract.facts.collectives import by_kind
 from pytest_compilecontract.facts.measurement import (
     CompileFailure,
     Difference,
@@ -194,6 +195,14 @@ def _cuda_graphs(seen: Measurement) -> Facts | None:
     )
 
 
+def _collectives(seen: Measurement) -> Facts | None:
+    if seen.collectives is None:
+        return None
+    # Not in which order, nor by which of torch's operators.
+    kinds = [kind for kind, times in by_kind(seen.collectives.compiled).items() for _ in range(times)]
+    return facts_by(kinds, lambda kind: (kind,), lambda kind: Fact(where=kind, reason="one more or less"))
+
+
 def _host_syncs(seen: Measurement) -> Facts | None:
     if seen.host_syncs is None:
         return None
@@ -272,6 +281,7 @@ READERS: dict[str, Callable[[Measurement], Facts | None]] = {
     "limit_hits": _limit_hits,
     "numerics": _numerics,
     "state_dict": _state_dict,
+    "collectives": _collectives,
     "cuda_graphs": _cuda_graphs,
     "host_syncs": _host_syncs,
 }

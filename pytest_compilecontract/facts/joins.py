@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .collectives import Collectives
 from .measurement import (
     CaptureTargets,
     CudaGraphs,
@@ -121,6 +122,18 @@ def targets(values: Sequence[CaptureTargets | None]) -> CaptureTargets | None:
         requested=requested,
         compiled=tuple(name for name in requested if name in compiled),
         missing=tuple(name for name in requested if name not in compiled),
+    )
+
+
+def collectives(values: Sequence[Collectives | None]) -> Collectives | None:
+    """Those of all parts, one after another."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    eager = [each.eager for each in known if each.eager is not None]
+    return Collectives(
+        compiled=tuple(one for each in known for one in each.compiled),
+        eager=tuple(one for each in eager for one in each) if len(eager) == len(known) else None,
     )
 
 

@@ -56,6 +56,8 @@ class Limits:
     ranks: int | None = None
     process_group: str | None = None
     ranks_agree: bool | None = None
+    max_collectives: int | None = None
+    same_collectives: bool | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The limits that the author gave, as JSON can hold them; without those that say what the default says."""
@@ -273,5 +275,7 @@ LIMITS: dict[str, Limit] = {
         Limit(name="ranks", kind=Kind(text=f"a whole number from 2 to {MOST_RANKS}", accepts=is_ranks)),
         Limit(name="process_group", kind=Kind(text="'gloo', 'nccl' or 'fake'", accepts=_is_group)),
         Limit(name="ranks_agree", kind=_FLAG),
+        Limit(name="max_collectives", kind=_COUNT, metric="collectives", fixture=True),
+        Limit(name="same_collectives", kind=_FLAG, metric="collectives", fixture=True),
     )
 }

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pytest_compilecontract.wording import counted
 
+from .collectives import Collectives
+
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 RECOMPILE_KINDS: dict[RecompileKind, str] = {
     "dynamic": "a size or number that had been specialized became dynamic",
@@ -545,6 +547,7 @@ class Measurement:
     capture_targets   the classes that the contract names, found in a graph or not
     operators_run     the operators of one steady call, compiled and eager
     hunted            how many sequences of calls a hunt held; then the rest is of the one that compiled most, or failed
+    collectives       what the calls have their process groups do, in lanes with ranks
     overwritten       outputs that a later call changed after they were returned
     cuda_graphs, kernels, host_syncs, memory, speed
                       of steady steps on a CUDA device, after the calls that are counted
@@ -582,6 +585,7 @@ class Measurement:
     counters: dict[str, dict[str, int]] | None = None
     capture_targets: CaptureTargets | None = None
     operators_run: StepOperators | None = None
+    collectives: Collectives | None = None
     overwritten: tuple[str, ...] | None = None
     hunted: Hunted | None = None
     cuda_graphs: CudaGraphs | None = None
@@ -625,6 +629,11 @@ class Measurement:
     def eager_ops(self) -> int | None:
         """Operators of a steady call that ran eager, whatever the reason."""
         return None if self.operators_run is None else self.operators_run.eager
+
+    @property
+    def collectives_made(self) -> int | None:
+        """Collectives over the calls, compiled."""
+        return None if self.collectives is None else self.collectives.total
 
     @property
     def compiled_again(self) -> tuple[Recompile, ...] | None:

@@ -158,6 +158,17 @@ _ALL = (
         noun=("backward", "backward"),
         count=_number("backward_graphs"),
     ),
+    Metric(
+        name="collectives",
+        label="collectives",
+        better="lower",
+        gates=True,
+        young=True,
+        noun=("collective", "collectives"),
+        count=_number("collectives_made"),
+        on_device=True,
+        join=joins.collectives,
+    ),
     # What only a GPU can feed: counted where it was measured.
     Metric(
         name="kernels_a_step",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pytest_compilecontract.facts.collectives import by_kind, told_by_kind
 from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
 from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.facts.metrics import count_of
@@ -82,6 +83,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     yield from _judge_state(limits, seen, unmeasurable)
     yield from _judge_targets(limits, seen, unmeasurable)
     yield from _judge_outputs(limits, seen, unmeasurable)
+    yield from _judge_collectives(limits, seen, unmeasurable)
     yield from judge_device(limits, seen, unmeasurable)
 
 
@@ -96,6 +98,22 @@ def _judge_targets(limits: Limits, seen: Measurement, unmeasurable: str) -> Iter
         measured = f"{len(found.compiled)} compiled, {len(found.missing)} missing"
         told = (*(f"compiled: {name}" for name in found.compiled), *(f"missing: {name}" for name in found.missing))
         yield violated(bound, measured, [(each,) for each in told])
+
+
+def _judge_collectives(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
+    most, same, found = limits.max_collectives, limits.same_collectives, seen.collectives
+    bounds = [Bound(name="max_collectives", allows=most)] if most is not None else []
+    if same:
+        bounds.append(Bound(name="same_collectives", allows=True))
+    for bound in bounds:
+        if found is None or (bound.name == "same_collectives" and found.eager is None):
+            yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, 'collectives')}")
+            continue
+        facts = [(f"compiled: {told_by_kind(found.compiled)}", f"eager: {told_by_kind(found.eager or ())}")]
+        if bound.name == "max_collectives" and most is not None and found.total > most:
+            yield violated(bound, found.total, facts)
+        if bound.name == "same_collectives" and by_kind(found.compiled) != by_kind(found.eager or ()):
+            yield violated(bound, "others than eager", facts)
 
 
 def _judge_outputs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pytest_compilecontract.facts.collectives import told
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import RankEnd
 from pytest_compilecontract.facts.verdict import AGREE, Bound, Violation, violated
@@ -95,9 +96,14 @@ def _eager(seen: Measurement) -> str:
     return "; ".join(f"{each.location or each.frame}: {each.cause}" for each in seen.frames_run_eager) or "none"
 
 
+def _collectives(seen: Measurement) -> str:
+    return "not measured" if seen.collectives is None else told(seen.collectives.compiled)
+
+
 _ALIKE: dict[str, Callable[[Measurement], str]] = {
     "graphs": _graphs,
     "graph breaks": _breaks,
     "recompiles": _recompiles,
     "eager frames": _eager,
+    "collectives": _collectives,
 }

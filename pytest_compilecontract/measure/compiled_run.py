@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.facts.collectives import Collectives
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import GraphStep, Measurement, StateChange, StepOperators
 
 from .endings import Endings
 from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
-from .group import ALIKE
+from .group import ALIKE, in_ranks
 from .passes import How, Job, Passes
 from .probes import memory
 from .probes.attempts import forget_frames
+from .probes.collectives import Recorded
 from .probes.cuda_graphs import GraphTaps
 from .probes.fallback_random import drawn_as_eager
 from .probes.source import Paths
@@ -36,6 +38,7 @@ WITH_INDUCTORS_DECOMPOSITIONS = ("inductor", "aot_eager_decomp_partition")
 class _After:
     """What was found once the counted calls were over, with why where there is None."""
 
+    made: Recorded | None
     change: StateChange | None
     overhead: float | None
     no_overhead: str
@@ -110,7 +113,8 @@ class CompiledRun:
         make: Callable[..., object] | None = counted
         if isinstance(job.program, Body):
             compiled, make = self._noting(compiled, measuring), None
-        trail = self._passes.fresh(compiled, job, How(make=make, names=eager.changed))
+        with in_ranks(self._lane) as made:
+            trail = self._passes.fresh(compiled, job, How(make=make, names=eager.changed))
         if eager.error is not None and self._endings.raised(eager, trail, job.program.unit) is None:
             measuring.raised_in_both(eager.error)
         measuring.close()
@@ -143,6 +147,7 @@ class CompiledRun:
         # Last: what CUDA graphs record for one more call, the steady steps would find recorded.
         operators, no_operators = repeated.operators()
         return trail, _After(
+            made=made,
             change=change,
             overhead=overhead,
             no_overhead=no_overhead,
@@ -170,6 +175,10 @@ class CompiledRun:
             operators_run=after.operators,
         )
         measured = with_facts(measured, after.facts)
+        if after.made is not None and after.made.collectives is not None:
+            measured = replace(measured, collectives=Collectives(compiled=after.made.collectives))
+        elif after.made is not None:
+            measured = without(measured, "collectives", after.made.why)
         if after.operators is None:
             measured = without(measured, "operators_run", after.no_operators)
             if measured.graph_breaks and silent:

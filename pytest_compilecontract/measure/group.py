@@ -21,6 +21,7 @@ import torch.distributed as dist
 from pytest_compilecontract.facts.lanes import FAKE, Lane
 
 from .probes.availability import device_of
+from .probes.collectives import Recorded, recorded
 from .probes.fake_group import no_fake_group
 
 # Why a lane of several ranks does not make the calls that a lane of one process makes besides.
@@ -95,6 +96,16 @@ def faked(lane: Lane) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def in_ranks(lane: Lane) -> Iterator[Recorded | None]:
+    """Record the collectives of a pass, in a lane that has ranks."""
+    if lane.ranks is None:
+        yield None
+        return
+    with recorded() as found:
+        yield found
 
 
 def any_rank(lane: Lane, here: bool) -> bool:

@@ -24,7 +24,7 @@ from . import numerics
 from .compiled_run import CompiledRun, without
 from .endings import BrokenLane, DeviceLost, Endings, ended_as
 from .gpu_steps import nowhere
-from .group import ALIKE, any_rank
+from .group import ALIKE, any_rank, in_ranks
 from .noise_runs import NoiseRuns
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
@@ -148,11 +148,16 @@ class Runner:
         unit = job.program.unit
         eager = self._passes.eager(job)
         comparing = self._limits.numerics is not None
-        again = self._passes.eager(job, eager.changed) if comparing else None
+        again = None
+        with in_ranks(self._lane) as made:
+            if comparing or made is not None:
+                again = self._passes.eager(job, eager.changed)
         gold = Reference(trail=None)
         if comparing and self._limits.numerics == "fp64":
             gold = Reference(trail=None, absent=ALIKE) if self._lane.is_launched else self._passes.reference(job, eager)
         measured, compiled = self._compiled.measured(job, eager)
+        if measured.collectives is not None and made is not None:
+            measured = replace(measured, collectives=replace(measured.collectives, eager=made.collectives))
         raised = self._endings.raised(eager, compiled, unit)
         if raised is not None and not raised.out_of_memory and not self._lane.is_launched:
             # Its state may be where no run can put it back, as in a generator.
@@ -163,7 +168,7 @@ class Runner:
         if eager.error is not None and raised is None:
             in_both = self._endings.raised_in_both(eager, unit, len(job.calls))
             measured = replace(measured, raised_in_both=in_both)
-        if again is None:
+        if again is None or not comparing:
             measured = without(measured, "numerics", "the contract asks for no comparison")
         elif raised is not None:
             measured = without(measured, "numerics", "the run raised")

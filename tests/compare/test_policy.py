@@ -23,6 +23,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
 def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
     assert DEFAULT_POLICY.gate == {
         "capture",
+        "collectives",
         "cuda_graphs",
         "eager_frames",
         "eager_ops",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pytest_compilecontract.facts.collectives import Collective, Collectives
 from pytest_compilecontract.facts.ladder import Frontier, Step, StepVerdict
 from pytest_compilecontract.facts.measurement import (
     Call,
@@ -169,6 +170,11 @@ WORSE_ON_A_CARD: dict[str, tuple[Entry, Entry]] = {
 }
 
 
+def _in_ranks(**times: int) -> Entry:
+    made = tuple(Collective(kind=kind, times=number) for kind, number in times.items())
+    return an_entry(replace(HOLDING, collectives=Collectives(compiled=made)))
+
+
 def _beyond_its_band(metric: Metric) -> tuple[Entry, Entry]:
     ends = (repeated(**{metric.name: (1.0, 1.2)}), repeated(**{metric.name: (1.3, 1.5)}))
     return ends if metric.better == "lower" else ends[::-1]
@@ -180,6 +186,7 @@ WORSE: dict[str, tuple[Entry, Entry]] = {
     "limits": (an_entry(), an_entry(verdict="violated", violations=(VIOLATION,))),
     "fullgraph": (an_entry(), an_entry(WORSENED["graph_breaks"])),
     "frontier": (an_entry(frontier=a_walk("held", "held")), an_entry(frontier=a_walk("held", "failed"))),
+    "collectives": (_in_ranks(all_reduce=1), _in_ranks(all_reduce=2)),
     **WORSE_ON_A_CARD,
     **{name: _beyond_its_band(METRICS[name]) for name in BANDED if name not in (*WORSENED, *WORSE_ON_A_CARD)},
 }
