@@ -49,6 +49,7 @@ def main() -> int:
     run.add_argument("--suite", choices=("contracts", "corpus"), default="contracts")
     run.add_argument("--plant", default="all", help="the faults, as `--contract-plant` takes them")
     run.add_argument("--at-once", type=int, default=1, help="files beside one another")
+    run.add_argument("--workers", type=int, default=0, help="of pytest-xdist, for each file")
     run.add_argument("--seconds", type=float, default=3600.0, help="after which no further file is begun")
     run.add_argument("--each", type=float, default=1800.0, help="seconds that one file may take")
     run.set_defaults(command=_run)
@@ -100,8 +101,9 @@ def _planted(chosen: argparse.Namespace, job: Job, ends: float) -> str:
     if time.monotonic() > ends:
         return f"{job.name}: not begun, the time is over"
     started = time.monotonic()
+    many = ["-n", str(chosen.workers), "--dist", "worksteal"] if chosen.workers else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts"]
-    command += [f"--contract-plant={chosen.plant}", f"--contract-report={folder}", *job.arguments]
+    command += [f"--contract-plant={chosen.plant}", f"--contract-report={folder}", *many, *job.arguments]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path}
     try:
