@@ -37,6 +37,8 @@ from .exits import NO, YES, exit_codes
 from .sample import FAULT, parted
 
 SECONDS = 600.0
+# Outside a terminal each lane is told that begins after so long.
+QUIET_SECONDS = 10.0
 LONGEST_REASON = 300
 LONGEST_LIST = 20
 _MEASURING = """\
@@ -363,10 +365,16 @@ def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
     started = time.monotonic()
     course, events = Course(), Followed(path=folder / EVENTS)
 
+    told = ""
+
     def meanwhile() -> None:
+        nonlocal told
         _follow(events, course)
-        if live:
-            progress.now(_going_on(course, time.monotonic() - started))
+        seconds, lane = time.monotonic() - started, _running(course)
+        progress.now(f"check: {_going_on(course, seconds)}")
+        if not live and lane and lane != told and seconds > QUIET_SECONDS:
+            progress.stage(_going_on(course, seconds))
+            told = lane
 
     try:
         code = watched(
@@ -400,8 +408,8 @@ def _going_on(course: Course, seconds: float) -> str:
     """Which lane runs now, of how many, and for how long all of them have."""
     running = _running(course)
     if running:
-        return f"check: lane {plain(running)}, {course.done + 1} of {course.count}, {duration(seconds)}"
-    return f"check: {'ending' if course.done and course.done == course.count else 'starting'}, {duration(seconds)}"
+        return f"lane {plain(running)}, {course.done + 1} of {course.count}, {duration(seconds)}"
+    return f"{'ending' if course.done and course.done == course.count else 'starting'}, {duration(seconds)}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -49,11 +49,11 @@ def test_a_live_line_replaces_the_one_before_and_goes(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("course", "told"),
     [
-        pytest.param(Course(), "check: starting, 3 s", id="nothing-yet"),
-        pytest.param(Course(count=3), "check: starting, 3 s", id="collected"),
-        pytest.param(running("eager", done=0), "check: lane eager, 1 of 3, 3 s", id="the-first-runs"),
-        pytest.param(running("aot", done=1), "check: lane aot, 2 of 3, 3 s", id="the-second-runs"),
-        pytest.param(Course(count=3, done=3), "check: ending, 3 s", id="none-runs"),
+        pytest.param(Course(), "starting, 3 s", id="nothing-yet"),
+        pytest.param(Course(count=3), "starting, 3 s", id="collected"),
+        pytest.param(running("eager", done=0), "lane eager, 1 of 3, 3 s", id="the-first-runs"),
+        pytest.param(running("aot", done=1), "lane aot, 2 of 3, 3 s", id="the-second-runs"),
+        pytest.param(Course(count=3, done=3), "ending, 3 s", id="none-runs"),
     ],
 )
 def test_check_says_which_lane_runs_of_how_many_and_for_how_long(course: Course, told: str) -> None:

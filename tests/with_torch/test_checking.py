@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.sessions import run_session
 
+from pytest_compilecontract.cli import check
 from pytest_compilecontract.cli.main import main
 
 pytestmark = pytest.mark.torch
@@ -203,22 +204,28 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments, call
         "too little time",
     ],
 )
-def test_a_sample_at_fault_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_at_fault_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "QUIET_SECONDS", 600.0)
+
     code = main(["check", *words, "--lanes=capture"])
 
     assert capsys.readouterr() == ("", f"compilecontract: {message}\n")
     assert code == 2
 
 
-def test_a_sample_without_an_end_is_told_with_its_lane(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_without_an_end_is_told_with_its_lane(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "QUIET_SECONDS", 0.0)
+
     code = main(["check", "blocks:endless", "--timeout=9", "--lanes=capture"])
 
     # A busy machine may take the nine seconds to start.
-    assert re.fullmatch(
-        r"compilecontract: blocks:endless: took longer than 9 s "
-        r"\((it was in lane capture|no lane had begun)\); --timeout sets another limit\n",
-        capsys.readouterr().err,
-    )
+    said = r"compilecontract: blocks:endless: took longer than 9 s \({}\); --timeout sets another limit\n"
+    told = rf"check: lane capture, 1 of 1, \d+ s\n{said.format('it was in lane capture')}"
+    assert re.fullmatch(f"{told}|{said.format('no lane had begun')}", capsys.readouterr().err)
     assert code == 2
 
 
