@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from .memory import is_out_of_memory
-from .schemas import TorchDispatchMode, tensors_in, written
+from .schemas import TorchDispatchMode, written
 
 # What is tried in the place of a dtype that an operator refuses, the widest first.
 NARROWER = (torch.float32, torch.bfloat16, torch.float16)
@@ -40,7 +40,8 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
         try:
             return func(*args, **kwargs)
         except Exception as refusal:
-            given = {each.dtype for each in tensors_in((args, kwargs)) if each.is_floating_point()}
+            tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor))
+            given = {each.dtype for each in tensors if each.is_floating_point()}
             if not given or is_out_of_memory(refusal):
                 raise
             for dtype in (self._wide, *NARROWER):

@@ -14,15 +14,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from pytest_compilecontract.facts.measurement import Location
 
-from .schemas import TorchDispatchMode, is_operator, is_view, tensors_in, written
+from .schemas import TorchDispatchMode, is_operator, is_view, mapped, tensors_in, written
 from .source import Paths
 
 # Of so many results one goes up and one goes down.
@@ -181,7 +180,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             self._move(copy)
             return copy
 
-        return tree_map_only(torch.Tensor, moved, args), tree_map_only(torch.Tensor, moved, dict(kwargs))
+        return mapped(moved, torch.Tensor, args), mapped(moved, torch.Tensor, kwargs)
 
     def _move(self, tensor: torch.Tensor) -> None:
         """Move each element to a neighbour, or leave it; a zero, and what has no neighbour in reach, stays."""
@@ -190,7 +189,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         # Read as an integer, a magnitude is the number of its neighbours below.
         bits = tensor.view(INTEGERS[tensor.itemsize])
         below = bits & torch.iinfo(bits.dtype).max
-        largest = torch.tensor(torch.finfo(tensor.dtype).max, dtype=tensor.dtype).view(bits.dtype).item()
+        largest = _largest(tensor.dtype)
         stays = (below < self._steps) | (below > largest - self._steps)
         draw = torch.randint(
             OF, tensor.shape, generator=self._generator(tensor.device), device=tensor.device, dtype=torch.int8
@@ -211,6 +210,12 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             self._choices.note(name, made)
 
 
+@cache
+def _largest(dtype: torch.dtype) -> int | float:
+    """The largest number of a format, read as an integer."""
+    return torch.tensor(torch.finfo(dtype).max, dtype=dtype).view(INTEGERS[dtype.itemsize]).item()
+
+
 def _unrounded(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
@@ -223,8 +228,8 @@ def _unrounded(
     found = []
     try:
         for to in (None, torch.float64):
-            copied = tree_map_only(torch.Tensor, partial(_copied, to=to), (args, dict(kwargs)))
-            args_of, kwargs_of = tree_map_only(torch.dtype, partial(_dtype, to=to), copied)
+            copied = mapped(partial(_copied, to=to), torch.Tensor, (args, kwargs))
+            args_of, kwargs_of = mapped(partial(_dtype, to=to), torch.dtype, copied)
             found.append(_own(func, args_of, kwargs_of, func(*args_of, **kwargs_of)))
     except Exception:  # noqa: BLE001 - whatever an operator does not like of float64, or of copies
         return None
