@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,9 +50,15 @@ def main(arguments: Sequence[str]) -> NoReturn:
     say(f"using {folder.name} (Python {platform.python_version()}, torch {torch})")
     for note in notes:
         say(note)
-    defaults = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     os.chdir(ROOT)
-    os.execve(python_of(folder), [str(python_of(folder)), *arguments], {**defaults, **os.environ})
+    os.execve(python_of(folder), [str(python_of(folder)), *arguments], surroundings(folder, os.environ))
+
+
+def surroundings(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a run. Bytecode is kept whatever they say: without it, the sessions that the tests start spend a
+    third of their time on compiling the package."""
+    defaults = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return {**defaults, **{name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}}
 
 
 def hold(folder: Path, torch: str) -> list[str]:

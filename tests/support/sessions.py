@@ -28,6 +28,7 @@ import pytest
 
 from .forking import at_start
 
+UNUSED = "-p no:hypothesispytest -p no:anyio"
 FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
 SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
@@ -180,8 +181,8 @@ def run_session(
     words = [os.fspath(each) for each in command]
     assert words[:2] == [sys.executable, "-m"], words
     folder, variables = os.fspath(cwd or os.getcwd()), dict(os.environ if env is None else env)
-    # Its summary imports all of Hypothesis, which no session here has a use for.
-    variables["PYTEST_ADDOPTS"] = f"-p no:hypothesispytest {variables.get('PYTEST_ADDOPTS', '')}".strip()
+    # Others' plugins, which take a while to import and are of no use to a session here.
+    variables["PYTEST_ADDOPTS"] = f"{UNUSED} {variables.get('PYTEST_ADDOPTS', '')}".strip()
     with tempfile.TemporaryDirectory(prefix="session-") as kept:
         out, err = (Path(kept) / name for name in ("stdout", "stderr"))
         out.touch()
