@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.sessions import runpytest_session
+from support.sessions import UNUSED, runpytest_session
 
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.files.receipt import read_receipt
@@ -44,9 +44,9 @@ HEAVY = ("torch", "numpy", "msgspec", "jsonschema", "triton", "pytest_compilecon
 
 
 @pytest.fixture(autouse=True)
-def _without_hypothesis(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its summary imports all of it, anew in each session. (`pytester` first, which takes the variable away.)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+def _without_others(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # (`pytester` first, which takes the variable away.)
+    monkeypatch.setenv("PYTEST_ADDOPTS", UNUSED)
 
 
 def lane_project(pytester: pytest.Pytester, table: str) -> None:

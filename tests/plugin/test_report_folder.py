@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.sessions import UNUSED
 
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.plugin.run_page import command_of
@@ -22,9 +23,9 @@ OPTIONS = ("--compile-contracts", "--contract-report=out", "--contract-allow-unm
 
 
 @pytest.fixture(autouse=True)
-def _without_hypothesis(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its summary imports all of it, anew in each session. (`pytester` first, which takes the variable away.)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+def _without_others(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # (`pytester` first, which takes the variable away.)
+    monkeypatch.setenv("PYTEST_ADDOPTS", UNUSED)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.receipts import a_receipt, an_entry
+from support.sessions import UNUSED
 
 from pytest_compilecontract.files.receipt import read_receipt, write_receipt
 
@@ -24,7 +25,7 @@ LANES = "--contract-lanes=capture,aot"
 
 @pytest.fixture(autouse=True)
 def _suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    monkeypatch.setenv("PYTEST_ADDOPTS", UNUSED)
     pytester.makepyfile(test_block=SUITE)
 
 

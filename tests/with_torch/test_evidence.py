@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -374,7 +373,7 @@ def test_torchs_minifier_shrinks_what_a_named_stage_fails_at(project: Path) -> N
         assert "CACHE_DIR" not in program
         # Nothing is left of the way to it.
         assert {each.name for each in folder.iterdir() if each.is_dir()} == {"storages"}
-        ran = subprocess.run([sys.executable, "minified.py"], cwd=folder, capture_output=True, text=True)
+        ran = run_session([sys.executable, "-m", "minified"], cwd=folder)
         assert ran.returncode != 0
         assert ("ReluCompileError" if "raises" in test else "AccuracyError") in ran.stderr
     lacks = entries(project)["test_of_capture[differs]"]["evidence"]["left_out"]
