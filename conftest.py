@@ -7,6 +7,6 @@ try:
 except ImportError:  # the contract suite does without
     pass
 else:
-    # How long an example takes says nothing there.
-    settings.register_profile("project", deadline=None)
+    # How long an example takes says nothing there. What is to be tried oftener says so beside the property.
+    settings.register_profile("project", deadline=None, max_examples=50)
     settings.load_profile("project")

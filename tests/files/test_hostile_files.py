@@ -160,7 +160,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chosen=st.integers(0, 10**6), value=VALUES)
 def test_both_ways_of_reading_refuse_the_same(chosen: int, value: object) -> None:
     document = json.loads(to_json(a_receipt(an_entry(WORSENED["graph_breaks"]), an_entry(lane="inductor"))))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sessions import runpytest_session
 
 from pytest_compilecontract.facts.receipt import Entry, Environment
 from pytest_compilecontract.files.course import Course
@@ -39,7 +40,8 @@ def told(pytester: pytest.Pytester) -> list[dict[str, Any]]:
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(
+    return runpytest_session(
+        pytester,
         *("-p", "pytest_compilecontract.plugin.events", "--contract-events=told", "--compile-contracts"),
         *("--contract-lanes=capture", "-k", "not test_contract"),
         *options,

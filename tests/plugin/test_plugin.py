@@ -465,7 +465,7 @@ def test_a_marker_is_refused_by_the_controller_of_xdist(pytester: pytest.Pyteste
     pytest.importorskip("xdist")
     pytester.makepyfile(test_block=CONTRACT.format(limits="7"), test_plain="def test_plain(): pass")
 
-    result = pytester.runpytest_subprocess("--compile-contracts", "-n2")
+    result = runpytest_session(pytester, "--compile-contracts", "-n2")
 
     assert [line for line in result.errlines if line] == [
         "ERROR: test_block.py::test_block: compile_contract takes keywords only, got 7"

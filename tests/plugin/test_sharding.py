@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.receipts import a_receipt, an_entry
-from support.sessions import UNUSED
+from support.sessions import UNUSED, runpytest_session
 
 from pytest_compilecontract.files.receipt import read_receipt, write_receipt
 
@@ -67,7 +67,8 @@ def test_times_of_an_earlier_run_cut_it(pytester: pytest.Pytester) -> None:
 def test_the_receipt_says_which_shard_it_is(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     wanted = collected(pytester, "--contract-shard=2/3")
 
-    ran = pytester.runpytest("--compile-contracts", LANES, "--contract-shard=2/3", "--contract-report=out", *workers)
+    options = ("--compile-contracts", LANES, "--contract-shard=2/3", "--contract-report=out", *workers)
+    ran = runpytest_session(pytester, *options)
 
     ran.stdout.fnmatch_lines(["shard 2 of 3: 4 tests"])
     shard = read_receipt(pytester.path / "out" / "receipt.json").shard

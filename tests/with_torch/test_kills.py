@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.sessions import run_session
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.files.receipt import read_receipt
@@ -71,9 +72,7 @@ def test_a_file_that_no_receipt_could_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "-test_it.py").write_text("def test_it(compile_lane): ...\n", encoding="utf-8")
     options = ["--compile-contracts", "-p", "no:cacheprovider", "-o", "python_files=*.py"]
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
 
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert ran.stderr.splitlines()[0] == (
@@ -158,7 +157,7 @@ def test_what_workers_measured_is_kept_where_no_report_brings_it_any_more(tmp_pa
     (tmp_path / "conftest.py").write_text(PRESSES_CTRL_C, encoding="utf-8")
     options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n2"]
 
-    ran = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
 
     assert ran.returncode == pytest.ExitCode.INTERRUPTED
     receipt = read_receipt(tmp_path / "r" / "receipt.json")
@@ -221,7 +220,7 @@ def test_what_was_running_is_kept_however_often_it_is_interrupted(
     (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
     options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
 
-    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+    run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
 
     assert sorted(os.listdir(tmp_path / "r")) == left
     if "receipt.json" not in left:

@@ -130,7 +130,7 @@ EXPANDED = {
 } | {"gold": torch.tensor([math.nan, 1.0, math.nan, math.nan]), "group": "output", "method": "fp64"}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @example(values=ONE_NAN)
 @example(values=EXPANDED)
 @example(values=OVERFLOW)
@@ -155,7 +155,7 @@ def kind_of_number(value: float) -> str:
     return "nan" if math.isnan(value) else str(value) if math.isinf(value) else "finite"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @example(values=ONE_NAN)
 @example(values=EXPANDED)
 @given(values=runs())
@@ -273,7 +273,7 @@ def bits(data: torch.Tensor) -> list[Any]:
     return ["nan" if is_nan else element for is_nan, element in zip(nan, each, strict=True)]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(values=runs())
 def test_same_bits_and_same_values_are_what_they_say(values: dict[str, Any]) -> None:
     one, other = values["eager"].contiguous(), values["compiled"].contiguous()
@@ -314,7 +314,7 @@ def test_an_output_that_is_overwritten_is_not_still_there(was: float, now: float
 # State
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(values=runs())
 def test_what_is_put_back_is_what_was_there_bit_by_bit(values: dict[str, Any]) -> None:
     held, other = values["eager"].clone(), values["compiled"]
@@ -385,7 +385,7 @@ def test_nan_in_plain_values(compiled: Any, eager: Any, kinds: list[str], method
     assert found.note == ""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from([(3,), (64,), (8, 16), (4, 8, 8)]),
     st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
