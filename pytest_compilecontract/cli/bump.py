@@ -27,14 +27,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         usage="compilecontract bump [SPEC ...] [--from SPEC ...] [options] [-- PYTEST_ARGUMENT ...]",
         description="Run the project's tests before and after an upgrade, on the same commit, and print the matrix and "
         "the gate's answer. Exit code 0 yes, 1 no, 2 unusable input, 3 not known.",
-        epilog="What follows -- is for pytest, on both sides: compilecontract bump torch==2.12.1 -- -k router",
+        epilog="Arguments after -- are passed to pytest on both sides: compilecontract bump torch==2.12.1 -- -k router",
     )
     _add_arguments(both)
     both.set_defaults(command=_bump)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("specs", metavar="SPEC", nargs="*", help="what to upgrade to, as torch==2.12.1")
+    parser.add_argument("specs", metavar="SPEC", nargs="*", help="what to upgrade to, for example torch==2.12.1")
     parser.add_argument(
         "--from",
         dest="before",
@@ -42,14 +42,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="what to upgrade from, as torch==2.11.0 (default: the Python that runs this, if it has torch; else the "
-        "version that pyproject.toml or uv.lock pins, else that of the newest baseline)",
+        help="what to upgrade from, for example torch==2.11.0 (default: the Python that runs this, if it has torch; "
+        "else the version that pyproject.toml or uv.lock pins, else that of the newest baseline)",
     )
     parser.add_argument(
         "--matrix",
         action="store_true",
-        help="only say which of these releases resolve, install and import, by each --python-version and each "
-        "--torch-backend, as 3.11,3.12 and cpu,cu130; no tests are run",
+        help="only report which of these releases can be resolved, installed and imported, for each --python-version "
+        "and --torch-backend, as 3.11,3.12 and cpu,cu130; no tests are run",
     )
     there = parser.add_argument_group("existing environments")
     there.add_argument("--python", metavar="PATH", type=Path, help="the Python interpreter that has the newer torch")
@@ -74,10 +74,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REQ",
         action="append",
         default=[],
-        help="one more requirement, as timm==1.0.31",
+        help="an additional requirement, for example timm==1.0.31",
     )
     made.add_argument("--no-project", action="store_true", help="do not install the project itself")
-    made.add_argument("--python-version", metavar="X.Y", help="the Python to make them with (default: this one)")
+    made.add_argument("--python-version", metavar="X.Y", help="their version of Python (default: this one)")
     made.add_argument("--index-url", metavar="URL", help="where uv finds packages; UV_* variables work too")
     made.add_argument(
         "--extra-index-url", metavar="URL", action="append", default=[], help="another index, searched first"

@@ -82,7 +82,9 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def parser() -> argparse.ArgumentParser:
     """The command line, every command with its own."""
     parser = argparse.ArgumentParser(
-        prog="compilecontract", description="Work with what compile contracts measured.", epilog=ENDS
+        prog="compilecontract",
+        description="Compare, judge and inspect the measurements of compile contracts.",
+        epilog=ENDS,
     )
     parser.add_argument(
         "--version", action="version", version=f"compilecontract {plugin_version() or '(not installed)'}"

@@ -43,7 +43,7 @@ ENDS = exit_codes("the gate says yes", no="it says no", not_known="it cannot tel
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `matrix` to the command line."""
     table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across", epilog=ENDS)
-    table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a receipt or folder each, the oldest first")
+    table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="receipts, or their folders, the oldest first")
     table.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
     table.add_argument("--output", metavar="FILE", type=Path, help="write it to a file instead")
     for kind in FORMATS[1:]:

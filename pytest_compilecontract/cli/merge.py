@@ -18,10 +18,10 @@ from .runs import receipt_file
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `merge` to the command line."""
-    told = "make one receipt of those of all shards of a suite (pytest --contract-shard)"
+    told = "merge the receipts of all shards of a suite into one (pytest --contract-shard)"
     command = commands.add_parser("merge", help=told, description=told, epilog=exit_codes("written"))
     command.add_argument(
-        "runs", metavar="RECEIPT", type=Path, nargs="+", help=f"a {RECEIPT} or its folder, one a shard"
+        "runs", metavar="RECEIPT", type=Path, nargs="+", help=f"a {RECEIPT} or its folder, one for each shard"
     )
     command.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the receipt to write")
     command.set_defaults(command=_merge)

@@ -28,14 +28,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     show = commands.add_parser(
         "show", help="print a receipt's contracts as pytest's summary does", epilog=exit_codes("printed")
     )
-    show.add_argument("file", metavar="RUN", type=Path, help="a receipt.json, or a folder of one or of baselines")
+    show.add_argument(
+        "file", metavar="RUN", type=Path, help="a receipt.json, a folder with a receipt.json, or a folder of baselines"
+    )
     louder = show.add_mutually_exclusive_group()
     louder.add_argument("-v", "--verbose", dest="verbosity", action="store_const", const=1, help="one line per lane")
     louder.add_argument("-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="only what is not held")
     show.add_argument(
         "--facts",
         action="store_true",
-        help="also each graph break, recompile and eager frame, with its line and reason",
+        help="also list each graph break, recompile and eager frame, with its line and reason",
     )
     show.set_defaults(command=_show, verbosity=0)
 

@@ -44,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="FILE",
         type=Path,
         nargs="+",
-        help="a receipt.json, baseline, matrix or waivers.toml, or a folder of such",
+        help="a receipt.json, baseline, matrix or waivers.toml, or a folder of them",
     )
     validate.set_defaults(command=_validate)
 

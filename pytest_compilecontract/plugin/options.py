@@ -53,7 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
     )
-    group.addoption("--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json and a page of it")
+    group.addoption(
+        "--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json, and DIR/index.html to read"
+    )
     group.addoption(
         "--contract-baselines",
         metavar="DIR",
@@ -67,28 +69,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const="all",
         type=_mode,
         default=None,
-        help="write what this run measured as the baseline: lanes that are new, those that changed, or all (default)",
+        help="record what this run measured as the baseline: of lanes that are new, that have changed, or all "
+        "(default)",
     )
     group.addoption(
         "--contract-accept-reason",
         metavar="WHY",
         default=None,
-        help="record even what broke, exceeds its limits or captured nothing; the reason is kept in the baseline",
+        help="also record lanes that are broken, over their limits or capture nothing; the baseline keeps the reason",
     )
     group.addoption(
         "--contract-repeat",
         metavar="N",
         type=_repeats,
         default=None,
-        help="measure each lane N times: counts that differ make it unstable, times and sizes get a band",
+        help="measure each lane N times: a lane whose counts differ is unstable, times and sizes are compared as "
+        "ranges",
     )
     group.addoption(
         "--contract-set",
         metavar="NAME=VALUE",
         action="append",
         default=None,
-        help="give every lane a setting in place of torch's default (torch._dynamo.config.recompile_limit=4); the "
-        "receipt keeps it, and the run is compared with no baseline",
+        help="override a setting of torch in every lane (torch._dynamo.config.recompile_limit=4); the receipt keeps "
+        "it, and baselines are not compared",
     )
     group.addoption(
         "--contract-observe",
@@ -115,7 +119,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_const",
         const=True,
         default=None,
-        help="run a lane that fails in compiling or in its numbers again through capture, AOTAutograd, decompositions "
+        help="rerun a lane that fails to compile, or differs from eager, through capture, AOTAutograd, decompositions "
         "and Inductor, and name the first stage that fails",
     )
     group.addoption(
@@ -132,8 +136,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const=ALL_FAULTS,
         type=_faults,
         default=None,
-        help="run each lane that holds again with one fault planted at a time, which has to make it fail (default: "
-        "all kinds)",
+        help="rerun each lane that holds, with one planted fault at a time: each has to make it fail (default: all "
+        "kinds)",
     )
     group.addoption(
         "--contract-evidence",
@@ -141,23 +145,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const="",
         default=None,
-        help="run a lane that is not held once more with torch's structured trace on, and keep that, graphs, code and "
-        "guards in a folder of DIR (default: 'evidence' in the folder of --contract-report, else in this one)",
+        help="rerun each lane that is not held with torch's structured trace on, and keep the trace, graphs, "
+        "generated code and guards below DIR (default: 'evidence' in the folder of --contract-report, else in this "
+        "one)",
     )
     group.addoption(
         "--contract-shard",
         metavar="I/N",
         type=_shard,
         default=None,
-        help="run the I-th of N parts of the tests, as 2/8, each about as long as the others; compilecontract merge "
-        "makes one receipt of theirs",
+        help="run only shard I of N, for example 2/8; shards take about the same time, and compilecontract merge "
+        "joins their receipts",
     )
     group.addoption(
         "--contract-times",
         metavar="RECEIPT",
         default=None,
-        help="with --contract-shard: the receipt that says how long each test takes, the same for every part (default: "
-        "that in the folder of --contract-report, where it is of a whole run)",
+        help="with --contract-shard: a receipt with the duration of each test, the same for every shard (default: the "
+        "one in the folder of --contract-report, if it is of a whole run)",
     )
     # How a process that lost its CUDA device tells the one that replaces it what is left to run.
     group.addoption("--contract-rest", default=None, help=argparse.SUPPRESS)
