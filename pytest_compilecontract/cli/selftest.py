@@ -34,7 +34,7 @@ from torch import nn
 from pytest_compilecontract import compile_contract
 
 
-def batches(count=4):
+def batches(count=3):
     return [(torch.linspace(-1, 1, 32).reshape(4, 8) * (1 + number),) for number in range(count)]
 
 
@@ -126,7 +126,7 @@ ENDS = exit_codes("every fault that can be planted here is noticed", no="one is 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `selftest` to the command line."""
-    told = "plant every fault in contracts of its own, and say whether each is noticed"
+    told = "plant every kind of fault in contracts of its own, and report whether each is noticed"
     command = commands.add_parser("selftest", help=told, description=told, epilog=ENDS)
     command.add_argument("--lanes", metavar="A,B", default=LANES, help=f"(default: {LANES})")
     command.add_argument("-v", "--verbose", action="store_true", help="one line per fault")
