@@ -186,6 +186,21 @@ def test_where_eager_moves_as_far_compiled_may_be() -> None:
     assert not sides(eager + 1e-1 * normal(64, 64, seed=9), eager, moved).excused
 
 
+def test_most_elements_are_not_off_by_what_one_may_be() -> None:
+    """All in the room that each has beyond eager's runs, which grows with their steps."""
+    eager = normal(64, 64)
+    steps = [1] * 6 + [3] * 10
+    moved = [eager + each * 1e-2 * normal(64, 64, seed=seed) for seed, each in enumerate(steps, 1)]
+
+    def excused(compiled: torch.Tensor) -> bool:
+        slack = torch.zeros(1)
+        sides = Sides(compiled=compiled, eager=eager, reference=eager, slack=slack, moved=moved, steps=steps)
+        return held_to_noise(sides, lambda e, g: torch.full_like(g, 1e-6), 1e-6).excused
+
+    assert excused(eager + 1.5e-2 * normal(64, 64, seed=50))
+    assert not excused(eager + 3e-2 * normal(64, 64, seed=50).sign())
+
+
 def test_one_chaotic_element_excuses_itself_alone() -> None:
     eager = normal(64, 64)
     moved = [eager.clone() for _ in range(6)]
@@ -454,6 +469,25 @@ def test_a_small_factor_is_found_in_a_model(dtype: torch.dtype, factor: float) -
         )
 
     entry = hold(body, max_eager_ops=9)
+
+    assert [each.name for each in entry.violations] == ["numerics"]
+
+
+def in_half_precision(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A product whose sum is rounded to bfloat16 after every eight of its terms."""
+    total = torch.zeros(x.shape[0], weight.shape[0], dtype=x.dtype)
+    for at in range(0, x.shape[1], 8):
+        total = total + x[:, at : at + 8] @ weight[:, at : at + 8].t()
+    return total
+
+
+def test_a_sum_that_is_kept_in_half_precision_is_found() -> None:
+    def body(compile_lane: CompileLane) -> None:
+        torch.manual_seed(0)
+        x, weight = torch.randn(8, 2048).bfloat16(), (torch.randn(64, 2048) / 45).bfloat16()
+        compile_lane.run(functional.linear, (x, weight), compile_with=lambda _: compile_lane.compile(in_half_precision))
+
+    entry = hold(body)
 
     assert [each.name for each in entry.violations] == ["numerics"]
 
