@@ -129,6 +129,16 @@ def ends_with(parent: int, *, seconds: float, folder: Path) -> None:
     threading.Thread(target=watch, name="compilecontract-ends-with", daemon=True).start()
 
 
+def started(pid: int) -> str:
+    """When a process was started, in ticks of this machine: ids are used again. Empty where nobody says."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # What the program is called is in brackets, and may have any in it.
+    return stat.rpartition(")")[2].split()[19]
+
+
 def death(code: int) -> str:
     """How a process ended that was not to end so."""
     if code >= 0:

@@ -135,7 +135,8 @@ class Receipt:
     environment, test and worker, whatever the order they were given in. `setup` is there where the session did not come
     to its end, and says why: then what is missing is no fact about the contracts. `command` is what was run, folders of
     this machine as in the environments, and empty where nobody knows. `shard` is the part of a suite that it held; None
-    for all of it.
+    for all of it. `launch` tells the sessions of one launch of several ranks from those of others, and is empty where a
+    session was alone.
     """
 
     format: int = FORMAT
@@ -147,6 +148,7 @@ class Receipt:
     setup: Setup | None = None
     command: str = ""
     shard: Shard | None = None
+    launch: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(sorted(self.entries, key=_order)))

@@ -7,7 +7,9 @@ line that cannot be read is left out, and named.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from .codec import Data, plain
 from .receipt import entry_to_data
 
 Event = dict[str, Data]
+POLL_SECONDS = 0.05
 
 
 class _Open(Protocol):
@@ -115,6 +118,16 @@ class Followed:
         self._read += lines.read
         for _, event in lines.events:
             yield event
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Be the only process inside, of those that ask for the same file; where there are no locks, nobody is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        while not _locked(file):
+            time.sleep(POLL_SECONDS)
+        yield
 
 
 def is_held(path: Path) -> bool:

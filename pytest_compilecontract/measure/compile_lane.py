@@ -20,6 +20,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
 from .gpu_steps import nowhere, with_facts
+from .group import is_shared
 from .hunt import Budget, Hunt, Where, not_held
 from .placement import placed
 from .probes.availability import device_of, replaced_compile
@@ -329,8 +330,8 @@ def _refuse_uncallable(target: object, method: str) -> None:
 
 def _refuse_hunt(target: object, lane: Lane) -> None:
     _refuse_uncallable(target, "hunt")
-    if lane.is_launched:
-        raise UsageError("compile_lane.hunt draws calls for one process, and the lane has several ranks")
+    if is_shared(lane):
+        raise UsageError("compile_lane.hunt draws calls for one process, and there are several ranks")
 
 
 def _refuse_body(body: object, reference: object) -> None:

@@ -16,7 +16,7 @@ from pytest_compilecontract.facts.measurement import GraphStep, Measurement, Sta
 
 from .endings import Endings
 from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
-from .group import ALIKE, in_ranks
+from .group import barred, in_ranks
 from .passes import How, Job, Passes
 from .probes import memory
 from .probes.attempts import forget_frames
@@ -126,7 +126,7 @@ class CompiledRun:
             measuring=measuring,
             trail=trail,
             paths=self._paths,
-            barred=ALIKE if self._lane.is_launched else "",
+            barred=barred(self._lane),
         )
         overhead, no_overhead = repeated.overhead()
         facts = self._nowhere(job, trail)
@@ -162,8 +162,8 @@ class CompiledRun:
             return nowhere()
         if isinstance(job.program, Body):
             return nowhere("the body of the test makes its own calls")
-        if self._lane.is_launched:
-            return nowhere(ALIKE)
+        if why := barred(self._lane):
+            return nowhere(why)
         return nowhere("the run raised") if trail.error is not None else None
 
     def _with(self, measuring: Measuring, after: _After, *, silent: bool) -> Measurement:

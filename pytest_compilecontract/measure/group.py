@@ -100,17 +100,31 @@ def faked(lane: Lane) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_ranks(lane: Lane) -> Iterator[Recorded | None]:
-    """Record the collectives of a pass, in a lane that has ranks."""
-    if lane.ranks is None:
+    """Record the collectives of a pass, where there are ranks."""
+    if lane.ranks is None and not is_shared(lane):
         yield None
         return
     with recorded() as found:
         yield found
 
 
+def is_shared(lane: Lane) -> bool:
+    """Whether other processes make the same calls: ranks of the lane, or those of whoever started this session."""
+    if lane.is_launched:
+        return True
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    return dist.get_world_size() > 1 and dist.get_backend() != FAKE
+
+
+def barred(lane: Lane) -> str:
+    """Why nothing is called that the test does not call; empty where that is free."""
+    return ALIKE if is_shared(lane) else ""
+
+
 def any_rank(lane: Lane, here: bool) -> bool:
-    """Whether it is so on any rank of the lane; all of them ask, at the same place."""
-    if not lane.is_launched or not dist.is_initialized():
+    """Whether it is so on any rank; all of them ask, at the same place."""
+    if not is_shared(lane) or not dist.is_initialized():
         return here
     told = torch.tensor(int(here), device="cuda" if dist.get_backend() == "nccl" else "cpu")
     dist.all_reduce(told, op=dist.ReduceOp.MAX)

@@ -24,7 +24,7 @@ from . import numerics
 from .compiled_run import CompiledRun, without
 from .endings import BrokenLane, DeviceLost, Endings, ended_as
 from .gpu_steps import nowhere
-from .group import ALIKE, any_rank, in_ranks
+from .group import any_rank, barred, in_ranks, is_shared
 from .noise_runs import NoiseRuns
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
@@ -154,12 +154,13 @@ class Runner:
                 again = self._passes.eager(job, eager.changed)
         gold = Reference(trail=None)
         if comparing and self._limits.numerics == "fp64":
-            gold = Reference(trail=None, absent=ALIKE) if self._lane.is_launched else self._passes.reference(job, eager)
+            why = barred(self._lane)
+            gold = Reference(trail=None, absent=why) if why else self._passes.reference(job, eager)
         measured, compiled = self._compiled.measured(job, eager)
         if measured.collectives is not None and made is not None:
             measured = replace(measured, collectives=replace(measured.collectives, eager=made.collectives))
         raised = self._endings.raised(eager, compiled, unit)
-        if raised is not None and not raised.out_of_memory and not self._lane.is_launched:
+        if raised is not None and not raised.out_of_memory and not is_shared(self._lane):
             # Its state may be where no run can put it back, as in a generator.
             once_more = self._passes.eager(job)
             if unsteady := ended_as(once_more, compiled, unit):
@@ -194,8 +195,7 @@ class Runner:
 
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
-        barred = ALIKE if self._lane.is_launched else ""
-        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32, barred=barred)
+        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32, barred=barred(self._lane))
         found = noise.judged(
             lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
         ).numerics

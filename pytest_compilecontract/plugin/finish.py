@@ -21,6 +21,7 @@ from pytest_compilecontract.wording import counted
 
 from .collect import Collecting
 from .elsewhere import elsewhere_lines, given_paths
+from .gather import gathered
 from .history import History, Summary
 from .run_page import write_run_page
 from .session import UNKNOWN, Session
@@ -82,17 +83,31 @@ class Finishing:
     def _write(self) -> str:
         """Write what there is to write; what is wrong with it, one line each."""
         try:
-            self._receipt = self._session.write_report()
+            self._receipt = self._gathered(self._session.write_report())
             return self._hold_to_history()
         except ReceiptError as error:
             return str(error)
+
+    def _gathered(self, own: Receipt | None) -> Receipt | None:
+        """The receipt of this process; of all ranks so far, where it is one of several."""
+        settings = self._settings
+        if own is None or not settings.launch or settings.report is None:
+            return own
+        shared = settings.report.parent if settings.rank else settings.report
+        made = gathered(shared, settings.rank, own)
+        if settings.rank:
+            # That of rank 0 has the ranks that ended before it.
+            self._page_problem = write_run_page(shared / PAGE, made, settings.root, {})
+            return own
+        return made
 
     def _write_page(self) -> None:
         """Write the receipt as a page, where one was written; what comes of it changes nothing else."""
         if self._receipt is not None and self._settings.report is not None:
             drifted = self._history.drifted(self._held)
             page = self._settings.report / PAGE
-            self._page_problem = write_run_page(page, self._receipt, self._settings.root, drifted)
+            problem = write_run_page(page, self._receipt, self._settings.root, drifted)
+            self._page_problem = self._page_problem or problem
 
     def _nothing_measured(self) -> str:
         why = "" if self._settings.allow_unmeasured else self._session.nothing_measured()
@@ -172,7 +187,8 @@ class Finishing:
             lines.append((f"{shard}: {counted(len(shard.tests), 'test')}", {}))
         lines += [(f"set differently in the lane: {note}", {"yellow": True}) for note in self._session.notes]
         if self._settings.rank and (self._settings.report is not None or self._settings.record is not None):
-            ranks = ["what this process measured goes to a folder of its own"] if self._settings.report else []
+            own = "what this process measured goes to a folder of its own, and to the receipt of all ranks beside it"
+            ranks = [own] if self._settings.report else []
             ranks += ["the baselines are those of rank 0, which records them"] if self._settings.record else []
             lines.append((f"RANK={self._settings.rank}: {'; '.join(ranks)}", {}))
         return lines

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -176,11 +178,19 @@ def _settings(config: pytest.Config) -> Settings:
         timed=bool(config.getoption("--contract-speed")),
         rest=config.getoption("--contract-rest"),
         allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
-        variables=os.environ,
+        variables=_variables(),
         shard=config.getoption("--contract-shard"),
         times=config.getoption("--contract-times"),
         evidence=config.getoption("--contract-evidence"),
     )
+
+
+def _variables() -> Mapping[str, str]:
+    """Those of this process, with the rank that only torch may know: of a group that was made before pytest began."""
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return os.environ
+    return {"RANK": str(group.get_rank()), "WORLD_SIZE": str(group.get_world_size()), **os.environ}
 
 
 def _refuse_beside_one_another(config: pytest.Config, settings: Settings) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.facts.own_failure import OwnFailure
@@ -43,7 +42,7 @@ def over_ranks(
     elif not each:
         found = Judged(entry=unmeasured(subject, ends[0].said))
     else:
-        found = _of_all(subject.limits, each)
+        found = of_all(each, agree=subject.limits.ranks_agree is not False)
     kept = tuple(_measured(run, each.get(run.end.rank)) for run in runs)
     return replace(found, entry=replace(found.entry, seconds=seconds, ranks=kept)), blamed
 
@@ -77,7 +76,7 @@ def _told_of_others(blamed: RankEnd, ends: Sequence[RankEnd]) -> tuple[tuple[str
     return tuple((f"then {end}",) for end in ends if end.rank != blamed.rank and end.kind != "passed")
 
 
-def _of_all(limits: Limits, each: Mapping[int, Judged]) -> Judged:
+def of_all(each: Mapping[int, Judged], *, agree: bool) -> Judged:
     """All ranks came to their end: each is held to the limits, and all to one another."""
     entries = {rank: found.entry for rank, found in each.items()}
     worst = min(entries, key=lambda rank: (_WORST.index(entries[rank].verdict), rank))
@@ -86,7 +85,7 @@ def _of_all(limits: Limits, each: Mapping[int, Judged]) -> Judged:
         return each[worst]
     violations = _by_ranks(entries)
     seen = {rank: entry.measurement for rank, entry in entries.items() if entry.measurement is not None}
-    if limits.ranks_agree is not False and (differ := disagreement(seen)) is not None:
+    if agree and (differ := disagreement(seen)) is not None:
         violations = (*violations, differ)
     doubts = tuple(dict.fromkeys(doubt for found in each.values() for doubt in found.doubts))
     said = [f"{violation.limit}: {violation.measured}" for violation in violations]

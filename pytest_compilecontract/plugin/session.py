@@ -176,6 +176,7 @@ class Session:
             setup=cut_off(self.environments, self.cut_off) if self.cut_off else None,
             command=self.command,
             shard=self.shard,
+            launch=self.settings.launch,
         )
 
     def write_report(self) -> Receipt | None:

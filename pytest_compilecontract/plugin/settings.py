@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen
 from pytest_compilecontract.files.evidence import refuse_foreign
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.measure.probes.settings import MODULES
+from pytest_compilecontract.processes import started
 
 EVIDENCE = "evidence"
 DEFAULT_LANES = ("capture", "aot", "inductor")
@@ -33,8 +35,8 @@ class Settings:
     measured too. `timeout` is how many seconds the body of a test may run in a lane, None for ever. `timed`: every
     lane on a CUDA device is timed, not only those with a limit on their speed. `rest` is the file that says what a
     replacement of a process that lost its device is to run. `allow_unmeasured`: a session of which no lane could be
-    measured is not a failure. `rank` is that of this process among several that run the same session: all but the
-    first write to folders of their own, and record nothing.
+    measured is not a failure. `rank` is that of this process among several that run the same session, which `launch`
+    names: all but the first write to folders of their own, and record nothing.
     `shard` is the part of the tests to run and how many parts there are, `times` the receipt that says how long each
     takes.
     `evidence` is the folder that lanes which are not held leave evidence in.
@@ -58,6 +60,7 @@ class Settings:
     rest: Path | None = None
     allow_unmeasured: bool = False
     rank: int = 0
+    launch: str = ""
     evidence: Path | None = None
     shard: tuple[int, int] | None = None
     times: Path | None = None
@@ -132,6 +135,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         rest=Path(rest) if rest else None,
         allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
         rank=rank,
+        launch=_launch(variables or {}),
         shard=shard,
         times=_times(times, shard, record, invocation),
         evidence=_of_rank(left, rank)
@@ -150,6 +154,7 @@ def of_rank(settings: Settings) -> Settings:
         observe=False,
         timed=False,
         rank=0,
+        launch="",
         evidence=None,
         shard=None,
         times=None,
@@ -178,10 +183,20 @@ def _times(asked: str | None, shard: tuple[int, int] | None, record: Mode | None
 
 def _rank(variables: Mapping[str, str]) -> int:
     """Which of several processes of one job this is, as torchrun says it; 0 where it is the only one."""
+    return int(variables["RANK"]) if _is_one_of_several(variables) else 0
+
+
+def _is_one_of_several(variables: Mapping[str, str]) -> bool:
     rank, size = variables.get("RANK", ""), variables.get("WORLD_SIZE", "")
-    if not all(each.isascii() and each.isdecimal() for each in (rank, size)) or int(size) < 2:
-        return 0
-    return int(rank)
+    return all(each.isascii() and each.isdecimal() for each in (rank, size)) and int(size) > 1
+
+
+def _launch(variables: Mapping[str, str]) -> str:
+    """What the processes of one job have in common: the name that torchrun was given for it, or who started them."""
+    if not _is_one_of_several(variables):
+        return ""
+    named = variables.get("TORCHELASTIC_RUN_ID", "none")
+    return named if named != "none" else f"{os.getppid()}:{started(os.getppid())}"
 
 
 def _of_rank(report: Path, rank: int) -> Path:

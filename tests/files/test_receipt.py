@@ -217,7 +217,7 @@ def test_the_document_is_indented_and_sorted_and_ends_its_last_line() -> None:
         '{\n  "$schema": "urn:pytest-compilecontract:receipt:1",\n'
         '  "command": "",\n  "created": "2026-01-31T12:00:00Z",\n  "defaults": {},\n  "entries": [],\n'
         '  "environments": {},\n'
-        '  "format": 1,\n  "plugin": "0.1.0",\n  "setup": null,\n  "shard": null\n}\n'
+        '  "format": 1,\n  "launch": "",\n  "plugin": "0.1.0",\n  "setup": null,\n  "shard": null\n}\n'
     )
 
 
@@ -361,8 +361,8 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
         (
             ["matrix"],
             {},
-            "unknown key 'matrix' (known keys: command, created, defaults, entries, environments, format, plugin, "
-            "setup, shard)",
+            "unknown key 'matrix' (known keys: command, created, defaults, entries, environments, format, launch, "
+            "plugin, setup, shard)",
         ),
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, list) else "",

@@ -266,7 +266,8 @@ def test_ranks_write_to_folders_of_their_own(tmp_path: Path) -> None:
     assert sorted(ran.entries) == ["test_0.py::test_a[capture]", "test_1.py::test_a[capture]"]
     assert [each.stem for each in (tmp_path / "contracts" / "baselines").rglob("test_*.json")] == ["test_0"]
     assert (
-        "RANK=1: what this process measured goes to a folder of its own; the baselines are those of rank 0" in ran.text
+        "RANK=1: what this process measured goes to a folder of its own, and to the receipt of all ranks beside it; "
+        "the baselines are those of rank 0" in ran.text
     )
 
 

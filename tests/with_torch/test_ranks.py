@@ -332,3 +332,65 @@ def test_no_rank_outlives_its_parent(tmp_path: Path) -> None:
 
     assert gone_within(30, str(tmp_path))
     assert left_in(tmp_path / "tmp") == []
+
+
+# Sessions that are ranks themselves
+
+OF_A_GROUP = """
+@compile_contract(lanes=["aot"], max_graph_breaks=0)
+def test_holds(compile_lane):
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    compile_lane.run(summed, torch.ones(4))
+"""
+SPAWNING = """
+import os
+import sys
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing
+
+
+def go(rank):
+    dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
+    code = pytest.main(sys.argv[1:])
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(go, nprocs=2)
+"""
+STARTERS = {
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest"],
+    "spawn": ["spawning.py"],
+}
+
+
+@pytest.mark.parametrize("starter", STARTERS.values(), ids=STARTERS)
+def test_ranks_that_others_started_have_one_receipt(tmp_path: Path, starter: list[str]) -> None:
+    (tmp_path / "test_of_ranks.py").write_text(HEADER + OF_A_GROUP, encoding="utf-8")
+    (tmp_path / "spawning.py").write_text(SPAWNING, encoding="utf-8")
+    options = command("--contract-report=report", "test_of_ranks.py")[3:]
+
+    done = subprocess.run(
+        [sys.executable, *starter, *options],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    entry = Ran(tmp_path / "report", done.stdout).entries["test_holds"]
+    assert entry["verdict"] == "held"
+    assert [each["rank"] for each in entry["ranks"]] == [0, 1]
+    assert [each["measurement"]["collectives"]["compiled"] for each in entry["ranks"]] == [
+        [{"kind": "all_reduce", "times": 1}]
+    ] * 2
+    assert entry["measurement"]["unmeasured"]["overhead_seconds"] != ""
+    assert sorted(each.name for each in (tmp_path / "report").glob("rank*")) == ["rank0", "rank1"]
