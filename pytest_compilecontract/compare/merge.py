@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
@@ -102,9 +101,9 @@ def _refuse_other_plan(shards: Sequence[tuple[str, Shard]]) -> None:
 
 def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
     """Refuse another commit, another torch, other settings, a test of another shard."""
-    first: tuple[str, dict[str, Any]] | None = None
+    first: tuple[str, dict[str, object]] | None = None
     command: tuple[str, str] | None = None
-    lanes: dict[str, tuple[str, Any]] = {}
+    lanes: dict[str, tuple[str, object]] = {}
     for name, receipt in receipts.items():
         assert receipt.shard is not None
         given = set(receipt.shard.tests)
@@ -129,13 +128,13 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
                     raise UsageError(f"{name} and {known[0]} were not run alike: lane {entry.lane} is set otherwise")
 
 
-def _of_settings(environment: Environment) -> dict[str, Any]:
+def _of_settings(environment: Environment) -> dict[str, object]:
     kept = asdict(environment)
     kept["variables"] = {name: value for name, value in environment.variables.items() if name not in _PLACE}
     return kept
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[str]:
     for key, called in _SAME.items():
         before, after = one[key], other[key]
         if before == after:

@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_compilecontract.facts.measurement import GraphSkip, GraphStep, Location
 
+from .protocols import Node
 from .source import Paths
 from .taps import Taps
 
@@ -178,7 +179,7 @@ def _line_of(node: Any, paths: Paths) -> Location | None:
     return None
 
 
-def _origins(node: Any) -> Iterator[Any]:
+def _origins(node: Any) -> Iterator[Node]:
     if (origin := node.get_origin_node()) is not None:
         yield origin
     yield from sorted(getattr(node, "origins", ()), key=lambda each: str(each.name))

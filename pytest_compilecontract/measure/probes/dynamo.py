@@ -25,7 +25,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -42,6 +42,7 @@ from .attempts import (
 )
 from .backends import Compiles, handed_by
 from .graph_runs import Runs
+from .protocols import GraphModule, Node
 from .reasons import inputs_of, taken_by
 from .source import Paths
 from .stance import Stances
@@ -156,7 +157,7 @@ class Ledger:
     # taps
 
     def _on_frame(
-        self, original: Callable[..., object], converter: object, frame: Any, *args: object, **kwargs: object
+        self, original: Callable[..., object], converter: object, frame: FrameType, *args: object, **kwargs: object
     ) -> object:
         attempt = Attempt(code=frame.f_code, name=frame.f_code.co_name, resets=self.resets)
         # The converter is that of one torch.compile; kept, so that no other gets its id.
@@ -346,7 +347,7 @@ class _Pushed:
         self._stack.pop()
 
 
-def _wrapped_callable(code: CodeType, closure: Any) -> object:
+def _wrapped_callable(code: CodeType, closure: Iterable[object]) -> object:
     """What Dynamo's own wrapper frame was made for, or None where the frame is the user's.
 
     Library modules and callables share one compiled function (torch/_dynamo/external_utils.py, `wrap_inline`).
@@ -387,7 +388,7 @@ def _first_module(code: CodeType, frame_locals: dict[str, object]) -> object:
     return owner if isinstance(owner, importlib.import_module("torch").nn.Module) else None
 
 
-def _graph_of(module: Any) -> Graph:
+def _graph_of(module: GraphModule | None) -> Graph:
     nodes = module.graph.nodes if module is not None else ()
     return Graph(
         operations=Counter(_name_of(node.target) for node in nodes if node.op.startswith("call_")),
@@ -395,11 +396,11 @@ def _graph_of(module: Any) -> Graph:
     )
 
 
-def _placeholders(module: Any) -> list[Any]:
+def _placeholders(module: GraphModule | None) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"] if module is not None else []
 
 
-def _places_in(nodes: Any) -> tuple[Place, ...]:
+def _places_in(nodes: Iterable[Node]) -> tuple[Place, ...]:
     """Where the operators of a graph come from; what only takes a number or an item of a tuple is none."""
     found: Counter[tuple[str, tuple[tuple[str, int], ...]]] = Counter()
     torch = importlib.import_module("torch")
@@ -420,7 +421,7 @@ def _value_of(argument: object) -> object:
     return getattr(argument, "meta", {}).get("example_value")
 
 
-def _module_path(node: Any) -> str:
+def _module_path(node: Node) -> str:
     """The path of the module that an operation was traced in, as `named_modules` has it: of the compiled module on."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""

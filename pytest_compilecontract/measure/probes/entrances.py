@@ -80,7 +80,7 @@ def _kinds_of_settings() -> list[tuple[str, type]]:
     return [(name, kind) for name, kind in kinds if issubclass(kind, base) and "__setattr__" in vars(kind)]
 
 
-def _attribute(module: str, name: str) -> Any:
+def _attribute(module: str, name: str) -> object:
     try:
         return getattr(importlib.import_module(module), name, None)
     except ImportError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from .trace import LOGGER
 
@@ -53,7 +53,7 @@ class Evidence:
     def __init__(self, sink: Sink, counts: Callable[[], bool]) -> None:
         self.missing = ""
         self._handler = _Handler(sink, counts)
-        self._tables: dict[str, Any] = {}
+        self._tables: dict[str, object] = {}
 
     @property
     def problem(self) -> str:
@@ -98,14 +98,14 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            metadata: dict[str, Any] = getattr(record, "metadata", None) or {}
+            metadata: dict[str, object] = getattr(record, "metadata", None) or {}
             if _INTERNED in metadata or self._counts():
                 self._sink.trace(self.format(record))
                 self._keep(metadata, getattr(record, "payload", None))
         except Exception as error:  # noqa: BLE001 - a record of a shape not known here is one the less
             self.problem = f"{type(error).__name__}: {error}"
 
-    def _keep(self, metadata: dict[str, Any], payload: object) -> None:
+    def _keep(self, metadata: dict[str, object], payload: object) -> None:
         artifact = metadata.get("artifact")
         known = _ARTIFACTS.get(artifact.get("name", "")) if isinstance(artifact, dict) else None
         known = known or next((_RECORDS[name] for name in metadata if name in _RECORDS), None)
@@ -113,7 +113,7 @@ class _Handler(logging.Handler):
             self._sink.add(known[0], _compile_of(metadata), known[1], payload)
 
 
-def _compile_of(metadata: dict[str, Any]) -> str:
+def _compile_of(metadata: dict[str, object]) -> str:
     """The compile that a record is of, as torch counts it: frame and number, and with compiled autograd that before."""
     parts = [metadata.get(key) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id")]
     return "_".join(str(part) for part in parts if isinstance(part, int))

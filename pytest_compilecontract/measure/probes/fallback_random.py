@@ -10,5 +10,5 @@ from typing import Any
 def drawn_as_eager() -> AbstractContextManager[object]:
     """Inductor's setting `fallback_random`, for what is compiled within."""
     config: Any = importlib.import_module("torch._inductor.config")
-    patched: AbstractContextManager[Any] = config.patch(fallback_random=True)
+    patched: AbstractContextManager[object] = config.patch(fallback_random=True)
     return patched

@@ -31,6 +31,7 @@ from pytest_compilecontract.facts.measurement import EagerOps, Location, StepOpe
 from .attempts import RESUME, Attempt, Graph, user_function
 from .dynamo import Ledger
 from .processes import Processes
+from .protocols import Event
 from .source import Paths
 from .taps import Taps
 
@@ -148,7 +149,7 @@ class _Recording:
         self._ledger = ledger
         self._modules = modules
 
-    def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[object]]:
+    def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Event]]:
         """The first call that compiles nothing: a number that moves from call to call is free after some of them."""
         for _ in range(CALLS):
             attempts = len(self._ledger.attempts)
@@ -157,7 +158,7 @@ class _Recording:
                 return recorded
         raise Untold("a repeated call compiles again")
 
-    def _of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[object]]:
+    def _of(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Event]]:
         record = _record()
         ran: list[tuple[Graph, str]] = []
 
@@ -200,7 +201,7 @@ def _entrances() -> frozenset[tuple[str, str]]:
     return found
 
 
-def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[object]:
+def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Event]:
     """The events of a step as trees, of all threads; `with_stack` has Python's calls among them, of this thread."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -235,13 +236,13 @@ def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[object]:
         if left := sorted(each.name for each in set(threading.enumerate()) - before):
             raise Untold(f"the call left a thread running: {left[0]}")
     results = getattr(getattr(taken, "profiler", None), "kineto_results", None)
-    tree: Callable[[], list[object]] | None = getattr(results, "experimental_event_tree", None)
+    tree: Callable[[], list[Event]] | None = getattr(results, "experimental_event_tree", None)
     if tree is None:
         raise Untold("torch's profiler has no experimental_event_tree")
     return tree()
 
 
-def _in_other_threads(roots: list[Any]) -> list[str]:
+def _in_other_threads(roots: Sequence[Event]) -> list[str]:
     """The operators that ran in other threads than the target's since it was called, and in no compiled graph."""
     targets = [event for event in _events(roots) if event.name == TARGET]
     if not targets:
@@ -257,7 +258,7 @@ def _in_other_threads(roots: list[Any]) -> list[str]:
     return list(found)
 
 
-def _events(roots: Sequence[Any]) -> Iterator[Any]:
+def _events(roots: Sequence[Event]) -> Iterator[Event]:
     pending = list(roots)
     while pending:
         event = pending.pop()
@@ -265,7 +266,7 @@ def _events(roots: Sequence[Any]) -> Iterator[Any]:
         pending += event.children
 
 
-def _outside_graphs(root: Any) -> Iterator[Any]:
+def _outside_graphs(root: Event) -> Iterator[Event]:
     """The operators of a thread outside of compiled graphs."""
     if root.name.startswith(AUTOGRAD) and any(each.name == MARK for each in _events([root])):
         return  # compiled backward: the rest is what AOTAutograd does around its graph
@@ -280,7 +281,7 @@ def _outside_graphs(root: Any) -> Iterator[Any]:
             pending += reversed(event.children)
 
 
-def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
+def _without_frames(roots: Sequence[Event]) -> tuple[int, Seen]:
     """How many compiled graphs ran, and the operators that the target ran outside of them."""
     graphs = 0
     found: Seen = []
@@ -298,7 +299,7 @@ def _without_frames(roots: list[Any]) -> tuple[int, Seen]:
     return graphs, found
 
 
-def _with_frames(roots: list[object]) -> tuple[int, Seen, Callees]:
+def _with_frames(roots: Sequence[Event]) -> tuple[int, Seen, Callees]:
     """The same, with the Python frames from the compiled callable on that each operator was asked for in.
 
     And how much each line of them calls, with operators or without: a graph break may be one that asks for none.
@@ -309,7 +310,7 @@ def _with_frames(roots: list[object]) -> tuple[int, Seen, Callees]:
     made: Callees = {}
     # An event, the frames around it, from which of them on they are in a compiled callable, and whether it is Dynamo's
     # code that comes next.
-    pending: list[tuple[Any, tuple[_Frame, ...], int | None, bool]] = [(root, (), None, False) for root in roots]
+    pending: list[tuple[Event, tuple[_Frame, ...], int | None, bool]] = [(root, (), None, False) for root in roots]
     while pending:
         event, frames, depth, dynamos = pending.pop()
         tag, fields = event.typed
@@ -340,7 +341,7 @@ def _with_frames(roots: list[object]) -> tuple[int, Seen, Callees]:
     return graphs, found, made
 
 
-def _graphs_below(event: Any) -> int:
+def _graphs_below(event: Event) -> int:
     """The compiled graphs that ran within an operator: one that is written in Python may be compiled itself."""
     return sum(each.name == MARK for each in _events(event.children))
 
@@ -351,7 +352,7 @@ def _count_call(made: Callees, frames: tuple[_Frame, ...]) -> None:
         made[line] = made.get(line, 0) + 1
 
 
-def _is_operator(event: Any) -> bool:
+def _is_operator(event: Event) -> bool:
     """Whether a span is an operator's; what people name by `record_function` may look like one."""
     if event.typed[1].scope.name == "USER_SCOPE":
         return False

@@ -11,9 +11,9 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import dispatch_keys
+from .protocols import Node
 
 # In the order in which torch compares a tensor with an entry's (`TensorCheck::check_verbose`,
 # torch/csrc/dynamo/guards.cpp): what fails first is all that it tells.
@@ -302,12 +302,12 @@ class Taken:
     is_number: bool
 
 
-def taken_by(placeholders: Iterable[object]) -> list[Taken]:
+def taken_by(placeholders: Iterable[Node]) -> list[Taken]:
     """What a graph's placeholders stand for. To be asked before the graph is compiled: torch forgets it then."""
     return [_taken(each) for each in placeholders]
 
 
-def _taken(placeholder: Any) -> Taken:
+def _taken(placeholder: Node) -> Taken:
     argument = placeholder.meta.get("grapharg")
     name = getattr(getattr(argument, "source", None), "name", None)
     # A method up to torch 2.9, a property after.

@@ -6,8 +6,7 @@ reference need not go for their sake.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.utils._pytree import tree_iter, tree_map_only
@@ -34,7 +33,11 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
         self._wide = wide
 
     def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
         try:
@@ -60,7 +63,9 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
         return tensor.to(self._wide) if tensor.is_floating_point() else tensor
 
 
-def _run_in(dtype: torch.dtype, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _run_in(
+    dtype: torch.dtype, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> object:
     """Run an operator on copies in a dtype; what it writes to them is written to what it was given, too."""
 
     def narrowed(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,15 +12,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import torch
 
 from pytest_compilecontract.facts.measurement import Location
 
+from .protocols import Operator
 from .schemas import TorchDispatchMode, is_operator, is_view, mapped, tensors_in, written
 from .source import Paths
 
@@ -139,7 +139,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
         if not is_operator(func):
@@ -202,7 +206,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
 
-    def _note(self, name: str, func: object, given: object, result: object) -> None:
+    def _note(self, name: str, func: Operator, given: object, result: object) -> None:
         made = tuple(each for each in tensors_in(result) if not each.is_floating_point() and not each.is_complex())
         if not made or is_view(func) or not all(map(_is_plain, made)):
             return
@@ -217,7 +221,7 @@ def _largest(dtype: torch.dtype) -> int | float:
 
 
 def _unrounded(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    func: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Each float that an operator is about to compute, as it is, and which of its elements float64 gives too.
 
@@ -253,11 +257,11 @@ def _dtype(dtype: torch.dtype, *, to: torch.dtype | None) -> torch.dtype:
     return to if to is not None and dtype.is_floating_point else dtype
 
 
-def _casts(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether a copy is made in another precision than that of what is copied."""
     if name == "copy_":
         return len({each.dtype for each in tensors_in(args)}) > 1
-    return name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype)
+    return name == "_to_copy" and kwargs.get("dtype") not in (None, *(each.dtype for each in tensors_in(args)))
 
 
 def _own(func: object, args: tuple[object, ...], kwargs: Mapping[str, object], result: object) -> list[torch.Tensor]:

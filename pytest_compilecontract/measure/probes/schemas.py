@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+
+from .protocols import Operator
 
 TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
 
-def is_operator(func: object) -> bool:
+def is_operator(func: object) -> TypeGuard[Operator]:
     """Whether a dispatch mode was given an operator; a higher-order one, or a method of a class in C++, is none."""
     return isinstance(func, torch._ops.OpOverload)
 
 
-def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def written(func: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[torch.Tensor]:
     """The tensors among its arguments that an operator writes to."""
     if not is_operator(func) or not func._schema.is_mutable:
         return []
@@ -29,7 +31,7 @@ def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list
     return found
 
 
-def is_view(func: Any) -> bool:
+def is_view(func: Operator) -> bool:
     """Whether what an operator gives is in the memory of what it was given, which it leaves as it was."""
     aliases = [each.alias_info for each in func._schema.returns]
     return any(each is not None and not each.is_write for each in aliases)

@@ -216,7 +216,7 @@ class Stances:
             self._others.append(entry)
 
     def _on_frame(
-        self, original: Callable[..., object], wrapper: object, frame: Any, *args: object, **kwargs: object
+        self, original: Callable[..., object], wrapper: object, frame: FrameType, *args: object, **kwargs: object
     ) -> object:
         result = original(wrapper, frame, *args, **kwargs)
         config = importlib.import_module("torch._dynamo.config")
@@ -225,7 +225,7 @@ class Stances:
         return result
 
 
-def _is_worth_compiling(frame: Any) -> bool:
+def _is_worth_compiling(frame: FrameType) -> bool:
     rules = importlib.import_module("torch._dynamo.trace_rules")
     converter = importlib.import_module("torch._dynamo.convert_frame")
     return not rules.check(frame.f_code) and bool(converter.has_tensor_in_frame(frame))

@@ -6,9 +6,10 @@ import functools
 import sys
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from pytest_compilecontract.facts.measurement import CaptureTargets
+
+from .protocols import Nodes
 
 # What each is made with, by the module that its class is of. Their classes are not asked for by name: to import them
 # warns from torch 2.13 on.
@@ -39,7 +40,7 @@ def made_by(value: object) -> str:
     return ""
 
 
-def classes_in(graph: Any) -> frozenset[str]:
+def classes_in(graph: Nodes) -> frozenset[str]:
     """The full names of the modules' classes that the operations of a graph were traced in."""
     found: set[str] = set()
     for node in graph.nodes:
@@ -49,7 +50,7 @@ def classes_in(graph: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def class_name(cls: Any) -> str:
+def class_name(cls: type | str) -> str:
     """The full name of a class."""
     return cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
 

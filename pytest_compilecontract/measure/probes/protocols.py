@@ -1,0 +1,107 @@
+"""Protocols: what is asked of objects of torch's that have no public type. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Node(Protocol):
+    """A node of a Dynamo graph. `meta` is torch's: each of its keys has a type of its own."""
+
+    name: str
+    op: str
+    target: object
+    args: Sequence[object]
+    meta: dict[str, Any]
+
+
+class Nodes(Protocol):
+    """A graph of nodes."""
+
+    @property
+    def nodes(self) -> Iterable[Node]: ...
+
+
+class GraphModule(Protocol):
+    """A graph as Dynamo hands it to a backend."""
+
+    @property
+    def graph(self) -> Nodes: ...
+
+
+class Named(Protocol):
+    """A member of one of torch's enumerations."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Event(Protocol):
+    """A span of the profiler's tree. `typed` is its tag, and fields that each tag has of its own."""
+
+    name: str
+    start_tid: int
+    start_time_ns: int
+    end_time_ns: int
+
+    @property
+    def typed(self) -> tuple[Named, Any]: ...
+
+    @property
+    def children(self) -> list[Event]: ...
+
+
+class Aliasing(Protocol):
+    """Whether what an operator is given, or gives, shares memory, and is written to."""
+
+    is_write: bool
+
+
+class Argument(Protocol):
+    """An argument, or a result, of an operator's schema."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def alias_info(self) -> Aliasing | None: ...
+
+
+class Schema(Protocol):
+    """What an operator says of itself."""
+
+    @property
+    def is_mutable(self) -> bool: ...
+
+    @property
+    def arguments(self) -> Sequence[Argument]: ...
+
+    @property
+    def returns(self) -> Sequence[Argument]: ...
+
+
+class Packet(Protocol):
+    """The overloads of an operator."""
+
+    __name__: str
+
+
+class Operator(Protocol):
+    """An operator, as a dispatch mode is given it."""
+
+    namespace: str
+
+    @property
+    def tags(self) -> Collection[torch.Tag]: ...
+
+    @property
+    def overloadpacket(self) -> Packet: ...
+
+    @property
+    def _schema(self) -> Schema: ...
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
