@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.sessions import run_session
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.sessions
 
 HEADER = """
 import os
@@ -103,6 +103,21 @@ def test_is_wrong_on_one(compile_lane):
 
 
 @two
+def test_raises_once_compiled(compile_lane):
+    def bad(target):
+        compiled = compile_lane.compile(target)
+
+        def called(x):
+            if dist.get_rank() == 1:
+                raise ValueError("compiled only")
+            return compiled(x)
+
+        return called
+
+    compile_lane.run(summed, torch.ones(4), compile_with=bad)
+
+
+@two
 @pytest.mark.xfail(reason="known", strict=True)
 def test_is_expected_to_fail(compile_lane):
     raise ValueError("known")
@@ -186,7 +201,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         command("-n2", "-rxX", "--contract-timeout=8", "--contract-report=report", "test_of_ranks.py"),
         cwd=folder,
         env=env,
-        timeout=580,
+        timeout=1200,
     )
 
     assert running(str(folder)) == []
@@ -274,6 +289,16 @@ def test_a_difference_on_one_rank_says_which(ran: Ran) -> None:
     assert violation["measured"].endswith(" on rank 1")
 
 
+def test_a_lane_that_raises_on_one_rank_names_it_and_tells_of_the_others(ran: Ran) -> None:
+    entry = ran.entries["test_raises_once_compiled"]
+    violation = entry["violations"][0]
+
+    assert entry["verdict"] == "broken"
+    assert violation["limit"] == "no exception (default)"
+    assert violation["measured"] == "raised ValueError on rank 1"
+    assert violation["facts"][-1][0].startswith("then rank 0: ")
+
+
 def test_marks_and_skips_are_of_all_ranks(ran: Ran) -> None:
     assert "XFAIL" in ran.said
     assert (ran.entries["test_is_skipped"]["verdict"], ran.entries["test_is_skipped"]["reason"]) == (
@@ -289,6 +314,7 @@ def test_a_test_that_compiles_by_itself_has_ranks_too(ran: Ran) -> None:
     assert [each["measurement"]["graphs"] for each in entry["ranks"]] == [1, 1]
 
 
+@pytest.mark.torch
 def test_two_sessions_launch_ranks_at_once(tmp_path: Path) -> None:
     (tmp_path / "test_of_ranks.py").write_text(HEADER + TWO, encoding="utf-8")
     env = variables(tmp_path / "tmp")
