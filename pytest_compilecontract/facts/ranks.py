@@ -28,9 +28,13 @@ class RankEnd:
     phase: str = "call"
     connection: bool = False
 
+    @property
+    def reason(self) -> str:
+        """What it said, and of an exception its type."""
+        return f"{self.exception}: {self.said}" if self.exception else self.said or self.kind
+
     def __str__(self) -> str:
-        said = f"{self.exception}: {self.said}" if self.exception else self.said
-        return f"rank {self.rank}: {said or self.kind}"
+        return f"rank {self.rank}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

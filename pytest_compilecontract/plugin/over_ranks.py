@@ -48,7 +48,7 @@ def over_ranks(
 
 
 def _measured(run: OfRank, found: Judged | None) -> RankMeasured:
-    own = f"{run.end}".partition(": ")[2] if run.end.kind != "passed" else ""
+    own = run.end.reason if run.end.kind != "passed" else ""
     reason = own or (found.entry.reason if found is not None else "")
     return RankMeasured(
         rank=run.end.rank, measurement=combined(run.measurements) if run.measurements else None, reason=reason
