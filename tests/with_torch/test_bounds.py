@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -281,6 +282,20 @@ def test_arguments_of_more_values_than_the_bound_are_shared_and_the_lane_says_so
     numerics = measured(entry).numerics
     assert numerics is not None
     assert f"arguments of more than {low} values are shared by all runs, not copied" in numerics.note
+
+
+def test_a_dict_of_the_projects_whose_keys_do_not_end_is_saved() -> None:
+    class Endless(dict[str, int]):
+        def __iter__(self) -> Iterator[Any]:
+            return itertools.count()
+
+    held = Endless(a=1)
+    state = State(lambda: held)
+    held["a"] = 2
+
+    assert [*state.changed()] == ["held.a"]
+    state.restore()
+    assert held["a"] == 1
 
 
 def test_a_dict_of_very_many_entries_is_kept_as_a_whole() -> None:

@@ -213,6 +213,21 @@ def test_what_cannot_be_saved_is_told_and_a_write_to_it_is_no_held_lane() -> Non
     assert [*state.changed()] == ["held.x"]
 
 
+def test_a_lazy_module_beside_the_target_is_left_alone() -> None:
+    """Its parameters have no values yet, and refuse to be asked anything."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.unused = nn.Linear(3, 3), [nn.LazyLinear(3)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.first(x)
+            return result
+
+    assert hold(lambda lane: lane.run(Model(), (X,), (X,)), lane="capture").verdict == "held"
+
+
 def test_state_that_changed_and_cannot_be_read_is_a_doubt() -> None:
     kept = Refusing()
 

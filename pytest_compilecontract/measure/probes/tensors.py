@@ -12,7 +12,9 @@ import torch
 
 def version(tensor: torch.Tensor) -> int:
     """How often a tensor was written to; 0 for one of inference mode, which does not count."""
-    return 0 if tensor.is_inference() else tensor._version
+    # A subclass may refuse to be asked anything, as a lazy parameter that has no values yet.
+    with torch._C.DisableTorchFunctionSubclass():
+        return 0 if tensor.is_inference() else tensor._version
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
