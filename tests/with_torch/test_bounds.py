@@ -6,6 +6,7 @@ import importlib
 import itertools
 import sys
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -284,18 +285,53 @@ def test_arguments_of_more_values_than_the_bound_are_shared_and_the_lane_says_so
     assert f"arguments of more than {low} values are shared by all runs, not copied" in numerics.note
 
 
-def test_a_dict_of_the_projects_whose_keys_do_not_end_is_saved() -> None:
-    class Endless(dict[str, int]):
-        def __iter__(self) -> Iterator[Any]:
-            return itertools.count()
+def endless(kind: type, held: Any) -> Any:
+    """A container of a class of the project's that holds something, and gives out numbers without end."""
 
-    held = Endless(a=1)
-    state = State(lambda: held)
-    held["a"] = 2
+    def numbers(self: Any) -> Iterator[int]:
+        return itertools.count()
 
-    assert [*state.changed()] == ["held.a"]
+    def pairs(self: Any) -> Iterator[tuple[int, int]]:
+        return zip(itertools.count(), itertools.count(), strict=True)
+
+    return type("Endless", (kind,), {"__iter__": numbers, "items": pairs, "values": numbers, "keys": numbers})(held)
+
+
+CONTAINERS: dict[type, Any] = {
+    list: [1],
+    tuple: (1,),
+    set: {1},
+    deque: [1],
+    dict: {"a": 1},
+    OrderedDict: {"a": 1},
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_container_that_gives_out_more_than_it_holds_is_read_as_python_does(kind: type, place: str) -> None:
+    value = PLACES[place](endless(kind, CONTAINERS[kind]))
+
+    snapshot(value, at="output")
+    tensors = [*tensors_in(value)]
+    Copies().of(value)
+    _code_in([call(value)])
+    state = State(lambda: value)
     state.restore()
-    assert held["a"] == 1
+
+    assert [*state.changed()] == []
+    assert len(tensors) < 2
+
+
+def test_what_is_changed_in_such_a_container_is_put_back() -> None:
+    numbers, names, entries = endless(list, [1]), endless(set, {1}), endless(dict, {"a": 1})
+    state = State(lambda: (numbers, names, entries))
+    numbers[0], entries["a"] = 2, 2
+    names.add(2)
+
+    assert len([*state.changed()]) == 3
+    state.restore()
+    assert (numbers[0], names == {1}, entries["a"]) == (1, True, 1)
 
 
 def test_a_dict_of_very_many_entries_is_kept_as_a_whole() -> None:

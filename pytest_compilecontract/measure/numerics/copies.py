@@ -10,7 +10,18 @@ from typing import Any, TypeVar
 import torch
 
 from ..probes.tensors import base_of, negated, viewed_again, without_torch_function
-from .parts import DEPTH, Bound, attributes_of, is_followed, is_numpy, is_scalar, kind_of, own_dict, parts_of
+from .parts import (
+    DEPTH,
+    Bound,
+    attributes_of,
+    gives_out_more,
+    is_followed,
+    is_numpy,
+    is_scalar,
+    kind_of,
+    own_dict,
+    parts_of,
+)
 from .rule import is_number
 
 T = TypeVar("T")
@@ -282,6 +293,9 @@ class _Walk:
         if id(value) in self._seen or depth > DEPTH:
             return
         try:
+            if gives_out_more(value):
+                self.alone.append(value)
+                return
             if is_scalar(value) or is_numpy(value):
                 return
             self._seen.add(id(value))

@@ -14,7 +14,7 @@ import inspect
 import itertools
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from decimal import Decimal
 from fractions import Fraction
@@ -53,6 +53,9 @@ SCALARS = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 
+# Python's containers, of which a class of the project's may give out what it likes.
+_PYTHONS = (list, tuple, set, frozenset, deque, OrderedDict, dict)
+
 # What an object of an installed package is: one that has tensors, or modules, or things of the project's near; plain
 # values and nothing else; neither; or too large to tell.
 Kind = Literal["results", "plain", "code", "large"]
@@ -80,9 +83,9 @@ def parts_of(value: object) -> tuple[Iterable[tuple[str, object]] | None, bool]:
     A container may have no end: who walks has a bound.
     """
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return zip((f".{name}" for name in value._fields), value, strict=True), False
+        return zip((f".{name}" for name in value._fields), elements(value), strict=True), False
     if isinstance(value, (tuple, list, deque, ValuesView)):
-        return ((f"[{index}]", part) for index, part in enumerate(value)), False
+        return ((f"[{index}]", part) for index, part in enumerate(elements(value))), False
     if isinstance(value, Mapping):
         return _entries(value), False
     if isinstance(value, NOT_WALKED):
@@ -96,13 +99,42 @@ def parts_of(value: object) -> tuple[Iterable[tuple[str, object]] | None, bool]:
 
 def _entries(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
     seen: set[str] = set()
-    for index, (key, part) in enumerate(mapping.items()):
+    for index, (key, part) in enumerate(entries(mapping)):
         label = _key(key, index)
         if label in seen:
             # As two keys that are NaN.
             label = f"{label} {index}"
         seen.add(label)
         yield f"[{label}]", part
+
+
+def elements(value: Any) -> Iterator[Any]:
+    """What a container of Python's holds, whatever its class gives out, which may have no end."""
+    kind = _pythons(value)
+    given: Iterator[Any] = iter(value) if kind is None else kind.__iter__(value)
+    return given
+
+
+def entries(mapping: Any) -> Iterable[tuple[Any, Any]]:
+    """The same of a dict; another mapping has nothing but what it gives out."""
+    kind = _pythons(mapping)
+    given: Iterable[tuple[Any, Any]] = mapping.items() if kind is None else kind.items(mapping)
+    return given
+
+
+def gives_out_more(value: Any) -> bool:
+    """Whether a container of a class of its own gives out more than it holds: a copy of it may never be done."""
+    kind = _pythons(value)
+    if kind is None or kind is type(value):
+        return False
+    held: int = kind.__len__(value)
+    given: Iterable[Any] = value.items() if isinstance(value, dict) else value
+    return len([*itertools.islice(given, held + 1)]) > held
+
+
+def _pythons(value: object) -> Any:
+    """Which of Python's containers a value is one of; None of all else."""
+    return next((each for each in _PYTHONS if isinstance(value, each)), None)
 
 
 def attributes_of(value: object) -> dict[str, object]:
@@ -147,7 +179,7 @@ def _is_cached(value: object, name: str) -> bool:
 
 def is_scalar(value: object) -> bool:
     if isinstance(value, (set, frozenset)):
-        return all(isinstance(each, SCALARS) for each in value)
+        return all(isinstance(each, SCALARS) for each in elements(value))
     return isinstance(value, SCALARS)
 
 
@@ -189,9 +221,9 @@ def _kind_of(value: object) -> Kind:
 def _kind_near(value: object, pending: deque[object], seen: set[int], bound: Bound) -> Kind:
     """What one value says of the object that it is in; its own parts are pending then."""
     if isinstance(value, dict):
-        parts: Iterable[object] = value.values()
+        parts: Iterable[object] = (part for _, part in entries(value))
     elif isinstance(value, (list, tuple, deque)):
-        parts = value
+        parts = elements(value)
     else:
         parts = (part for name, part in attributes_of(value).items() if not is_pythons(name))
     kind: Kind = "plain"

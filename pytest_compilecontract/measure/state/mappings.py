@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 
+from .. import numerics
 from .reached import Reached
 from .tensors_saved import save_tensor
 from .values import MISSING, PLAIN, is_same_value
 
 # Entries up to which a dict is kept one by one; a larger one is as a whole.
 ENTRIES = 10_000
-
-T = TypeVar("T")
 
 
 def save_mapping(
@@ -33,7 +31,7 @@ def save_mapping(
     if len(mapping) > ENTRIES:
         save_large(walk, mapping, name)
         return
-    saved = {key: value for key, value in _bounded(mapping, mapping.items()) if key not in without}
+    saved = {key: value for key, value in numerics.entries(mapping) if key not in without}
     new = _keep_new(walk, mapping, name, known=saved.keys() | without, stays=stays, counts=new_counts)
     if not new_counts and not learned:
         walk.pieces.note_made(name, new)
@@ -50,11 +48,6 @@ def save_mapping(
             walk.reach(value, inner, depth=depth + 1)
 
 
-def _bounded(mapping: dict[Any, object], given: Iterable[T]) -> Iterator[T]:
-    """Not more than the mapping says it has: what a user's class gives out may have no end."""
-    return itertools.islice(given, len(mapping))
-
-
 def _keep_new(
     walk: Reached,
     mapping: dict[object, object],
@@ -67,7 +60,7 @@ def _keep_new(
     """Have keys that are not `known` put away, but for those that stay. Gives them; with `counts` they are a change."""
 
     def added() -> dict[object, object]:
-        return {key: value for key, value in _bounded(mapping, mapping.items()) if key not in known and not stays(key)}
+        return {key: value for key, value in numerics.entries(mapping) if key not in known and not stays(key)}
 
     wanted = walk.pieces.wanted({}, added)
 
@@ -106,8 +99,8 @@ def save_order(walk: Reached, mapping: dict[object, object], saved: list[object]
     """The order of the keys that were there: what comes first is taken first."""
 
     def order() -> list[str]:
-        keys = _bounded(mapping, mapping)
-        return [str(key) if isinstance(key, PLAIN) else type(key).__name__ for key in keys if key in known]
+        keys = [key for key, _ in numerics.entries(mapping) if key in known]
+        return [str(key) if isinstance(key, PLAIN) else type(key).__name__ for key in keys]
 
     def put_back() -> None:
         # After the entries, and so with the same keys.

@@ -56,8 +56,11 @@ def is_torchs(name: str) -> bool:
 
 
 def copy_of(container: object) -> Any:
-    """A copy of what a container holds; of a list, whatever its class gives out."""
-    return list.copy(container) if isinstance(container, list) else copy.copy(container)
+    """A copy of what a container holds, whatever its class gives out."""
+    for kind in (list, set, deque):
+        if isinstance(container, kind) and type(container) is not kind:
+            return kind(numerics.elements(container))
+    return copy.copy(container)
 
 
 def label(name: str, value: object) -> str:

@@ -64,7 +64,7 @@ class Walk(Reached):
             self.reach(value.__self__, name, depth=depth + 1)
             self.reach(getattr(value, "__func__", None), name, depth=depth + 1)
         elif isinstance(value, tuple):
-            for index, each in enumerate(value):
+            for index, each in enumerate(numerics.elements(value)):
                 self.reach(each, f"{name}[{index}]", depth=depth + 1)
         elif (save := self._saver(value, depth)) is not None:
             self.seen[id(value)] = value
