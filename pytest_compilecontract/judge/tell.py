@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,15 +24,20 @@ from pytest_compilecontract.wording import counted, first_line, repeated
 STACK = "___stack: a value that was on the stack when the graph broke, such as what the call there returned"
 
 
+# A reason of torch's that is no more than an exception's type: what it said is the explanation.
+_RAISED = re.compile(r"[\w/]*(Error|Exception)(?![-\w])")
+
+
 def told_breaks(breaks: Sequence[GraphBreak]) -> Facts:
     return tuple(
-        (
-            told_line(each.location),
-            first_line(each.reason) or each.kind,
-            *(f"hint: {first_line(hint)}" for hint in each.hints[:1]),
-        )
+        (told_line(each.location), *_why(each), *(f"hint: {first_line(hint)}" for hint in each.hints[:1]))
         for each in breaks
     )
+
+
+def _why(found: GraphBreak) -> tuple[str, ...]:
+    reason, said = first_line(found.reason) or found.kind, first_line(found.explanation)
+    return (reason, said) if said and said != reason and _RAISED.match(reason) else (reason,)
 
 
 def told_recompiles(recompiles: Sequence[Recompile]) -> Facts:

@@ -25,6 +25,7 @@ from pytest_compilecontract.facts.measurement import (
 )
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.judge.limits import judge
+from pytest_compilecontract.judge.tell import told_breaks
 from pytest_compilecontract.judge.verdicts import doubts, verdict
 
 KNOWN_LIMITS = (
@@ -534,6 +535,22 @@ def test_a_test_that_compiled_nothing_is_told_so() -> None:
     assert violation.details == (
         "nothing was compiled: no compiled function was called, or none that computes with tensors",
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("RuntimeError when making fake tensor call", ("zoo::op: there was no fake impl",)),
+        ("TypeError/AttributeError when tracing", ("zoo::op: there was no fake impl",)),
+        ("Unsupported Tensor.item() call", ()),
+        ("Error-prone call", ()),
+    ],
+)
+def test_an_exception_that_breaks_a_graph_is_told_with_what_it_said(reason: str, shown: tuple[str, ...]) -> None:
+    said = "zoo::op: there was no fake impl\nsee the docs"
+    found = GraphBreak(location=ITEM, kind="call", reason=reason, explanation=said)
+
+    assert told_breaks([found]) == ((f"{ITEM}: {ITEM.source}", reason, *shown),)
 
 
 def test_a_value_from_a_break_is_explained_beside_its_guard() -> None:
