@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0
@@ -35,12 +36,9 @@ def watched(
         OSError: there is no such program.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
-    # A group of its own, so that what the command starts ends with it.
     with (
         log.open("ab") as out,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=variables, start_new_session=True
-        ) as child,
+        _started(command, out, cwd=cwd, variables=variables) as child,
     ):
         try:
             while True:
@@ -73,18 +71,17 @@ def beside(
         stack.callback(_end_all, children)
         for command, log, variables in commands:
             with log.open("ab") as out:
-                children.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=out,
-                        cwd=cwd,
-                        env=variables,
-                        start_new_session=True,
-                    )
-                )
+                children.append(_started(command, out, cwd=cwd, variables=variables))
         yield children
+
+
+def _started(
+    command: Sequence[str], out: BinaryIO, *, cwd: Path, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A command in a group of its own, so that what it starts ends with it."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=variables, start_new_session=True
+    )
 
 
 @contextlib.contextmanager
