@@ -18,7 +18,7 @@ import shlex
 import unicodedata
 from collections.abc import Sequence
 
-# Colours, hyperlinks and window titles: gone as a whole, or their remains would read as text.
+# Colors, hyperlinks and window titles: gone as a whole, or their remains would read as text.
 _ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)")
 # Controls, invisible and text-turning characters, lone surrogates, line and paragraph separators.
 _UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pytest_compilecontract.compare.waivers import stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
-from pytest_compilecontract.report import colour
+from pytest_compilecontract.report import color
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, stale_lines, title, totals
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
@@ -85,9 +84,11 @@ def _compare(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
     if chosen.try_settings:
         refuse_other_torch(chosen.python or sys.executable, sides.new)
-    quiet = [title(sides.comparison), totals(sides.comparison)]
-    lines = quiet if chosen.verbosity < 0 else comparison_lines(sides.comparison, everything=chosen.verbosity > 0)
-    say(*_coloured(lines, chosen), *stale_lines(sides.found))
+    lines = [title(sides.comparison), totals(sides.comparison)]
+    if chosen.verbosity >= 0:
+        paint = color.paint_of(chosen.colors)
+        lines = comparison_lines(sides.comparison, everything=chosen.verbosity > 0, paint=paint)
+    say(*lines, *stale_lines(sides.found))
     if chosen.try_settings:
         _try_settings(chosen, sides)
     return code_of(sides.found.outcome)
@@ -109,10 +110,7 @@ def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
 
 def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
-    lines = answer_lines(sides.comparison, sides.found, sides.policy, (chosen.old, chosen.new))
-    say(*_coloured(lines[-1:] if chosen.verbosity < 0 else lines, chosen))
+    runs, paint = (chosen.old, chosen.new), color.paint_of(chosen.colors)
+    lines = answer_lines(sides.comparison, sides.found, sides.policy, runs, paint)
+    say(*(lines[-1:] if chosen.verbosity < 0 else lines))
     return code_of(sides.found.outcome)
-
-
-def _coloured(lines: Sequence[str], chosen: argparse.Namespace) -> list[str]:
-    return [*map(colour.line, lines)] if chosen.colours else [*lines]

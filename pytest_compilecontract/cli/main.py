@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
-from pytest_compilecontract.report.colour import CHOICES, wanted
+from pytest_compilecontract.report.color import CHOICES, wanted
 
 from . import bump, check, compare, matrix, merge, page, schema, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, passed_on = _divided(words)
     chosen = parser().parse_args(own)
     chosen.passed_on = passed_on
-    chosen.colours = wanted(chosen.color, sys.stdout)
+    chosen.colors = wanted(chosen.color, sys.stdout)
     try:
         code: int = chosen.command(chosen)
         sys.stdout.flush()
@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"compilecontract {plugin_version() or '(not installed)'}"
     )
-    color: dict[str, Any] = {"choices": CHOICES, "help": "colour verdicts (default: auto, in a terminal)"}
+    color: dict[str, Any] = {"choices": CHOICES, "help": "color verdicts (default: auto, in a terminal)"}
     parser.add_argument("--color", default="auto", **color)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # In the order in which --help names them.

@@ -19,12 +19,12 @@ from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files.evidence import read_graphs
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
-from pytest_compilecontract.report import colour, document
+from pytest_compilecontract.report import color, document
 from pytest_compilecontract.report.comparison import verdict_line
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import Graphs, page
-from pytest_compilecontract.report.table import Paint, room
+from pytest_compilecontract.report.table import room
 
 from .exits import NOT_KNOWN, code_of, exit_codes, say
 from .runs import add_judging, policy_of, read_run, receipt_file, waivers_of
@@ -75,7 +75,7 @@ def _matrix(chosen: argparse.Namespace) -> int:
         write_bytes(path, rendered(kind, made))
         say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)
     if chosen.output is None:
-        paint = colour.cell if chosen.colours else str
+        paint = color.paint_of(chosen.colors)
         sys.stdout.write(rendered(chosen.format, made, width=room(sys.stdout), paint=paint).decode())
     for line in said:
         say(one_line(line, 1000), stream=sys.stderr)
@@ -150,7 +150,7 @@ class Made:
         return verdict_line(self.found.comparisons[-1], self.answered)
 
 
-def rendered(kind: str, made: Made, *, width: int | None = None, paint: Paint = str) -> bytes:
+def rendered(kind: str, made: Made, *, width: int | None = None, paint: color.Paint = color.unpainted) -> bytes:
     """The matrix in one of the formats; as text it is as wide as it is told."""
     found, answered = made.found, made.answered
     if kind == "markdown":
@@ -164,8 +164,11 @@ def rendered(kind: str, made: Made, *, width: int | None = None, paint: Paint = 
     if kind == "html":
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         return page(found, answered, plugin=plugin_version() or "", created=now, graphs=made.graphs).encode()
-    lines = terminal_lines(found, everything=made.everything, answer=made.question, width=width, paint=paint)
-    return _lined([*map(colour.line, lines[:1]), *lines[1:]] if paint is not str else lines)
+    answer_says = answered.outcome if answered else ""
+    lines = terminal_lines(
+        found, everything=made.everything, answer=made.question, outcome=answer_says, width=width, paint=paint
+    )
+    return _lined(lines)
 
 
 def _lined(lines: Iterable[str]) -> bytes:

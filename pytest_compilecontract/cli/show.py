@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.files.run_log import is_held
-from pytest_compilecontract.report.colour import marked
+from pytest_compilecontract.report.color import marked
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
@@ -87,4 +87,4 @@ def _is_within(run: Path, folder: Path) -> bool:
 
 def _print_summary(rows: Sequence[Row], torch_version: str, chosen: argparse.Namespace) -> None:
     lines = summary_lines(rows, chosen.verbosity)
-    say(headline(rows, torch_version), *(marked(*each) if chosen.colours else each[0] for each in lines))
+    say(headline(rows, torch_version), *(marked(*each) if chosen.colors else each[0] for each in lines))

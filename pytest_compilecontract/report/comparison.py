@@ -18,6 +18,8 @@ from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.wording import counted, first_line
 from pytest_compilecontract.wording import cut as cut_to
 
+from .color import Paint, unpainted
+
 WIDTH = 160
 MOST_FACTS = 6
 MOST_GROUPS = 40
@@ -52,34 +54,39 @@ class _Group:
     lines: tuple[str, ...]
 
 
-def comparison_lines(comparison: Comparison, *, everything: bool = False) -> list[str]:
+def comparison_lines(comparison: Comparison, *, everything: bool = False, paint: Paint = unpainted) -> list[str]:
     """Every lane that changed, the worst first, and the totals.
 
-    `everything` also shows what no policy judges, and each lane that held.
+    `everything` also shows what no policy judges, and each lane that held. `paint` colors the verdicts.
     """
     shared = _shared(comparison)
     lines = [title(comparison), *_attribution_lines(shared, everything)]
     shown = [lane for lane in comparison.lanes if everything or _is_news(lane)]
     groups = _grouped(shown, shared, everything)
     for group in groups if everything else groups[:MOST_GROUPS]:
-        lines += ["", *_group_lines(group)]
+        lines += ["", *_group_lines(group, paint)]
     if not everything and len(groups) > MOST_GROUPS:
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by -v)"]
     return [*lines, "", *cold_told(comparison, everything=everything), totals(comparison)]
 
 
 def answer_lines(
-    comparison: Comparison, answer: Answer, policy: Policy = DEFAULT_POLICY, runs: tuple[Path, Path] | None = None
+    comparison: Comparison,
+    answer: Answer,
+    policy: Policy = DEFAULT_POLICY,
+    runs: tuple[Path, Path] | None = None,
+    paint: Paint = unpainted,
 ) -> list[str]:
     """What says no or leaves it open, and the answer on the last line.
 
-    `runs` are where the two are, for the command that writes the waivers of what drifted.
+    `runs` are where the two are, for the command that writes the waivers of what drifted. `paint` colors the verdicts
+    and the answer.
     """
     shared = _shared(comparison)
     lines = [title(comparison), *_attribution_lines(shared)]
     groups = _grouped(answer.against, shared, False)
     for group in groups[:MOST_GROUPS]:
-        lines += ["", *_group_lines(group)]
+        lines += ["", *_group_lines(group, paint)]
     if len(groups) > MOST_GROUPS:
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by compilecontract compare -v)"]
     if answer.open:
@@ -88,7 +95,8 @@ def answer_lines(
     lines += ["", "waived:", *_waived_lines(tolerated)] if tolerated else []
     lines += ["", *stale_lines(answer)] if answer.stale else []
     lines += ["", *waiving(*runs)] if answer.against and runs is not None else []
-    return [*lines, "", *cold_told(comparison), totals(comparison), verdict_line(comparison, answer)]
+    answered = paint(verdict_line(comparison, answer), answer.outcome)
+    return [*lines, "", *cold_told(comparison), totals(comparison), answered]
 
 
 def waiving(old: Path, new: Path) -> list[str]:
@@ -216,9 +224,10 @@ def _grouped(lanes: Sequence[LaneComparison], shared: Attribution, everything: b
     ]
 
 
-def _group_lines(group: _Group) -> list[str]:
+def _group_lines(group: _Group, paint: Paint) -> list[str]:
     lanes = ", ".join(plain(lane) for lane in group.lanes)
-    lines = [cut(f"{group.verdict} {plain(group.contract)} [{lanes}]"), *group.lines]
+    named = cut_to(f" {plain(group.contract)} [{lanes}]", WIDTH - len(group.verdict))
+    lines = [paint(group.verdict, group.verdict) + named, *group.lines]
     if group.verdict in ("broken", "drifted", "unstable", "unverified"):
         # To be copied, so whole.
         lines.append(f"{_MARGIN}rerun: {plain(group.rerun)}")

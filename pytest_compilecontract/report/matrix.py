@@ -14,7 +14,8 @@ from pytest_compilecontract.escaping import markdown_paragraph, plain
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.wording import counted, cut
 
-from .table import Paint, table_lines
+from .color import OVER_ITS_LIMITS, Paint, unpainted
+from .table import Row, TableCell, table_lines
 
 # GitHub takes 65,536 characters in a comment, and 1 MiB in a job's summary. What fits the first fits the second,
 # however long its characters are in UTF-8.
@@ -35,25 +36,33 @@ class _Shown:
 
     name: str
     lanes: int
-    cells: tuple[str, ...]
+    cells: tuple[TableCell, ...]
     lists: tuple[tuple[str, str], ...]
 
 
 def terminal_lines(
-    found: Matrix, *, everything: bool = False, answer: str = "", width: int | None = None, paint: Paint = str
+    found: Matrix,
+    *,
+    everything: bool = False,
+    answer: str = "",
+    outcome: str = "",
+    width: int | None = None,
+    paint: Paint = unpainted,
 ) -> list[str]:
     """The matrix, rows that held everywhere folded into their number unless `everything` is asked for.
 
-    `answer` is the gate's, as a line, and comes first. `width` is the terminal's; `paint` colours a cell.
+    `answer` is the gate's, as a line, and comes first; `outcome` is what it says. `width` is the terminal's. `paint`
+    colors the answer, and the verdicts in the cells.
     """
     shown = _shown([row for row in found.rows if everything or not row.fine], found.columns)
     kept = shown if everything else shown[:MOST_ROWS]
-    table = [["", *(plain(column.name) for column in found.columns)]]
-    table += [[name, *(_short(str(getattr(column, name))) for column in found.columns)] for name in _SETUP]
-    table += [[COLD_ROW, *cold_cells(found)]] if any(cold_cells(found)) else []
-    table += [[row.name, *row.cells] for row in kept]
-    above = [*_wrapped(answer, width, ""), ""] if answer else []
-    lines = [*above, *table_lines(table, width, paint)]
+    rows: list[Row] = [
+        (name, [TableCell(_short(str(getattr(column, name)))) for column in found.columns]) for name in _SETUP
+    ]
+    rows += [(COLD_ROW, [*map(TableCell, cold_cells(found))])] if any(cold_cells(found)) else []
+    rows += [(row.name, row.cells) for row in kept]
+    above = [*(paint(line, outcome) for line in _wrapped(answer, width, "")), ""] if answer else []
+    lines = [*above, *table_lines([plain(column.name) for column in found.columns], rows, width, paint)]
     lines += [line for each in _below(found, shown, kept, everything) for line in _wrapped(each, width, "")]
     for row in kept:
         if row.lists:
@@ -88,7 +97,7 @@ def markdown(found: Matrix, answer: str = "") -> str:
         ),
         *([f"| {COLD_ROW} | " + " | ".join(map(_md, cold_cells(found))) + " |"] if any(cold_cells(found)) else []),
     ]
-    rows = [f"| {_md(row.name)} | " + " | ".join(map(_md, row.cells)) + " |" for row in shown]
+    rows = [f"| {_md(row.name)} | " + " | ".join(_md(each.text) for each in row.cells) + " |" for row in shown]
     kept = _within(rows, MOST_CHARACTERS // 2 - sum(len(line) + 1 for line in head))
     if len(kept) > UNFOLDED_ROWS:
         lanes = counted(sum(row.lanes for row in shown[: len(kept)]), "lane")
@@ -136,10 +145,10 @@ def _details(summary: str, lines: Sequence[str]) -> list[str]:
 
 def _shown(rows: Sequence[MatrixRow], columns: Sequence[Column]) -> list[_Shown]:
     """Rows that say the same, together: those of one contract, and of any where nothing was measured for one reason."""
-    groups: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], list[MatrixRow]] = {}
+    groups: dict[tuple[str, tuple[TableCell, ...], tuple[tuple[str, str], ...]], list[MatrixRow]] = {}
     for row in rows:
         anyone = all(cell.verdict in ("unmeasured", None) for cell in row.cells)
-        key = ("" if anyone else row.contract, tuple(map(cell_text, row.cells)), tuple(_lists(row, columns)))
+        key = ("" if anyone else row.contract, tuple(map(_table_cell, row.cells)), tuple(_lists(row, columns)))
         groups.setdefault(key, []).append(row)
     return [
         _Shown(name=_name(group), lanes=len(group), cells=cells, lists=lists)
@@ -243,12 +252,16 @@ def _where(cell: Cell, column: Column) -> str:
     return f"{plain(column.name)}, {device}" if device else plain(column.name)
 
 
+def _table_cell(cell: Cell) -> TableCell:
+    return TableCell(cell_text(cell), OVER_ITS_LIMITS if cell.over_its_limits else cell.verdict or "")
+
+
 def cell_text(cell: Cell) -> str:
     """What a cell says: the verdict, and the fact that matters most."""
     if cell.verdict is None:
         return "-"
     if cell.over_its_limits:
-        return f"over its limits, as before: {_short(cell.entry.reason if cell.entry else '')}"
+        return f"{OVER_ITS_LIMITS}, as before: {_short(cell.entry.reason if cell.entry else '')}"
     return f"{cell.verdict}: {_short(cell.fact)}" if cell.fact else cell.verdict
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 from pytest_compilecontract.wording import cut, middle
+
+from .color import Paint, unpainted
 
 # Where nobody says how wide a line may be.
 NAME_WIDTH, CELL_WIDTH = 60, 42
@@ -15,7 +18,16 @@ _FEWEST_NAME, _FEWEST_CELL = 20, 14
 _MOST_LINES = 3
 _MARGIN = "  "
 
-Paint = Callable[[str], str]
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """A cell's text. `says` is the verdict that it begins with; empty where it begins with none."""
+
+    text: str
+    says: str = ""
+
+
+Row = tuple[str, Sequence[TableCell]]
 
 
 def room(stream: TextIO) -> int | None:
@@ -23,20 +35,21 @@ def room(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def table_lines(table: Sequence[Sequence[str]], width: int | None, paint: Paint = str) -> list[str]:
-    """The rows, the first of which is the head; `paint` colours a cell that is as long as it is to be.
+def table_lines(head: Sequence[str], rows: Sequence[Row], width: int | None, paint: Paint = unpainted) -> list[str]:
+    """The rows, each a name with its cells, below their head; `paint` colors the verdict that a cell begins with.
 
     Without a width a cell is one line, cut where it is long.
     """
+    table: list[Row] = [("", [TableCell(name) for name in head]), *rows]
+    columns = len(head)
     if width is None:
-        return _aligned(table, [NAME_WIDTH, *[CELL_WIDTH] * (len(table[0]) - 1)], 1, paint)
-    columns = len(table[0]) - 1
-    name = max(_FEWEST_NAME, min(max(len(row[0]) for row in table), width * 2 // 5))
+        return _aligned(table, [NAME_WIDTH, *[CELL_WIDTH] * columns], 1, paint)
+    name = max(_FEWEST_NAME, min(max(len(row) for row, _ in table), width * 2 // 5))
     share = (width - name - len(_MARGIN) * columns) // max(columns, 1)
     if share < _FEWEST_CELL:
-        return _listed(table, width, paint)
+        return _listed(head, rows, width, paint)
     # What a column leaves, the others have.
-    needed = [max(len(row[at]) for row in table) for at in range(1, columns + 1)]
+    needed = [max(len(cells[at].text) for _, cells in table) for at in range(columns)]
     rest, limits = width - name - len(_MARGIN) * columns, dict[int, int]()
     for left, at in zip(range(columns, 0, -1), sorted(range(columns), key=lambda at: needed[at]), strict=True):
         limits[at] = min(needed[at], rest // left)
@@ -44,17 +57,26 @@ def table_lines(table: Sequence[Sequence[str]], width: int | None, paint: Paint 
     return _aligned(table, [name + max(rest, 0), *(limits[at] for at in range(columns))], _MOST_LINES, paint)
 
 
-def _aligned(table: Sequence[Sequence[str]], limits: Sequence[int], most: int, paint: Paint) -> list[str]:
-    widths = [min(limit, max(len(row[at]) for row in table)) for at, limit in enumerate(limits)]
+def _aligned(table: Sequence[Row], limits: Sequence[int], most: int, paint: Paint) -> list[str]:
+    names, *columns = limits
+    first = min(names, max(len(name) for name, _ in table))
+    widths = [min(limit, max(len(cells[at].text) for _, cells in table)) for at, limit in enumerate(columns)]
     lines = []
-    for row in table:
-        cells = [[middle(row[0], widths[0])], *(_fitted(*each, most) for each in zip(row[1:], widths[1:], strict=True))]
-        for number in range(max(map(len, cells))):
-            parts = [cell[number] if number < len(cell) else "" for cell in cells]
-            texts = [f"{part:{width}}" for part, width in zip(parts, widths, strict=True)]
-            shown = [texts[0], *(paint(text) if not number else text for text in texts[1:])]
-            lines.append(_MARGIN.join([*shown[:-1], paint(texts[-1].rstrip()) if not number else texts[-1]]).rstrip())
+    for name, cells in table:
+        parts = [_fitted(cell.text, width, most) for cell, width in zip(cells, widths, strict=True)]
+        for number in range(max(1, *map(len, parts))):
+            shown = [f"{middle(name, first) if not number else '':{first}}"]
+            for cell, part, width in zip(cells, parts, widths, strict=True):
+                text = part[number] if number < len(part) else ""
+                blank = " " * (width - len(text))
+                shown.append((text if number else _painted(text, cell.says, paint)) + blank)
+            lines.append(_MARGIN.join(shown).rstrip())
     return lines
+
+
+def _painted(text: str, says: str, paint: Paint) -> str:
+    """The beginning of a cell, with the verdict in its color."""
+    return paint(text[: len(says)], says) + text[len(says) :] if says else text
 
 
 def _fitted(text: str, width: int, most: int) -> list[str]:
@@ -65,15 +87,15 @@ def _fitted(text: str, width: int, most: int) -> list[str]:
     return lines if len(lines) <= most else [*lines[: most - 1], cut(" ".join(lines[most - 1 :]), width)]
 
 
-def _listed(table: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
+def _listed(head: Sequence[str], rows: Sequence[Row], width: int, paint: Paint) -> list[str]:
     """Each row as its name, and a line for each column."""
-    head, *rows = table
-    label = min(max(len(name) for name in head[1:]), width // 3)
+    label = min(max(map(len, head)), width // 3)
     lines = []
-    for row in rows:
-        lines.append(middle(row[0], width))
-        for name, cell in zip(head[1:], row[1:], strict=True):
-            first, *more = _fitted(cell, width - label - 2 * len(_MARGIN), _MOST_LINES)
-            lines.append(f"{_MARGIN}{middle(name, label):{label}}{_MARGIN}{paint(first)}".rstrip())
+    for row, cells in rows:
+        lines.append(middle(row, width))
+        for name, cell in zip(head, cells, strict=True):
+            first, *more = _fitted(cell.text, width - label - 2 * len(_MARGIN), _MOST_LINES)
+            shown = _painted(first, cell.says, paint)
+            lines.append(f"{_MARGIN}{middle(name, label):{label}}{_MARGIN}{shown}".rstrip())
             lines += [" " * (label + 2 * len(_MARGIN)) + each for each in more]
     return lines

@@ -11,6 +11,7 @@ import html
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_compilecontract.compare.drift import Comparison
@@ -24,7 +25,7 @@ from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.processes import ended_by_sigterm
-from pytest_compilecontract.report import colour
+from pytest_compilecontract.report import color
 from pytest_compilecontract.report.comparison import answer_lines
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.table import room
@@ -195,14 +196,14 @@ def _concluded(
         note = "the project's files changed while it was measured, so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)
     notes = list(_notes(old, new))
-    answered = answer_lines(comparison, found, policy, (_near(old.file), _near(new.file)))
+    told = partial(answer_lines, comparison, found, policy, (_near(old.file), _near(new.file)))
     files = f"receipts: {typed([str(_near(old.file)), str(_near(new.file))])}"
-    paint, painted = (colour.cell, colour.line) if chosen.colours else (str, str)
+    paint = color.paint_of(chosen.colors)
     lines = terminal_lines(table, everything=chosen.verbose, width=room(sys.stdout), paint=paint)
-    for line in (*notes, files, "", *lines, "", *map(painted, answered)):
+    for line in (*notes, files, "", *lines, "", *told(paint)):
         print(printed(line))
     if chosen.summary:
-        _add_summary(chosen.summary, table, notes, answered)
+        _add_summary(chosen.summary, table, notes, told())
     return Concluded(table=table, answer=found, policy=policy)
 
 

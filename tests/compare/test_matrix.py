@@ -204,7 +204,7 @@ def test_a_matrix_is_as_wide_as_the_terminal(width: int, columns: int) -> None:
         assert sum("drifted: recompiles 0→1: x size at index 0" in line for line in lines) >= 1
 
 
-def test_verdicts_have_colours_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdicts_are_colored_where_colors_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     write_receipt(Path(files[0]), before(an_entry()))
     write_receipt(Path(files[1]), after(an_entry(WORSENED["errors"])))
@@ -214,14 +214,12 @@ def test_verdicts_have_colours_where_they_are_asked_for(tmp_path: Path, capsys: 
         main([*arguments])
         return capsys.readouterr().out
 
-    coloured, plain = said("--color=always", "matrix", *files), said("matrix", *files)
+    colored, plain = said("--color=always", "matrix", *files), said("matrix", *files)
 
-    assert f"{green}held{end}" in coloured
-    assert f"{red}drifted{end}: LoweringException" in coloured
-    assert coloured.startswith(
-        "may we upgrade from torch 2.11.0 to torch 2.15.0? \x1b[1;31mno\x1b[0m: 1 lane drifted\n"
-    )
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    assert f"{green}held{end}" in colored
+    assert f"{red}drifted{end}: LoweringException" in colored
+    assert colored.startswith(f"\x1b[1;31mmay we upgrade from torch 2.11.0 to torch 2.15.0? no: 1 lane drifted{end}\n")
+    assert re.sub(r"\x1b\[[\d;]*m", "", colored) == plain
     assert f"\n{red}drifted{end} {CONTRACT}" in said("gate", *files, "--color=always")
     assert "\x1b" not in said("gate", *files)
     assert f"{green}" in said("show", files[0], "--color=always")

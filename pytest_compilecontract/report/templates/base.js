@@ -66,13 +66,13 @@ const shared = (() => {
     return section("Rerun this lane alone", make("div", { class: "rerun" }, text, button));
   }
 
-  // Colours
+  // Colors
 
   const THEMES = ["system", "light", "dark"];
   function setTheme(name) {
     if (name === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = name;
-    by("theme-name").textContent = `Colours: ${name}`;
+    by("theme-name").textContent = `Colors: ${name}`;
     try { localStorage.setItem("compilecontract-theme", name); } catch { /* not every place keeps something for a page */ }
   }
   let theme = "system";
