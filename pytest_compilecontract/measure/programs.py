@@ -33,9 +33,9 @@ class Trail:
     error_at: int = 0
     random: bool = False
 
-    def note(self, group: str, value: object, at: str) -> numerics.Snapshot:
-        """Keep a snapshot of a value, under the place `at`."""
-        kept = numerics.snapshot(value, at=at)
+    def note(self, group: str, value: object, at: str, *, step: str = "") -> numerics.Snapshot:
+        """Keep a snapshot of a value, under the place `at`; `step` as in `numerics.snapshot`."""
+        kept = numerics.snapshot(value, at=at, step=step)
         self.groups.setdefault(group, []).append(kept)
         return kept
 
@@ -262,12 +262,12 @@ class Training:
             trail.note("loss", loss, f"{at} loss")
             named = _named(self.module.named_parameters())
             if self.gradients:
-                trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad")
+                trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad", step=at)
             optimizer.step()
             # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
             trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
-            trail.note("parameter", named, f"{at} parameter")
-            trail.note("buffer", _named(self.module.named_buffers()), f"{at} buffer")
+            trail.note("parameter", named, f"{at} parameter", step=at)
+            trail.note("buffer", _named(self.module.named_buffers()), f"{at} buffer", step=at)
             optimizer.zero_grad()
             return output
 

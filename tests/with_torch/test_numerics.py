@@ -888,8 +888,8 @@ def test_an_input_written_to(eager: float, compiled: float, kind: str) -> None:
 def a_step(weight: torch.Tensor, moved: torch.Tensor, gradient: torch.Tensor) -> Run:
     return Run(
         groups={
-            "grad": snapshot({"w": gradient}, at="step 0 grad"),
-            "parameter": snapshot({"w": weight + moved}, at="step 0 parameter"),
+            "grad": snapshot({"w": gradient}, at="step 0 grad", step="step 0"),
+            "parameter": snapshot({"w": weight + moved}, at="step 0 parameter", step="step 0"),
         },
         before=snapshot({"w": weight}, at="step 0 parameter"),
     )
@@ -1029,11 +1029,12 @@ def trained(module: nn.Module, x: torch.Tensor, autocast: torch.dtype | None = N
         sum(part.to(torch.promote_types(part.dtype, torch.float32)).square().mean() for part in parts).backward()
         groups["output"].append(outputs)
         groups["input"].append(inputs)
-        groups["grad"].append(snapshot({k: p.grad for k, p in module.named_parameters()}, at=f"step {step} grad"))
+        at, weights = f"step {step}", dict(module.named_parameters())
+        groups["grad"].append(snapshot({k: p.grad for k, p in weights.items()}, at=f"{at} grad", step=at))
         optimizer.step()
         optimizer.zero_grad()
-        groups["parameter"].append(snapshot(dict(module.named_parameters()), at=f"step {step} parameter"))
-        groups["buffer"].append(snapshot(dict(module.named_buffers()), at=f"step {step} buffer"))
+        groups["parameter"].append(snapshot(weights, at=f"{at} parameter", step=at))
+        groups["buffer"].append(snapshot(dict(module.named_buffers()), at=f"{at} buffer", step=at))
     return Run(
         groups={name: joined(each) for name, each in groups.items()}, before=joined(before), aliases=frozenset(shared)
     )

@@ -113,8 +113,8 @@ def judge(
         allclose  |c-e| <= 2 x floor x max(|e|, RMS of e) + grain x RMS of the largest tensor in the group
         bitwise   the same bits; NaN equals NaN, -0.0 is not 0.0
     NaN and inf must be where eager's are, whatever the rule. A parameter's floor has a part for gradients that may be
-    noise (DOUBT), where `eager.before` has the parameter; it and the gradient are found by their places, which differ
-    in " parameter" and " grad" alone. torch.testing's tolerances are for one operation: of the 12 models that the
+    noise (DOUBT), where `eager.before` has the parameter; the gradient is found by the step and the name that the two
+    have in common (`Snapshot.within`). torch.testing's tolerances are for one operation: of the 12 models that the
     constants above are from, 3 alarm by them in float32 and 9 in bfloat16. So they are not used.
     """
     tolerance = Tolerance(
@@ -161,10 +161,15 @@ def _has_other_values(found: Finding) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
-    """One place in all runs. `size` is the RMS there, `group_size` the largest of its group."""
+    """One place in all runs. `size` is the RMS there, `group_size` the largest of its group.
+
+    `step` and `name` are what it has in common with the places of other groups of one step, empty where it has none.
+    """
 
     at: str
     group: str
+    step: str
+    name: str
     eager: Node
     compiled: Node
     again: Node | None
@@ -218,9 +223,12 @@ def _places(runs: Runs) -> Iterator[_Place]:
             group_size = largest_input
         for at, node in reference.nodes.items():
             if at in found:
+                step, name = reference.within.get(at, ("", ""))
                 yield _Place(
                     at=at,
                     group=group,
+                    step=step,
+                    name=name,
                     eager=node,
                     compiled=found[at],
                     again=repeated.get(at),
@@ -575,29 +583,27 @@ class _Steps:
         if tolerance.method == "bitwise":
             return
         for each in places:
-            step, _, name = each.at.partition(" parameter")
-            if each.group == "parameter" and name:
-                self._travel[step] = max(self._travel.get(step, 0.0), _moved_by(each))
+            if each.group == "parameter" and each.name:
+                self._travel[each.step] = max(self._travel.get(each.step, 0.0), _moved_by(each))
 
     def slack(self, place: _Place) -> torch.Tensor | None:
         """What each element may be off by on that account, on top."""
-        step, _, name = place.at.partition(f" {place.group}")
         if (
             not isinstance(place.eager, TensorLeaf)
-            or not self._travel.get(step)
+            or not self._travel.get(place.step)
             or not place.eager.dtype.is_floating_point
         ):
             return None
         if place.group == "parameter":
-            return 2 * self._travel[step] * self._doubt(name, place.eager.shape)
-        earlier = list(self._travel)[: list(self._travel).index(step)]
+            return 2 * self._travel[place.step] * self._doubt(place.name, place.eager.shape)
+        earlier = list(self._travel)[: list(self._travel).index(place.step)]
         # A running mean follows the bias of the convolution before it.
         if place.group != "buffer" or not earlier or not self._noisy():
             return None
         return torch.tensor([2 * self._travel[earlier[-1]]], device="cpu")
 
     def _doubt(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        mine = [each for each in self._gradients if each.at.partition(" grad")[2] == name]
+        mine = [each for each in self._gradients if each.name == name]
         doubt = torch.zeros(shape, device="cpu") if mine else torch.ones(shape, device="cpu")
         for gradient in mine:
             doubt = torch.maximum(doubt, _doubt(gradient, shape, self._tolerance))

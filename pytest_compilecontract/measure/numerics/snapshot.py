@@ -108,9 +108,14 @@ Node = TensorLeaf | ScalarLeaf | Branch | Opaque
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """Values at one moment, by their place: `call 0 output[0]['logits']`."""
+    """Values at one moment, by their place: `call 0 output[0]['logits']`.
+
+    `within` has the step of a place and its name there, which the gradient, the parameter and the buffer of one step
+    have in common; it is empty where places are not compared across groups.
+    """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    within: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def tensors(self) -> Iterator[tuple[str, TensorLeaf]]:
         return ((at, node) for at, node in self.nodes.items() if isinstance(node, TensorLeaf))
@@ -135,9 +140,11 @@ class Run:
     steps: int = 1
 
 
-def snapshot(value: object, *, at: str) -> Snapshot:
+def snapshot(value: object, *, at: str, step: str = "") -> Snapshot:
     """Copy what there is to compare in a value: tensors, scalars, and how they are put together.
 
+    `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
+    groups of that step.
     Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the tensors within count,
     and one of an installed package is walked where it holds results or plain values (`parts.kind_of`).
     Keeps no autograd graph alive, and does not raise: what cannot be read, and what is beyond the bound of the walk, is
@@ -146,12 +153,17 @@ def snapshot(value: object, *, at: str) -> Snapshot:
     walk = _Walk()
     with torch.no_grad(), without_torch_function():
         walk.visit(value, at, within_object=False, depth=0)
-    return Snapshot(nodes=walk.nodes)
+    within = {each: (step, each[len(at) :]) for each in walk.nodes} if step else {}
+    return Snapshot(nodes=walk.nodes, within=within)
 
 
 def joined(snapshots: Iterable[Snapshot]) -> Snapshot:
     """One snapshot of several, as of all calls. Their places must differ."""
-    return Snapshot(nodes={at: node for each in snapshots for at, node in each.nodes.items()})
+    every = list(snapshots)
+    return Snapshot(
+        nodes={at: node for each in every for at, node in each.nodes.items()},
+        within={at: found for each in every for at, found in each.within.items()},
+    )
 
 
 def renamed(values: Snapshot, was: str, now: str) -> Snapshot:
