@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.escaping import one_line, typed
 from pytest_compilecontract.facts.receipt import Environment, Receipt, Setup
 from pytest_compilecontract.facts.shards import MOST_SHARDS, Shard, plan_of
 from pytest_compilecontract.wording import counted
@@ -29,10 +29,10 @@ _SAME = {
     "defaults": "torch's defaults",
     "variables": "variable",
 }
-# Which card a process was given, is its place.
+# Which GPU a process was given is its place.
 _PLACE = ("CUDA_VISIBLE_DEVICES",)
-# Of a command: which shard it ran and where to, and how much it printed.
-_OWN_WORDS = re.compile(r" (?:--contract-(?:shard|report|times)(?:=| )(?:'[^']*'|\S+)|-[vq]+)(?= |$)")
+# The options of a command that say which shard it ran and where to; each has a value.
+_OF_A_SHARD = ("--contract-shard", "--contract-report", "--contract-times")
 _NOWHERE = Environment()
 
 
@@ -58,7 +58,7 @@ def merged(receipts: Mapping[str, Receipt]) -> Receipt:
         defaults={key: table for each in ordered for key, table in each.defaults.items()},
         entries=tuple(entry for each in ordered for entry in each.entries),
         setup=_setup(shards, ordered),
-        command=_OWN_WORDS.sub("", ordered[0].command),
+        command=_of_the_whole(ordered[0].command),
     )
 
 
@@ -117,7 +117,7 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
             if differing := next(_differing(first[1], kept), ""):
                 raise UsageError(f"{name} and {first[0]} were not run alike: {differing}")
         if receipt.command:
-            words = _OWN_WORDS.sub("", receipt.command)
+            words = _of_the_whole(receipt.command)
             command = command or (name, words)
             if words != command[1]:
                 raise UsageError(f"{name} and {command[0]} were not run alike: {words!r}, not {command[1]!r}")
@@ -126,6 +126,25 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
                 known = lanes.setdefault(entry.lane, (name, entry.lane_settings))
                 if known[1] != entry.lane_settings:
                     raise UsageError(f"{name} and {known[0]} were not run alike: lane {entry.lane} is set otherwise")
+
+
+def _of_the_whole(command: str) -> str:
+    """A command without which shard it ran, where to, and how much it printed."""
+    try:
+        words = iter(shlex.split(command))
+    except ValueError:
+        return command  # no command of ours
+    kept: list[str] = []
+    for word in words:
+        if word == "--":
+            return typed([*kept, word, *words])
+        name, equals, _ = word.partition("=")
+        if name in _OF_A_SHARD:
+            if not equals:
+                next(words, None)
+        elif word[:1] != "-" or not word[1:] or set(word[1:]) - {"v", "q"}:
+            kept.append(word)
+    return typed(kept)
 
 
 def _of_settings(environment: Environment) -> dict[str, object]:

@@ -218,7 +218,8 @@ class Limit:
     """One limit of a contract.
 
     `metric` is the field of a measurement that it is held against. `fixture`: only a comparison with eager, or a lane,
-    gives it a meaning. `optional`: it is not judged where the device or the lane has no such thing.
+    gives it a meaning. `optional`: it is not judged where the device or the lane has no such thing. `bounds` says of a
+    limit on a number whether it is the most or the least that is allowed.
     """
 
     name: str
@@ -226,17 +227,23 @@ class Limit:
     metric: str = ""
     fixture: bool = False
     optional: bool = False
+    bounds: Literal["most", "least"] | None = None
+
+    @property
+    def counted(self) -> str:
+        """What a limit on a number is on, in words: "graph breaks" of `max_graph_breaks`."""
+        return self.name.partition("_")[2].replace("_", " ")
 
 
 LIMITS: dict[str, Limit] = {
     each.name: each
     for each in (
-        Limit(name="max_recompiles", kind=_COUNT, metric="recompiles"),
-        Limit(name="max_graph_breaks", kind=_COUNT, metric="graph_breaks"),
-        Limit(name="max_graphs", kind=_COUNT, metric="graphs"),
-        Limit(name="max_eager_frames", kind=_COUNT, metric="eager_frames"),
-        Limit(name="max_eager_ops", kind=_COUNT, metric="operators_run"),
-        Limit(name="min_ops_captured", kind=_COUNT, metric="ops_captured"),
+        Limit(name="max_recompiles", bounds="most", kind=_COUNT, metric="recompiles"),
+        Limit(name="max_graph_breaks", bounds="most", kind=_COUNT, metric="graph_breaks"),
+        Limit(name="max_graphs", bounds="most", kind=_COUNT, metric="graphs"),
+        Limit(name="max_eager_frames", bounds="most", kind=_COUNT, metric="eager_frames"),
+        Limit(name="max_eager_ops", bounds="most", kind=_COUNT, metric="operators_run"),
+        Limit(name="min_ops_captured", bounds="least", kind=_COUNT, metric="ops_captured"),
         Limit(name="fullgraph", kind=_FLAG),
         Limit(name="allow_recompile_limit", kind=_FLAG, metric="limit_hits"),
         Limit(
@@ -265,17 +272,17 @@ LIMITS: dict[str, Limit] = {
             fixture=True,
             optional=True,
         ),
-        Limit(name="max_kernels", kind=_COUNT, metric="kernels", fixture=True, optional=True),
-        Limit(name="max_kernels_ratio", kind=_TOLERANCE, metric="kernels", fixture=True, optional=True),
-        Limit(name="max_host_syncs", kind=_COUNT, metric="host_syncs", fixture=True, optional=True),
-        Limit(name="max_memory_ratio", kind=_FACTOR, metric="memory", fixture=True, optional=True),
-        Limit(name="max_memory_growth", kind=_COUNT, metric="memory", fixture=True, optional=True),
-        Limit(name="min_speedup", kind=_FACTOR, metric="speed", fixture=True, optional=True),
+        Limit(name="max_kernels", bounds="most", kind=_COUNT, metric="kernels", fixture=True, optional=True),
+        Limit(name="max_kernels_ratio", bounds="most", kind=_TOLERANCE, metric="kernels", fixture=True, optional=True),
+        Limit(name="max_host_syncs", bounds="most", kind=_COUNT, metric="host_syncs", fixture=True, optional=True),
+        Limit(name="max_memory_ratio", bounds="most", kind=_FACTOR, metric="memory", fixture=True, optional=True),
+        Limit(name="max_memory_growth", bounds="most", kind=_COUNT, metric="memory", fixture=True, optional=True),
+        Limit(name="min_speedup", bounds="least", kind=_FACTOR, metric="speed", fixture=True, optional=True),
         Limit(name="keeps_outputs", kind=_FLAG, metric="overwritten", fixture=True, optional=True),
         Limit(name="ranks", kind=Kind(text=f"a whole number from 2 to {MOST_RANKS}", accepts=is_ranks)),
         Limit(name="process_group", kind=Kind(text="'gloo', 'nccl' or 'fake'", accepts=_is_group)),
         Limit(name="ranks_agree", kind=_FLAG),
-        Limit(name="max_collectives", kind=_COUNT, metric="collectives", fixture=True),
+        Limit(name="max_collectives", bounds="most", kind=_COUNT, metric="collectives", fixture=True),
         Limit(name="same_collectives", kind=_FLAG, metric="collectives", fixture=True),
     )
 }

@@ -60,15 +60,15 @@ def disagreement(seen: Mapping[int, Measurement]) -> Violation | None:
 
     A rank that compiles alone, or makes its collectives in another order, is what the others wait for without end.
     """
-    facts: list[tuple[str, ...]] = []
+    names, facts = [], []
     for name, read in _ALIKE.items():
         found = {rank: read(each) for rank, each in seen.items()}
         if len(set(found.values())) > 1:
+            names.append(name)
             facts.append((f"{name} differ", *(f"rank {rank}: {found[rank]}" for rank in sorted(found)[:_TOLD])))
     if not facts:
         return None
-    names = ", ".join(fact[0].removesuffix(" differ") for fact in facts)
-    return violated(Bound(name=AGREE, allows=None, given=False), f"{names} differ between ranks", facts)
+    return violated(Bound(name=AGREE, allows=None, given=False), f"{', '.join(names)} differ between ranks", facts)
 
 
 def _graphs(seen: Measurement) -> str:

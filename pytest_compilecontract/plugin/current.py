@@ -28,7 +28,8 @@ class State:
     `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
     what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
     went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
-    failed, and `cut_short` what ended it early. `noted`: the journal is to know that it goes on.
+    failed, `overdue` that it ran longer than it may, and `cut_short` what ended it early. `noted`: the journal is to
+    know that it goes on.
     """
 
     contract: Contract
@@ -49,6 +50,7 @@ class State:
     seen: Observation | None = None
     running: bool = False
     failed_within: bool = False
+    overdue: bool = False
     cut_short: str = ""
     lost: bool = False
     own: Judged | None = None
@@ -121,7 +123,7 @@ class Current:
 
     def begin_body(self) -> None:
         """The body begins, perhaps once more: a plugin that reruns what failed does so in the same surroundings."""
-        self.state = replace(self.state, running=True, failed_within=False, cut_short="")
+        self.state = replace(self.state, running=True, failed_within=False, overdue=False, cut_short="")
 
     def observe(self, seen: Observation) -> None:
         """The body compiles by itself, and is observed."""
@@ -130,6 +132,10 @@ class Current:
     def fail_within(self) -> None:
         """A part of the body that has a report of its own has failed."""
         self.state = replace(self.state, failed_within=True)
+
+    def overrun(self) -> None:
+        """The body has run longer than it may, and is ended."""
+        self.state = replace(self.state, overdue=True)
 
     def end_body(self) -> None:
         """The body has ended, however."""

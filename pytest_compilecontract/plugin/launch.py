@@ -30,8 +30,6 @@ from pytest_compilecontract.files.run_log import Event, Followed
 from pytest_compilecontract.judge.ranks import is_of_a_neighbour
 from pytest_compilecontract.processes import beside, death
 
-from .timeout import OVERDUE
-
 OPTION = "--contract-rank"
 LAUNCH = "launch.json"
 STACKS = "stacks"
@@ -223,7 +221,7 @@ class _Rank:
             return self._ended("lost", f"{death(self.code)} after it had measured")
         elif kind == "passed" and self.overdue:
             return self._ended("hung", "had measured, and did not end in time")
-        elif kind == "failed" and str(told.get("said", "")).startswith(OVERDUE):
+        elif kind == "failed" and told.get("overdue"):
             kind = "hung"
         assert kind in ("passed", "skipped", "failed", "hung")
         return self._ended(

@@ -8,6 +8,7 @@ import time
 import unittest
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,7 +23,7 @@ from .judged import Judged, judged, over_repeats
 from .results import Results, failure_of
 from .run import Runs
 from .settings import Settings
-from .timeout import OVERDUE, ends_within, uncaptured_stderr
+from .timeout import ends_within, uncaptured_stderr
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.measurement import Measurement
@@ -74,7 +75,8 @@ class Phases:
         # A process that loses its device could no longer say where it ran.
         self._runs.process.where()
         try:
-            with self._observed(current), ends_within(self._settings.timeout, self._hangs, self._stderr):
+            hangs = partial(self._hangs, current)
+            with self._observed(current), ends_within(self._settings.timeout, hangs, self._stderr):
                 result = yield
         except BaseException as error:
             current.end_body()
@@ -137,13 +139,14 @@ class Phases:
                 current.observe(seen)
                 yield
 
-    def _hangs(self, frame: FrameType | None) -> NoReturn:
+    def _hangs(self, current: Current, frame: FrameType | None) -> NoReturn:
         """End a test that has run too long, where it is now."""
         from pytest_compilecontract.measure.probes.source import Paths
 
         found = Paths(self._settings.root).innermost(frame)
         at = f", at {found}" if found is not None else ""
-        pytest.fail(f"{OVERDUE} {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
+        current.overrun()
+        pytest.fail(f"did not end within {self._settings.timeout:g} s (--contract-timeout){at}", pytrace=False)
 
     # after the body
 

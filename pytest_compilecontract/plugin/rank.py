@@ -133,6 +133,7 @@ class Rank:
             **told,
             well=self._well,
             measurements=[plain(each) for each in measured],
+            overdue=state.overdue,
             cut_short=state.cut_short,
             notes=list(state.notes),
             card=state.card,

@@ -14,8 +14,6 @@ from typing import NoReturn, TextIO
 
 # Native code hears no signal until it returns. After as much again, the process is given up.
 GRACE_SECONDS = 10.0
-# How it is said of a test that was ended.
-OVERDUE = "did not end within"
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_compilecontract.compare.drift import LaneComparison
+from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import Location, Numerics
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.verdict import Violation
@@ -482,11 +483,10 @@ def _of_which(found: Violation, lane: LaneView) -> str:
 
 def violation_words(found: Violation) -> str:
     """A violation in words: "graph breaks: 1, at most 0"."""
-    name = found.name
-    for prefix, bound in (("max_", "at most"), ("min_", "at least")):
-        if name.startswith(prefix):
-            return f"{name.removeprefix(prefix).replace('_', ' ')}: {found.measured}, {bound} {found.bound}"
-    return f"{found.limit}: {found.measured}"
+    limit = LIMITS.get(found.name)
+    if limit is None or limit.bounds is None:
+        return f"{found.limit}: {found.measured}"
+    return f"{limit.counted}: {found.measured}, at {limit.bounds} {found.bound}"
 
 
 def _unmeasured(rows: Iterable[Row]) -> Iterator[Unmeasured]:

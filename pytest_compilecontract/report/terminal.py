@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_compilecontract.escaping import plain, printed
+from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Entry
@@ -191,7 +192,8 @@ def _in_short(violation: Violation) -> str:
     """`max_graph_breaks: 3 > 0`, or what was measured in words."""
     name = violation.name
     if isinstance(violation.measured, int) and violation.bound is not None:
-        return plain(f"{name}: {violation.measured} {'<' if name.startswith('min_') else '>'} {violation.bound}")
+        least = name in LIMITS and LIMITS[name].bounds == "least"
+        return plain(f"{name}: {violation.measured} {'<' if least else '>'} {violation.bound}")
     return plain(f"{name}: {violation.measured}")
 
 

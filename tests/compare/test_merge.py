@@ -45,6 +45,23 @@ def test_the_shards_of_a_suite_are_the_whole(of: int) -> None:
     assert made == replace(a_receipt(*map(entry, LANES)), command="pytest --compile-contracts", created=made.created)
 
 
+@pytest.mark.parametrize(
+    ("command", "whole"),
+    [
+        pytest.param("pytest --contract-report=a -vv -q tests", "pytest tests", id="options"),
+        pytest.param("pytest --contract-times 'a b' -x 'tests/a b.py'", "pytest -x 'tests/a b.py'", id="quoted"),
+        pytest.param(
+            "pytest -k 'not -v' -- -v", "pytest -k 'not -v' -- -v", id="a value and a test that look like one"
+        ),
+        pytest.param("pytest 'tests", "pytest 'tests", id="no command"),
+    ],
+)
+def test_the_command_of_the_whole_names_no_shard(command: str, whole: str) -> None:
+    found = {name: replace(each, command=command) for name, each in shards().items()}
+
+    assert merged(found).command == whole
+
+
 def test_machines_may_differ_in_what_is_their_own() -> None:
     found = shards()
     elsewhere = replace(OLD, processor="another", device="another", variables={"CUDA_VISIBLE_DEVICES": "3"})
