@@ -50,9 +50,7 @@ def test_the_shards_of_a_suite_are_the_whole(of: int) -> None:
     [
         pytest.param("pytest --contract-report=a -vv -q tests", "pytest tests", id="options"),
         pytest.param("pytest --contract-times 'a b' -x 'tests/a b.py'", "pytest -x 'tests/a b.py'", id="quoted"),
-        pytest.param(
-            "pytest -k 'not -v' -- -v", "pytest -k 'not -v' -- -v", id="a value and a test that look like one"
-        ),
+        pytest.param("pytest -k 'not -v' -- -v", "pytest -k 'not -v' -- -v", id="alike by name"),
         pytest.param("pytest 'tests", "pytest 'tests", id="no command"),
     ],
 )
