@@ -203,12 +203,15 @@ class Call:
     """One call, or one training step, of the compiled target.
 
     `seconds` is wall time. `phase` is "cold" for the first call, "warm-up" for a later one that compiled something,
-    "steady" for one that did not. `graphs_executed` is how many compiled graphs ran in it (forward graphs).
+    "steady" for one that did not. `graphs_executed` is how many compiled graphs ran in it (forward graphs). `attempted`
+    says whether Dynamo tried to compile a frame in it, `raised` whether it ended in an exception.
     """
 
     phase: Phase
     seconds: float
     graphs_executed: int | None
+    attempted: bool | None = None
+    raised: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

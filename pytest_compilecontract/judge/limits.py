@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_compilecontract.facts.collectives import by_kind, told_by_kind
 from pytest_compilecontract.facts.limits import LIMITS, OBSERVED, Limits
-from pytest_compilecontract.facts.measurement import Hunted, Measurement
+from pytest_compilecontract.facts.measurement import Call, Hunted, Measurement
 from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Bound, Facts, Violation, lines_of, violated
 from pytest_compilecontract.wording import counted
@@ -76,8 +76,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
             yield violated(bound, count, facts)
     yield from _judge_limit_hits(limits, seen, unmeasurable)
     if late := _eager_calls(limits, seen):
-        steady = sum(call.phase == "steady" for call in seen.calls or ())
-        measured = f"{len(late)} of {counted(steady, 'steady call')} ran none"
+        measured = f"{len(late)} of {counted(len(seen.calls or ()), 'call')} ran none"
         yield violated(Bound(name=STEADY, allows=None, given=False), measured, late)
     yield from _judge_numerics(limits, seen, unmeasurable)
     yield from _judge_state(limits, seen, unmeasurable)
@@ -186,21 +185,41 @@ def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
 
 
 def _eager_calls(limits: Limits, seen: Measurement) -> Facts:
-    """The steady calls that ran no compiled graph where one before them ran some. Calls are counted from 0."""
-    if eager_calls_allowed(limits):
+    """The calls that ran no compiled graph, of what was compiled. Calls are counted from 0.
+
+    What has no tensor operation runs no graph either: Dynamo was asked to compile it, and none of its calls ran one.
+    Graphs that only ran outside the calls, as in a trial, are no call's.
+    """
+    calls = seen.calls or ()
+    if not calls or eager_calls_allowed(limits) or any(call.graphs_executed is None for call in calls):
         return ()
-    late: list[tuple[str]] = []
-    first: tuple[int, int] | None = None
-    for number, call in enumerate(seen.calls or ()):
-        if call.phase == "cold":
-            first = None
-        if first is None and call.graphs_executed:
-            first = number, call.graphs_executed
-        elif call.phase == "steady" and call.graphs_executed == 0 and first is not None:
-            executed = counted(first[1], "compiled graph")
-            ran = f"call {first[0]}{'' if first[0] else ' (the first)'} ran {executed}"
-            late.append((f"call {number}: ran no compiled graph, {ran}",))
-    return tuple(late)
+    needed = bound_of(limits, "min_ops_captured")
+    captured = (seen.graphs or 0) if needed is not None and needed.allows else 0
+    outside = captured > 0 and not any(call.graphs_executed for call in calls)
+    # Of a call that compiled something, these say what became of it.
+    told = seen.frames_run_eager or seen.limit_hits
+    found: list[tuple[str]] = []
+    for numbers in _callees(calls):
+        idle = [each for each in numbers if not calls[each].graphs_executed and not calls[each].raised]
+        ran = next((each for each in numbers if calls[each].graphs_executed), None)
+        if ran is not None:
+            first = "" if ran else " (the first)"
+            why = f"call {ran}{first} ran {counted(calls[ran].graphs_executed or 0, 'compiled graph')}"
+            idle = [each for each in idle if not told or calls[each].attempted is False]
+        elif outside:
+            why = f"{counted(captured, 'graph')} ran outside the calls"
+        elif captured and not seen.eager_frames and all(calls[each].attempted is False for each in idle):
+            why = "and Dynamo did not try to compile it"
+        else:
+            continue
+        found += [(f"call {each}: ran no compiled graph, {why}",) for each in idle]
+    return tuple(found)
+
+
+def _callees(calls: Sequence[Call]) -> list[range]:
+    """The numbers of the calls of each thing that was compiled: its first call is cold."""
+    starts = [number for number, call in enumerate(calls) if call.phase == "cold" or not number]
+    return [range(start, end) for start, end in zip(starts, [*starts[1:], len(calls)], strict=True)]
 
 
 def _bound_of_numerics(limits: Limits) -> Bound[str | None]:

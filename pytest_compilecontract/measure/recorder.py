@@ -33,6 +33,8 @@ from .probes.trace import Trace, disagreements
 class Timed:
     """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run.
 
+    `raised`: it ended in an exception.
+
     `callee` tells the calls of one compiled thing from those of another; `attempts` were made before it.
     """
 
@@ -41,6 +43,7 @@ class Timed:
     executed: int
     callee: int = 0
     attempts: int = 0
+    raised: bool = False
 
 
 class Measuring:
@@ -130,11 +133,13 @@ class Measuring:
         """Make one call and keep its figures, also when it raises."""
         attempts = len(self.ledger.attempts)
         executed = self.ledger.runs.executed
+        raised = True
         synchronize(device)
         started = time.perf_counter()
         try:
             result = make()
             synchronize(device)
+            raised = False
             return result
         finally:
             self.timed.append(
@@ -144,6 +149,7 @@ class Measuring:
                     executed=self.ledger.runs.executed - executed,
                     callee=callee,
                     attempts=attempts,
+                    raised=raised,
                 )
             )
 
@@ -246,6 +252,8 @@ class Measuring:
                 phase=_phase(each, first=id(each) in firsts),
                 seconds=each.seconds,
                 graphs_executed=each.executed if measured else None,
+                attempted=each.compiled,
+                raised=each.raised,
             )
             for each in by_callee
         )

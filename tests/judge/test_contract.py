@@ -23,7 +23,7 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
     StateChange,
 )
-from pytest_compilecontract.facts.verdict import Violation
+from pytest_compilecontract.facts.verdict import STEADY, Violation
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.tell import told_breaks
 from pytest_compilecontract.judge.verdicts import doubts, verdict
@@ -63,8 +63,9 @@ LOST_LINES = (
 )
 
 
-def a_call(executed: int | None, phase: str = "steady") -> Call:
-    return Call(phase=phase, seconds=0.1, graphs_executed=executed)  # type: ignore[arg-type]
+def a_call(executed: int | None, phase: str = "steady", *, attempted: bool = False, raised: bool = False) -> Call:
+    tried = attempted or phase == "warm-up"
+    return Call(phase=phase, seconds=0.1, graphs_executed=executed, attempted=tried, raised=raised)  # type: ignore[arg-type]
 
 
 GOOD = Measurement(
@@ -306,7 +307,7 @@ def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
             {"calls": (a_call(2, "cold"), a_call(0), a_call(2), a_call(0))},
             Violation(
                 limit="compiled code runs in steady calls (default)",
-                measured="2 of 3 steady calls ran none",
+                measured="2 of 4 calls ran none",
                 details=(
                     "call 1: ran no compiled graph, call 0 (the first) ran 2 compiled graphs",
                     "call 3: ran no compiled graph, call 0 (the first) ran 2 compiled graphs",
@@ -362,6 +363,44 @@ def test_one_violation(limits: Limits, change: dict[str, object], violation: Vio
     assert judged(limits, replace(GOOD, **change)) == (violation,)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("calls", "late"),
+    [
+        pytest.param(
+            (a_call(0, "cold"), a_call(0)),
+            [f"call {each}: ran no compiled graph, 1 graph ran outside the calls" for each in (0, 1)],
+            id="a trial outside the calls",
+        ),
+        pytest.param(
+            (a_call(0, "cold", attempted=True), a_call(0, "warm-up")),
+            [f"call {each}: ran no compiled graph, 1 graph ran outside the calls" for each in (0, 1)],
+            id="a trial, and calls that compile something without an operation",
+        ),
+        pytest.param(
+            (a_call(0, "cold"), a_call(0), a_call(1, "warm-up"), a_call(1)),
+            [f"call {each}: ran no compiled graph, call 2 ran 1 compiled graph" for each in (0, 1)],
+            id="compiled from the third call on",
+        ),
+        pytest.param(
+            (a_call(1, "cold"), a_call(0, "warm-up")),
+            ["call 1: ran no compiled graph, call 0 (the first) ran 1 compiled graph"],
+            id="a later call that compiles something without an operation",
+        ),
+        pytest.param(
+            (a_call(1, "cold"), a_call(0, "cold"), a_call(0)),
+            [f"call {each}: ran no compiled graph, and Dynamo did not try to compile it" for each in (1, 2)],
+            id="two targets, one never compiled",
+        ),
+    ],
+)
+def test_calls_that_ran_eager_throughout(calls: tuple[Call, ...], late: list[str]) -> None:
+    (violation,) = judged(Limits(), replace(GOOD, graphs=1, calls=calls, eager_frames=()))
+
+    assert violation.name == STEADY
+    assert violation.measured == f"{len(late)} of {len(calls)} calls ran none"
+    assert violation.details == tuple(late)
+
+
 def test_all_violations_at_once() -> None:
     bad = replace(GOOD, graph_breaks=(BREAK,), recompiles=(RECOMPILE,), eager_frames=(LOST,), ops_captured=0)
 
@@ -397,11 +436,20 @@ def test_all_violations_at_once() -> None:
             id="numerics not compared",
         ),
         pytest.param(Limits(), {"state_change": StateChange(keys_added=("a",))}, id="state_dict not asked for"),
-        pytest.param(Limits(), {"calls": (a_call(0, "cold"), a_call(0))}, id="first call ran none either"),
         pytest.param(
-            Limits(), {"calls": (a_call(1, "cold"), a_call(0, "cold"), a_call(0))}, id="two targets, one without graphs"
+            Limits(),
+            {"calls": (a_call(1, "cold"), a_call(0, "cold", attempted=True), a_call(0))},
+            id="two targets, one without tensor operations",
         ),
-        pytest.param(Limits(), {"calls": (a_call(1, "cold"), a_call(0, "warm-up"))}, id="a call that compiles"),
+        pytest.param(
+            Limits(),
+            {"calls": (a_call(1, "cold"), a_call(0, "cold"), a_call(0)), "eager_frames": (EMPTY,)},
+            id="two targets, one known to have no tensor operations",
+        ),
+        pytest.param(Limits(), {"calls": (a_call(1, "cold"), a_call(0, raised=True))}, id="a call that raises"),
+        pytest.param(
+            Limits(min_ops_captured=0), {"calls": (a_call(0, "cold"),)}, id="nothing need be captured: no call"
+        ),
         pytest.param(
             Limits(),
             {"calls": None, "numerics": None, "unmeasured": {"calls": "the test calls by itself", "numerics": "same"}},

@@ -10,6 +10,7 @@ from holding import hold, lane_of, measured
 from torch import Tensor, nn
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.verdict import STEADY
 from pytest_compilecontract.measure.compile_lane import CompileLane
 
 pytestmark = pytest.mark.torch
@@ -277,3 +278,123 @@ def test_what_compile_with_notes_for_itself_stays() -> None:
     entry = hold(body, lane="capture")
 
     assert (entry.verdict, len(seen)) == ("held", 1)
+
+
+def gives_back(lane: CompileLane) -> Any:
+    def compile_on_trial(model: nn.Module) -> nn.Module:
+        lane.compile(model)(X)
+        return model
+
+    return compile_on_trial
+
+
+class Late(nn.Module):
+    """Compiles what it is around in its call `at`, counted from 0, and runs it eager in the calls before."""
+
+    def __init__(self, model: nn.Module, lane: CompileLane, *, at: int) -> None:
+        super().__init__()
+        self.model, self.lane, self.at, self.calls = model, lane, at, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.calls == self.at:
+            self.compiled = self.lane.compile(self.model)
+        self.calls += 1
+        return self.compiled(x) if self.calls > self.at else self.model(x)
+
+
+def compiled_late(lane: CompileLane, *, at: int) -> Any:
+    return lambda model: Late(model, lane, at=at)
+
+
+STEPS = [
+    pytest.param(lambda lane, how: lane.run(Region(), *[X] * 3, compile_with=how), id="run"),
+    pytest.param(
+        lambda lane, how: lane.train(
+            Region(), [X] * 3, compile_with=how, optimizer=lambda each: torch.optim.SGD(each, lr=0.1)
+        ),
+        id="train",
+    ),
+]
+
+
+@pytest.mark.parametrize("make", STEPS)
+def test_a_trial_that_gives_back_the_eager_model_is_not_held(make: Any) -> None:
+    entry = hold(lambda lane: make(lane, gives_back(lane)), max_graphs=1, max_recompiles=0)
+
+    (violation,) = entry.violations
+    assert violation.name == STEADY
+    assert violation.details == tuple(
+        f"call {each}: ran no compiled graph, 1 graph ran outside the calls" for each in range(3)
+    )
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("make", STEPS)
+def test_calls_before_a_late_compile_ran_eager(make: Any, at: int) -> None:
+    entry = hold(lambda lane: make(lane, compiled_late(lane, at=at)), max_graphs=1, max_recompiles=0)
+
+    (violation,) = entry.violations
+    assert violation.name == STEADY
+    assert violation.measured == f"{at} of 3 calls ran none"
+
+
+def test_a_trial_whose_compiled_model_is_used_is_held() -> None:
+    def compile_on_trial(lane: CompileLane) -> Any:
+        def compiled(model: nn.Module) -> object:
+            kept = lane.compile(model)
+            kept(X)
+            return kept
+
+        return compiled
+
+    entry = hold(lambda lane: lane.run(Region(), X, X, compile_with=compile_on_trial(lane)), max_graphs=1)
+
+    assert entry.verdict == "held"
+    assert [call.graphs_executed for call in measured(entry).calls or ()] == [1, 1]
+
+
+def test_calls_that_compile_a_trifle_and_run_eager_are_not_held() -> None:
+    class Trifling(nn.Module):
+        def __init__(self, model: nn.Module, lane: CompileLane) -> None:
+            super().__init__()
+            self.model, self.lane = model, lane
+            self.first = lane.compile(model)
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls == 1:
+                return self.first(x)
+            self.lane.compile(lambda size: size + 1)(x.shape[0])
+            return self.model(x)
+
+    entry = hold(lambda lane: lane.run(Region(), X, X, X, compile_with=lambda model: Trifling(model, lane)))
+
+    (violation,) = entry.violations
+    assert violation.name == STEADY
+    assert violation.measured == "2 of 3 calls ran none"
+
+
+def test_a_call_that_raises_needs_no_compiled_graph() -> None:
+    class Refuses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.region = Region()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 1:
+                raise ValueError("too few")
+            return self.region(x)
+
+    def regional(lane: CompileLane) -> Any:
+        def compile_region(model: Refuses) -> Refuses:
+            model.region = lane.compile(model.region)
+            return model
+
+        return compile_region
+
+    def body(lane: CompileLane) -> None:
+        with pytest.raises(ValueError, match="too few"):
+            lane.run(Refuses(), X, X[:1], compile_with=regional(lane))
+
+    assert hold(body).verdict == "held"
