@@ -114,8 +114,11 @@ class Runs:
             self._prepare(current, stack)
             try:
                 yield
-            except (KeyboardInterrupt, SystemExit, pytest.exit.Exception):
+            except (KeyboardInterrupt, SystemExit, pytest.exit.Exception) as error:
                 # Its end is not this run's: what it had begun is lost, and the journal is to say so.
+                if isinstance(error, pytest.exit.Exception):
+                    said = f"pytest.exit was called while this lane ran: {plain(str(error))}"
+                    self._session.cut(current.state.contract.item.nodeid, said)
                 raise
             except BaseException:
                 self._session.end(current.state.contract.item.nodeid)

@@ -101,6 +101,11 @@ class Session:
         if self.journal is not None:
             self.journal.end(test)
 
+    def cut(self, test: str, reason: str) -> None:
+        """Note what ended the session while this test ran."""
+        if test in self.running:
+            self.running[test] = replace(self.running[test], reason=reason)
+
     def receive(self, sent: Sent) -> None:
         """Keep what a report brought; a test that ran again replaces what it showed before."""
         if self.journal is not None:
@@ -137,6 +142,8 @@ class Session:
         course.running |= self.running
         course.lose(ENDED, broken=True)
         for entry in course.entries.values():
+            if (running := self.running.get(entry.test)) is not None and entry.verdict == "broken":
+                entry = replace(entry, reason=running.reason)
             name = self._name(entry)
             if name not in self.entries:
                 self.entries[name] = entry

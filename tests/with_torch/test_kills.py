@@ -228,3 +228,29 @@ def test_what_was_running_is_kept_however_often_it_is_interrupted(
     receipt = read_receipt(tmp_path / "r" / "receipt.json")
     assert {entry.test: (entry.verdict, entry.reason) for entry in receipt.entries} == ENTRIES
     assert receipt.setup is not None
+
+
+EXITS = """
+import pytest
+import torch
+from pytest_compilecontract import compile_contract
+
+
+@compile_contract
+def test_exits(compile_lane):
+    compile_lane.run(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    pytest.exit("out of disk", returncode=7)
+"""
+
+
+def test_a_lane_in_which_pytest_exit_is_called_says_so(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_it.py").write_text(EXITS, encoding="utf-8")
+    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
+
+    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
+
+    assert ran.returncode == 7
+    (entry,) = read_receipt(tmp_path / "r" / "receipt.json").entries
+    assert entry.verdict == "broken"
+    assert entry.reason == "pytest.exit was called while this lane ran: out of disk"
