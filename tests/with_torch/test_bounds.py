@@ -323,6 +323,21 @@ def test_a_container_that_gives_out_more_than_it_holds_is_read_as_python_does(ki
     assert len(tensors) < 2
 
 
+def test_an_argument_that_gives_out_more_than_it_holds_is_said_to_be_shared() -> None:
+    given = endless(list, [1])
+
+    entry = hold(
+        lambda lane: lane.run(lambda x, given: x * 2, (X, given)),
+        lane="capture",
+        max_eager_frames=9,
+        min_ops_captured=0,
+    )
+
+    numerics = measured(entry).numerics
+    assert numerics is not None
+    assert "arguments that give out more than they hold are shared by all runs, not copied: Endless" in numerics.note
+
+
 def test_what_is_changed_in_such_a_container_is_put_back() -> None:
     numbers, names, entries = endless(list, [1]), endless(set, {1}), endless(dict, {"a": 1})
     state = State(lambda: (numbers, names, entries))

@@ -37,7 +37,8 @@ class Copies:
     Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
     test has noted on it (`mark_dynamic`). What cannot be copied is shared. What one call shares with another, its
     copies share too, as a cache that every call is given; and what is `owned` by the target stays what it is. `to`
-    gives the dtype of a tensor's copy, in modules and objects too. `shared` says so where there was too much to copy.
+    gives the dtype of a tensor's copy, in modules and objects too. `shared` says what was
+    not copied though it holds values: too many of them, or others than its class gives out.
     """
 
     def __init__(self, owned: Iterable[object] = (), *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is) -> None:
@@ -51,6 +52,9 @@ class Copies:
         if walk.bound.met:
             self.shared = f"arguments of more than {walk.bound.values} values are shared by all runs, not copied"
             return value
+        if walk.alone:
+            names = ", ".join(sorted({type(each).__qualname__ for each in walk.alone}))
+            self.shared = f"arguments that give out more than they hold are shared by all runs, not copied: {names}"
         return _deep(value, tensors, walk.alone, self._tensors)
 
 
