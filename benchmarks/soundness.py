@@ -192,7 +192,7 @@ def page(receipts: Sequence[Receipt]) -> str:
     for why, group in _grouped(left).items():
         lines += [f"**{len(group)}: {why or 'unexplained'}**", ""]
         for each in group if not why else group[:8]:
-            said = each.planted.why or f"red, for another reason: {each.planted.by}"
+            said = each.planted.why or f"failed for another reason: {each.planted.by}"
             lines.append(f"- `{each.entry.contract}` in {each.entry.lane}: {each.planted.fault}: {said}")
         if why and len(group) > 8:
             lines.append(f"- and {len(group) - 8} more of the same kind")

@@ -37,5 +37,6 @@ def _as_call(value: object, where: str, index: int) -> call:
     if type(value) is tuple:
         return call(*value)
     raise UsageError(
-        f"{where}: call {index} is {type(value).__name__!r} (a tuple of arguments or call(...) would do, as `(x,)`)"
+        f"{where}: call {index} is {type(value).__name__!r} "
+        "(expected a tuple of arguments such as `(x,)`, or call(...))"
     )

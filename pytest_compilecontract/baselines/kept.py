@@ -23,9 +23,9 @@ def refusal(entry: Entry) -> str:
     if entry.verdict != "held":
         return f"{entry.verdict}: {entry.reason}" if entry.reason else entry.verdict
     if entry.measurement.hunted is not None:
-        return "hunted: the calls are drawn anew in each run"
+        return "hunted: each run draws different calls"
     if entry.measurement.disagreements:
-        return f"two ways of counting disagree: {entry.measurement.disagreements[0]}"
+        return f"two independent counts disagree: {entry.measurement.disagreements[0]}"
     allowed = entry.limits.get("max_graphs") == 0 or entry.limits.get("min_ops_captured") == 0
     if not entry.measurement.graphs and not allowed:
         return "nothing was captured"

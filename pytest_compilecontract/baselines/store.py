@@ -244,7 +244,7 @@ class Baselines:
         except (OSError, RuntimeError, ValueError):
             return  # writing it says more
         if not inside:
-            raise ReceiptError("leads out of the baselines folder, so it was not written", at=str(path))
+            raise ReceiptError("is outside the baselines folder, so it was not written", at=str(path))
 
     def _files(self, key: str) -> Iterator[tuple[Path, Baseline]]:
         for file in sorted((self.folder / key).rglob("*.json")):
@@ -306,7 +306,7 @@ def read_defaults(path: Path) -> Mapping[str, str]:
     name, key = str(path), path.stem
     read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
     if defaults_key(read.defaults) != key:
-        raise ReceiptError("does not match the digest in its name (delete it, and record again)", at=name)
+        raise ReceiptError("does not match the digest in its name (delete it and record again)", at=name)
     return read.defaults
 
 
@@ -401,7 +401,7 @@ def read_folder(folder: Path) -> Receipt:
     entries: list[Entry] = []
     files = sorted((inner[0] if inner else folder).rglob("*.json"))
     if not files:
-        raise ReceiptError("neither receipt.json nor a baseline in it", at=str(folder))
+        raise ReceiptError("contains neither receipt.json nor a baseline", at=str(folder))
     for file in files:
         baseline = read_baseline(file)
         environments |= baseline.environments

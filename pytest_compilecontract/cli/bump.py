@@ -49,7 +49,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--matrix",
         action="store_true",
         help="only report which of these releases can be resolved, installed and imported, for each --python-version "
-        "and --torch-backend, as 3.11,3.12 and cpu,cu130; no tests are run",
+        "and --torch-backend, for example 3.11,3.12 and cpu,cu130; no tests are run",
     )
     there = parser.add_argument_group("existing environments")
     there.add_argument("--python", metavar="PATH", type=Path, help="the Python interpreter that has the newer torch")
@@ -104,7 +104,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds as 600, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds such as 600, got {text!r}")
     return seconds
 
 

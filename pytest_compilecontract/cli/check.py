@@ -86,7 +86,7 @@ ENDS = exit_codes(
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `check` and `init` to the command line."""
     check = commands.add_parser(
-        "check", help="run a module in the lanes, and say which contract would hold today", epilog=ENDS
+        "check", help="run a module in the lanes, and report which contract it would pass today", epilog=ENDS
     )
     _add_arguments(check)
     check.set_defaults(command=_check)
@@ -164,10 +164,10 @@ def _check_out(out: Path, module: str) -> None:
     if (other := _named_alike(out)) is not None:
         raise UsageError(
             f"--out: {other} has the same name, and pytest tells test files without an __init__.py beside them by name "
-            f"alone (another name would do, as {out.with_name(f'{out.stem}_compile.py')})"
+            f"alone (use another name, such as {out.with_name(f'{out.stem}_compile.py')})"
         )
     if _hides(out, module):
-        raise UsageError(f"--out: {out.name} would hide the sample's module {module!r} (another name would do)")
+        raise UsageError(f"--out: {out.name} would hide the sample's module {module!r} (use another name)")
 
 
 def _named_alike(out: Path) -> Path | None:
@@ -385,9 +385,9 @@ def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
     if code is None:
         _follow(events, course)
         running = _running(course)
-        where = f"it was in lane {running}" if running else "no lane had begun"
+        where = f"it was in lane {running}" if running else "no lane had started"
         raise UsageError(
-            f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout sets another limit"
+            f"{chosen.sample}: took longer than {chosen.timeout:g} s ({where}); --timeout changes the limit"
         )
     return code
 

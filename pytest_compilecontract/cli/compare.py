@@ -36,7 +36,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         two.add_argument(
             "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or a folder of baselines"
         )
-        two.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
+        two.add_argument("new", metavar="NEW", type=Path, help="the same, for the newer run")
         add_judging(two)
         louder = two.add_mutually_exclusive_group()
         louder.add_argument(

@@ -88,7 +88,7 @@ def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
     places: dict[Path, str] = {}
     for run in chosen.runs:
         for path in (run, *(run.rglob("*.json") if run.is_dir() else ())):
-            places[_place(path)] = "is a run to read" if path == run else f"belongs to {run}, a run to read"
+            places[_place(path)] = "is a run to be read" if path == run else f"belongs to {run}, a run to be read"
     return to_write(named, chosen, places)
 
 
@@ -102,7 +102,7 @@ def to_write(
     """
     wanted = [(kind, path) for kind, path in named if path is not None]
     for given in filter(None, (chosen.policy, chosen.waivers)):
-        places[_place(given)] = "is read, too"
+        places[_place(given)] = "is also read"
     for _, path in wanted:
         if why := places.get(_place(path)):
             raise UsageError(f"{path}: {why}, write the matrix to another file")
@@ -146,7 +146,7 @@ class Made:
     def question(self) -> str:
         """The gate's question with its answer, as a line."""
         if self.answered is None:
-            return "one environment alone: there is nothing to compare it with"
+            return "only one environment: nothing to compare it with"
         return verdict_line(self.found.comparisons[-1], self.answered)
 
 

@@ -46,7 +46,7 @@ def _page(chosen: argparse.Namespace) -> int:
     file = receipt_file(chosen.run)
     receipt = read_receipt(file)
     if not chosen.root.is_dir():
-        raise UsageError(f"{chosen.root}: no such folder (--root takes the project's)")
+        raise UsageError(f"{chosen.root}: no such folder (--root expects the project's folder)")
     output = chosen.output or file.with_name(PAGE)
     if output.resolve() == file.resolve():
         raise UsageError(f"{output}: is the receipt to read, write the page to another file")

@@ -28,9 +28,9 @@ def parted(name: str) -> tuple[str, str]:
     module, _, factory = name.partition(":")
     parts = [*module.split("."), factory]
     if not all(part.isidentifier() for part in parts):
-        raise UsageError(f"expected MODULE:FACTORY, as models.block:sample, got {name!r}")
+        raise UsageError(f"expected MODULE:FACTORY such as models.block:sample, got {name!r}")
     if found := next(filter(keyword.iskeyword, parts), ""):
-        raise UsageError(f"{name}: {found!r} is a keyword of Python, so no test can import it (another name would do)")
+        raise UsageError(f"{name}: {found!r} is a Python keyword, so no test can import it (use another name)")
     return module, factory
 
 
@@ -94,7 +94,7 @@ def _checked(name: str, made: object) -> tuple[object, tuple[object, ...]]:
     target, calls = made
     if not callable(target) or isinstance(target, type):
         got = f"the class {target.__name__}" if isinstance(target, type) else type(target).__name__
-        raise UsageError(f"{name} returned {got} as the target: a function or module would do")
+        raise UsageError(f"{name} returned {got} as the target: expected a function or module")
     if not isinstance(calls, (list, tuple)) or not calls or not all(_is_call(each, calls) for each in calls):
         raise UsageError(f"{name} returned {_shape(calls)} as the calls: {EXPECTED}")
     return target, tuple(calls)

@@ -62,7 +62,7 @@ def _show(chosen: argparse.Namespace) -> int:
     if Path(FOLDER).is_dir() and not _is_within(chosen.file, Path(FOLDER)):
         # A receipt has what was measured, and not what a baseline made of it.
         command = typed(["compilecontract", "compare", str(FOLDER), str(chosen.file)])
-        say(f"held is by limits alone; what drifted from its baseline: {printed(command)}")
+        say(f"held means within its limits; to compare with the baselines: {printed(command)}")
     return YES
 
 

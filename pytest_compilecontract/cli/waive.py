@@ -27,11 +27,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     ends = exit_codes("printed", no="nothing drifted that a waiver could tolerate")
     command = commands.add_parser("waive", help=told, description=told, epilog=ends)
     command.add_argument("old", metavar="OLD", type=Path, help="a receipt or folder, as for compare")
-    command.add_argument("new", metavar="NEW", type=Path, help="the same, of the newer run")
+    command.add_argument("new", metavar="NEW", type=Path, help="the same, for the newer run")
     command.add_argument("--owner", required=True, metavar="NAME", help="who is responsible for it")
     command.add_argument("--issue", required=True, metavar="URL", help="where it is discussed")
     command.add_argument(
-        "--expires", required=True, metavar="DATE", type=_date, help="the last day it applies, as 2027-01-31"
+        "--expires", required=True, metavar="DATE", type=_date, help="the last day it applies, for example 2027-01-31"
     )
     command.add_argument(
         "--torch", metavar="RANGE", help="versions of torch it applies to (default: NEW's minor release)"
@@ -45,14 +45,14 @@ def _date(text: str) -> datetime.date:
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a date, as 2027-01-31, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a date such as 2027-01-31, got {text!r}") from None
 
 
 def _waive(chosen: argparse.Namespace) -> int:
     if not re.match(r"https?://\S+$", chosen.issue):
         raise UsageError(f"--issue: expected a URL, got {chosen.issue!r}")
     if not chosen.owner.strip():
-        raise UsageError("--owner names nobody")
+        raise UsageError("--owner is empty")
     if chosen.torch is not None:
         version_range(chosen.torch, where="--torch")
     found = compare(read_run(chosen.old), read_run(chosen.new), policy_of(chosen))

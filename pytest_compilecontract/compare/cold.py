@@ -28,7 +28,7 @@ def cold_lines(lanes: Iterable[LaneComparison]) -> list[str]:
     if not found:
         return []
     total = summed([pair for _, pair in found])
-    lines = [f"seconds of the first calls (not judged): {total}"]
+    lines = [f"first-call seconds (not judged): {total}"]
     found.sort(key=lambda each: abs(each[1][1].value - each[1][0].value), reverse=True)
     lines += [f"{lane.contract} [{lane.lane}]: {told(pair)}" for lane, pair in found[:MOST]]
     return lines

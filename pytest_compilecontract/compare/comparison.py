@@ -82,11 +82,11 @@ def _is_unchanged(was: Side, now: Side) -> bool:
 
 
 def _as_before(names: tuple[str, str] | None) -> str:
-    return f"it shows what {names[0]} did, which is missing: renamed?" if names is not None else ""
+    return f"it measured the same as {names[0]}, which is missing: renamed?" if names is not None else ""
 
 
 def _as_after(names: tuple[str, str] | None) -> str:
-    return f"not in the newer run; {names[1]}, which is new, shows the same: renamed?" if names is not None else ""
+    return f"not in the newer run; {names[1]}, which is new, measured the same: renamed?" if names is not None else ""
 
 
 def _new(now: Side, stopped: str) -> LaneComparison:
@@ -163,7 +163,7 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
             return "unstable", f"{when}{entry.reason}"
     devices = [device_of(side.environment, side.entry.lane_settings) for side in (was, now)]
     if devices[0] != devices[1]:
-        return "unverified", f"different kinds of device, so nothing to compare: {devices[0]} -> {devices[1]}"
+        return "unverified", f"different device types, nothing to compare: {devices[0]} -> {devices[1]}"
     return None, ""
 
 
@@ -174,7 +174,7 @@ def _not_known(entry: Entry) -> str:
     seen = entry.measurement
     if seen is not None and seen.raised is not None and not seen.raised.out_of_memory:
         return ""
-    return entry.reason or "broken, and no reason was given"
+    return entry.reason or "broken, no reason was given"
 
 
 def _verdict(old: Entry, new: Entry, pair: Pair, drifts: Sequence[Drift]) -> tuple[Verdict, str]:
@@ -199,5 +199,5 @@ def _verdict(old: Entry, new: Entry, pair: Pair, drifts: Sequence[Drift]) -> tup
     if not pair.compared:
         return "unmeasured", "nothing that the policy judges was measured on both sides"
     if pair.captured_nothing:
-        return "unmeasured", "nothing was captured, before or after"
+        return "unmeasured", "nothing was captured before or after"
     return "held", ""

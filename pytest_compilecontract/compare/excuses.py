@@ -202,7 +202,7 @@ def as_eager_does(change: Change) -> bool:
 
 
 def wrong_numbers_are_right_now(change: Change) -> bool:
-    """Whether wrong numbers are right now, and the contract holds: what the wrong program counted is no measure.
+    """Whether wrong results are now correct, and the contract holds: what the wrong program counted is no measure.
 
     A float on a class is guarded from torch 2.12 on (`class_attr_not_guarded`): the recompile that it now costs is what
     makes its numbers right.
@@ -240,20 +240,20 @@ _BY_METRIC: dict[str, tuple[Excuse, ...]] = {
         Excuse(name="only moved with its graph break", applies=moved_with_its_break, becomes=_more_went),
     ),
     "ops_captured": (
-        Excuse(name="traced in other operations", applies=traced_otherwise),
-        Excuse(name="compiled again more or less often", applies=compiled_again_otherwise_often),
+        Excuse(name="traced as different operations", applies=traced_otherwise),
+        Excuse(name="recompiled more or fewer times", applies=compiled_again_otherwise_often),
     ),
     "kernels_a_step": (
-        Excuse(name="tuned by a stopwatch", applies=tuned_by_a_stopwatch),
+        Excuse(name="kernels chosen by timing", applies=tuned_by_a_stopwatch),
         Excuse(name="as in eager", applies=as_eager_does),
     ),
 }
 # Its change stays what it is, and gates nothing.
 MENDED = Excuse(
-    name="wrong numbers are right now", applies=wrong_numbers_are_right_now, becomes=lambda change: change.direction
+    name="wrong results are now correct", applies=wrong_numbers_are_right_now, becomes=lambda change: change.direction
 )
 # What these excuse is left out, as if both sides had it.
-NAMED_OTHERWISE = "the same guards, another of them named"
+NAMED_OTHERWISE = "the same guards, a different one reported"
 NO_GRAPH = "runs no compiled graph at all"
 
 

@@ -50,7 +50,7 @@ def merged(receipts: Mapping[str, Receipt]) -> Receipt:
     for name, receipt in receipts.items():
         for key, environment in receipt.environments.items():
             if environments.setdefault(key, environment) != environment:
-                raise UsageError(f"{name}: environment {key!r} is another one in the other shards")
+                raise UsageError(f"{name}: environment {key!r} is not the same as in the other shards")
     return Receipt(
         plugin=ordered[0].plugin,
         created=max(each.created for each in ordered),
@@ -69,14 +69,14 @@ def _each_once(receipts: Mapping[str, Receipt]) -> list[tuple[str, Shard]]:
     for name, receipt in receipts.items():
         shard = receipt.shard
         if shard is None:
-            raise UsageError(f"{name}: is the receipt of a whole run (--contract-shard makes those that are merged)")
+            raise UsageError(f"{name}: is the receipt of a whole run (only receipts of --contract-shard can be merged)")
         if not 1 <= shard.index <= shard.of <= MOST_SHARDS:
             raise UsageError(f"{name}: there is no {shard}")
         first = first or (name, shard)
         if shard.of != first[1].of:
             raise UsageError(f"{name}: is {shard}, and {first[0]} is {first[1]}")
         if shard.index in found:
-            raise UsageError(f"{shard} is there twice: {found[shard.index][0]} and {name}")
+            raise UsageError(f"{shard} was given twice: {found[shard.index][0]} and {name}")
         found[shard.index] = (name, shard)
     assert first is not None
     of = first[1].of
@@ -92,11 +92,11 @@ def _refuse_other_plan(shards: Sequence[tuple[str, Shard]]) -> None:
     for name, shard in shards:
         if shard.plan != first.plan:
             raise UsageError(
-                f"{name}: its suite was cut otherwise than that of {first_name}: other tests, or other times "
+                f"{name}: its suite was split differently from that of {first_name}: different tests or times "
                 "(--contract-times names the receipt that has them)"
             )
     if plan_of([shard.tests for _, shard in shards]) != first.plan:
-        raise UsageError(f"the tests of {counted(len(shards), 'shard')} are not those that the suite was cut into")
+        raise UsageError(f"the tests of {counted(len(shards), 'shard')} are not the ones that the suite was split into")
 
 
 def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
@@ -115,17 +115,18 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
             kept = _of_settings(environment)
             first = first or (name, kept)
             if differing := next(_differing(first[1], kept), ""):
-                raise UsageError(f"{name} and {first[0]} were not run alike: {differing}")
+                raise UsageError(f"{name} and {first[0]} were not run in the same way: {differing}")
         if receipt.command:
             words = _of_the_whole(receipt.command)
             command = command or (name, words)
             if words != command[1]:
-                raise UsageError(f"{name} and {command[0]} were not run alike: {words!r}, not {command[1]!r}")
+                raise UsageError(f"{name} and {command[0]} were not run in the same way: {words!r}, not {command[1]!r}")
         for entry in receipt.entries if receipt.setup is None else ():
             if entry.frontier is None and entry.lane_settings:
                 known = lanes.setdefault(entry.lane, (name, entry.lane_settings))
                 if known[1] != entry.lane_settings:
-                    raise UsageError(f"{name} and {known[0]} were not run alike: lane {entry.lane} is set otherwise")
+                    said = f"lane {entry.lane} has different settings"
+                    raise UsageError(f"{name} and {known[0]} were not run in the same way: {said}")
 
 
 def _of_the_whole(command: str) -> str:

@@ -127,7 +127,7 @@ def _recompiles(seen: Measurement) -> Facts | None:
 def _recompile_fact(found: Recompile) -> Fact:
     where = _place(found.location or found.frame, found.continuation)
     source = found.location.source.strip() if found.location else ""
-    reason = found.guard or f"{found.kind} recompile, torch names no guard"
+    reason = found.guard or f"{found.kind} recompile, torch reports no guard"
     return Fact(where=where, source=source, reason=reason, hint=found.meaning)
 
 

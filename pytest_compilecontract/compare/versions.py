@@ -55,7 +55,7 @@ def version_range(text: str, *, where: str) -> VersionRange:
     except InvalidSpecifier:
         bounds = ()
     if not bounds or not all(_is_known(bound) for bound in bounds):
-        raise UsageError(f"{where}: expected a version range as '>=2.12,<2.14' or '==2.13.*', got {text!r}")
+        raise UsageError(f"{where}: expected a version range such as '>=2.12,<2.14' or '==2.13.*', got {text!r}")
     return VersionRange(text=text, bounds=bounds)
 
 

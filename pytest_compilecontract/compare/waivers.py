@@ -112,7 +112,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
             raise UsageError(f"{path}: unknown key {key!r} (known keys: waiver)")
     tables = document.get("waiver", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(f"{path}: waiver: expected tables, as [[waiver]]")
+        raise UsageError(f"{path}: waiver: expected tables such as [[waiver]]")
     lines = [number for number, line in enumerate(text.splitlines(), start=1) if _TABLE.match(line)]
     # Only where each table has a line of its own is it known which is whose.
     places = [f"{path}:{line}" for line in lines] if len(lines) == len(tables) else [str(path)] * len(tables)
@@ -272,7 +272,7 @@ def _waiver(table: Mapping[str, object], place: str) -> Waiver:
     for key in (*_TEXTS, "note"):
         value = table.get(key, "-")
         if not isinstance(value, str) or not value.strip():
-            raise UsageError(f"{place}: {key}: expected a text, got {value!r}")
+            raise UsageError(f"{place}: {key}: expected a string, got {value!r}")
         texts[key] = value
     metrics = _metrics(table.get("metric", ANY), place)
     kind = next((each for each in KINDS if each == table["kind"]), None)
@@ -282,12 +282,12 @@ def _waiver(table: Mapping[str, object], place: str) -> Waiver:
         raise UsageError(f"{place}: issue: expected a URL, got {texts['issue']!r}")
     expires = table["expires"]
     if type(expires) is not datetime.date:
-        raise UsageError(f"{place}: expires: expected a date, as 2027-01-31 without quotes, got {expires!r}")
+        raise UsageError(f"{place}: expires: expected a date such as 2027-01-31 without quotes, got {expires!r}")
     return Waiver(
         **{key: texts[key] for key in ("contract", "lane", "issue", "owner")},
         kind=kind,
         metrics=metrics,
-        facts=_texts(table["fact"], f"{place}: fact: expected a text or a list of them") if "fact" in table else (),
+        facts=_texts(table["fact"], f"{place}: fact: expected a string or a list of them") if "fact" in table else (),
         torch=version_range(texts["torch"], where=f"{place}: torch"),
         expires=expires,
         note=texts["note"] if "note" in table else "",
@@ -299,7 +299,7 @@ def _metrics(given: object, place: str) -> tuple[str, ...]:
     """The metrics that a waiver names: one, a list, or "*"; by their names, or as a drift calls them."""
     if given == ANY:
         return GATEABLE
-    names = _texts(given, f"{place}: metric: expected a text, a list of them, or '*'")
+    names = _texts(given, f"{place}: metric: expected a string, a list of strings, or '*'")
     for each in names:
         if each not in _NAMED:
             known = ", ".join(sorted(GATEABLE))

@@ -123,14 +123,14 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
     values: dict[str, Any] = {"backend": "eager"}
     for number, name in enumerate(names):
         if needed := lacking(names[: number + 1], known):
-            raise UsageError(f"frontier: {name!r} only means something to Inductor: put {needed!r} before it")
+            raise UsageError(f"frontier: {name!r} applies to Inductor only: put {needed!r} before it")
         for key, value in _set_by(name, known).items():
             values[key] = _added(values[key], value) if key in _ADDED_TO and values.get(key) else value
         if values.get("disable"):
             raise UsageError(f"frontier: {name!r} compiles nothing")
         if values.get("ranks"):
-            raise UsageError(f"frontier: {name!r} has ranks, and a ladder is climbed in one process")
-    missing = "its ranks have no launcher here" if names[-1] == DISTRIBUTED else ""
+            raise UsageError(f"frontier: {name!r} has ranks, but a ladder runs in one process")
+    missing = "its ranks cannot be launched here" if names[-1] == DISTRIBUTED else ""
     return Rung(name=names[-1], lane=Lane(name=NAME, **values), trains=TRAIN in names, missing=missing)
 
 

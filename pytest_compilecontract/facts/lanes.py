@@ -202,7 +202,7 @@ def _lane(name: str, keys: object, *, where: str) -> Lane:
     if "mode" in values and "options" in values:
         raise UsageError(f"{where}: mode and options: torch.compile takes one of them, got both")
     if "process_group" in values and "ranks" not in values:
-        raise UsageError(f"{where}: process_group: how many ranks it has is not said (add ranks)")
+        raise UsageError(f"{where}: process_group: needs ranks")
     return Lane(name=name, given=frozenset(values), **values)
 
 

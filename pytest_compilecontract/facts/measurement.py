@@ -14,10 +14,10 @@ RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "i
 RECOMPILE_KINDS: dict[RecompileKind, str] = {
     "dynamic": "a size or number that had been specialized became dynamic",
     "guard": "another guard failed",
-    "instance": "another object of the class",
+    "instance": "another instance of the class",
     "wrapper": "a library module that shares its frame with others",
     "backend": "another backend",
-    "invalidated": "what the code was compiled for is gone",
+    "invalidated": "what the code was compiled for no longer exists",
     "reset": "torch._dynamo.reset() was called in the test",
 }
 EagerCause = Literal[

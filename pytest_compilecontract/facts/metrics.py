@@ -173,7 +173,7 @@ _ALL = (
     Metric(
         name="kernels_a_step",
         field="kernels",
-        label="kernels of a steady step",
+        label="kernels per steady step",
         better="lower",
         banded=True,
         band=0.1,
@@ -209,7 +209,7 @@ _ALL = (
     ),
     Metric(
         name="host_syncs",
-        label="host syncs of a steady step",
+        label="host syncs per steady step",
         better="lower",
         gates=True,
         noun=("host sync", "host syncs"),
@@ -246,16 +246,16 @@ _ALL = (
     *(
         Metric(name=name, label=label, better="lower", banded=True, join=joins.seconds, kept=False)
         for name, label in (
-            ("cold_seconds", "seconds of the first call"),
-            ("warmup_seconds", "seconds of the calls that compiled"),
-            ("steady_seconds", "seconds of a steady call"),
-            ("overhead_seconds", "seconds of overhead a call"),
+            ("cold_seconds", "first-call seconds"),
+            ("warmup_seconds", "seconds of the calls that compile"),
+            ("steady_seconds", "steady-call seconds"),
+            ("overhead_seconds", "overhead seconds per call"),
         )
     ),
     Metric(
         name="peak_bytes",
         field="memory",
-        label="peak bytes of a steady step",
+        label="peak bytes per steady step",
         better="lower",
         banded=True,
         join=joins.worst(lambda each: each.growth_bytes or each.ratio),
@@ -263,7 +263,7 @@ _ALL = (
     Metric(
         name="device_seconds",
         field="speed",
-        label="device seconds of a steady step",
+        label="device seconds per steady step",
         better="lower",
         banded=True,
         join=joins.worst(lambda each: -each.speedup),

@@ -38,7 +38,7 @@ def refuse_foreign(folder: Path) -> None:
         raise UsageError(f"--contract-evidence: {folder}: not a folder (before a path, write --contract-evidence=DIR)")
     if any(folder.iterdir()) and not _is_marked(folder):
         raise UsageError(
-            f"--contract-evidence: {folder}: has files that are no evidence (before a path, write "
+            f"--contract-evidence: {folder}: contains files that are not evidence (before a path, write "
             "--contract-evidence=DIR)"
         )
 

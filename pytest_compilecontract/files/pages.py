@@ -21,7 +21,7 @@ def write_page(path: Path, page: str) -> None:
         ReceiptError: it cannot be written, or another file is there.
     """
     if path.is_file() and not _is_ours(path):
-        raise ReceiptError(f"{one_line(str(path))}: exists, and is not a page of this plugin")
+        raise ReceiptError(f"{one_line(str(path))}: exists and is not a page written by this plugin")
     write_bytes(path, page.encode(errors="backslashreplace"))
 
 

@@ -80,7 +80,7 @@ def name_fault(name: str) -> str:
 
 def refuse_inconsistent(receipt: Receipt, document: Mapping[str, object]) -> None:
     if not is_time(receipt.created):
-        raise ReceiptError(f"expected a time as 2026-01-31T12:00:00Z, got {receipt.created!r}", at="created")
+        raise ReceiptError(f"expected a time such as 2026-01-31T12:00:00Z, got {receipt.created!r}", at="created")
     # By the document's own numbering: the receipt's entries have been sorted.
     entries = document.get("entries")
     written = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []

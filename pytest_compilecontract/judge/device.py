@@ -10,7 +10,7 @@ from pytest_compilecontract.facts.verdict import Bound, Facts, Violation, violat
 from pytest_compilecontract.wording import counted
 
 from .bounds import bound_of, means_nothing, why_unmeasured
-from .tell import told_line
+from .tell import NOWHERE, told_line
 
 
 def judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
@@ -95,8 +95,7 @@ def _sync_count(syncs: Sequence[HostSync] | None) -> int | None:
 
 def _told_syncs(syncs: Sequence[HostSync]) -> Facts:
     return tuple(
-        (f"{told_line(each.location) if each.location else 'not in a line of the project'} ({each.count} a step)",)
-        for each in syncs
+        (f"{told_line(each.location) if each.location else NOWHERE} ({each.count} per step)",) for each in syncs
     )
 
 
@@ -108,7 +107,7 @@ def speed_text(speed: Speed) -> str:
 def _told_speed(speed: Speed) -> Facts:
     even = "never pays off" if speed.break_even is None else f"pays off after {speed.break_even} steps"
     return (
-        (f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us a step",),
+        (f"eager {speed.eager.median * 1e6:.1f} us, compiled {speed.compiled.median * 1e6:.1f} us per step",),
         (f"compiling took {speed.compile_seconds:.1f} s and {even}",),
     )
 

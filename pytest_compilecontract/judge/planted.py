@@ -69,10 +69,10 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
             names.discard(RAISES)
         yield from (each.limit for each in entry.violations if each.name in names)
         if raised is not None and raised.asserted:
-            yield "an assertion of the test"
+            yield "an assertion in the test"
     yield from (f"baseline: {metric}" for metric in shown.drifted if metric in fault.metrics)
     if shown.asserted:
-        yield "an assertion of the test"
+        yield "an assertion in the test"
     elif shown.own and RAISES in fault.limits and _may_raise(fault, shown.own):
         yield f"{shown.own} in the test"
 
@@ -109,7 +109,7 @@ def kinds_of(seen: Measurement | None) -> frozenset[str]:
 
 
 WITHIN_ROUNDING = "no limit: the gradient is not compared, or its difference is within the rule's tolerance"
-NOT_COMPARED = "no limit: what the fault changed is not among what is compared"
+NOT_COMPARED = "no limit: what the fault changed is not compared"
 
 
 def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward: bool) -> str:

@@ -23,7 +23,8 @@ from pytest_compilecontract.wording import counted, first_line, repeated
 # What torch's guards call values of a frame that goes on after a graph break.
 STACK = "___stack: a value that was on the stack when the graph broke, such as what the call there returned"
 
-
+# What stands in the place of a line where the project has none.
+NOWHERE = "outside the project's code"
 # A reason of torch's that is no more than an exception's type: what it said is the explanation.
 _RAISED = re.compile(r"[\w/]*(Error|Exception)(?![-\w])")
 
@@ -46,7 +47,7 @@ def told_recompiles(recompiles: Sequence[Recompile]) -> Facts:
         after = " after its graph break" if each.continuation else ""
         module = f" of {each.module}" if each.module else ""
         fact = [f"{each.frame}{module}{after}: {each.kind} recompile"]
-        fact += [f"guard: {first_line(each.guard)}" if each.guard else "torch names no guard"]
+        fact += [f"guard: {first_line(each.guard)}" if each.guard else "torch reports no guard"]
         if each.meaning:
             fact += [each.meaning]
         if "___stack" in each.guard:
@@ -74,7 +75,7 @@ def told_operators(found: StepOperators | None) -> Facts:
     facts: list[tuple[str, ...]] = []
     for each in found.groups if found is not None else ():
         place = each.location or each.frame
-        where = told_line(place) if place is not None else "not in a line of the project"
+        where = told_line(place) if place is not None else NOWHERE
         facts.append((where, each.told, f"in {each.name}" if each.name else "the call that broke the graph"))
     return tuple(facts)
 
@@ -108,7 +109,7 @@ def told_raised(raised: Raised) -> Facts:
 def told_state(change: StateChange) -> Facts:
     prefix = _common_prefix(change)
     if prefix:
-        lines = [f"{counted(len(change.keys_added), 'key')} with a prefix now: {prefix!r}"]
+        lines = [f"{counted(len(change.keys_added), 'key')} now prefixed with {prefix!r}"]
     else:
         lines = [f"key added: {key}" for key in change.keys_added]
         lines += [f"key removed: {key}" for key in change.keys_removed]

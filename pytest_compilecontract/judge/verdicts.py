@@ -13,7 +13,7 @@ from .device import speed_text
 
 
 def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
-    """Why the lane is unverified: two ways of counting disagree, or nothing is known of what only a default judges.
+    """Why the lane is unverified: two independent counts disagree, or nothing is known of what only a default judges.
 
     Where `calls` is None the test calls by itself: then there is nothing to compare with eager, and no call to count.
     """
@@ -31,7 +31,7 @@ def verdict(measurement: Measurement, violations: Sequence[Violation], doubted: 
 
 def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
     for each in seen.disagreements:
-        yield f"two ways of counting disagree: {each}"
+        yield f"two independent counts disagree: {each}"
     yield from seen.doubts
     for limit, metric, value in (
         ("max_eager_frames", "eager_frames", seen.eager_frames),

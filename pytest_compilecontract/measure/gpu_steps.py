@@ -100,7 +100,7 @@ class SteadySteps:
         elif self._graphs.missing is not None:
             facts.unmeasured["cuda_graphs"] = self._graphs.missing
         if not self._timed:
-            facts.unmeasured["speed"] = "nobody asked for it (min_speedup, or --contract-speed)"
+            facts.unmeasured["speed"] = "not requested (min_speedup or --contract-speed)"
         try:
             with told_of("steady"):
                 self._measure(target, compiled, calls, facts)

@@ -25,7 +25,7 @@ from .probes.collectives import Recorded, recorded
 from .probes.fake_group import no_fake_group
 
 # Why a lane of several ranks does not make the calls that a lane of one process makes besides.
-ALIKE = "ranks make only the calls that all of them make alike"
+ALIKE = "ranks make only the calls that all of them make"
 LEFT = "compilecontract/left"
 POLL_SECONDS = 0.02
 
@@ -48,7 +48,7 @@ def no_group(lane: Lane) -> str | None:
     if not dist.is_available():
         return "this torch has no torch.distributed"
     if dist.is_initialized():
-        return "a process group is there already, which is not the lane's"
+        return "a process group already exists that is not the lane's"
     group = group_of(lane)
     if group == FAKE:
         return no_fake_group()

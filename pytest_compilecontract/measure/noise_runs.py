@@ -1,4 +1,4 @@
-"""Noise runs: eager again and again, each time rounded otherwise, for what the rule of numerics has stopped."""
+"""Noise runs: eager again and again, each time rounded differently, for what the rule of numerics has stopped."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class NoiseRuns:
     def _told(self, found: numerics.Judged) -> list[str]:
         told = []
         if self._failed:
-            told.append(f"how far eager moves when it is rounded otherwise is not known: {self._failed}")
+            told.append(f"how far eager moves when it is rounded differently is unknown: {self._failed}")
         if not found.explained:
             return told
         more = f" and {len(found.explained) - TOLD} more" if len(found.explained) > TOLD else ""
         told.append(
-            f"within eager's own noise, of {len(self._runs)} runs rounded otherwise: "
+            f"within eager's own noise, of {len(self._runs)} runs rounded differently: "
             f"{', '.join(found.explained[:TOLD])}{more}"
         )
         flips = dict.fromkeys(map(_flip, self._choices.told()))

@@ -134,7 +134,7 @@ class Passes:
         return self._pass(run, job, how)
 
     def rounded(self, job: Job, eager: Trail, rounding: Rounding) -> Trail:
-        """An eager pass in which every result is rounded otherwise."""
+        """An eager pass in which every result is rounded differently."""
         with stance.eager():
             return self.fresh(job.target, job, How(kind="eager", names=eager.changed, mode=rounding))
 
@@ -143,7 +143,7 @@ class Passes:
         if isinstance(job.program, Body):
             return Reference(trail=None, absent="what makes its own tensors has no float64 run")
         if eager.random:
-            return Reference(trail=None, absent="random numbers are drawn otherwise in float64")
+            return Reference(trail=None, absent="random numbers are drawn differently in float64")
         found, mode = self._wide(job, eager, torch.float64, None), None
         if found.trail is None:
             mode = Refusals(torch.float64)

@@ -77,7 +77,7 @@ class Found:
 
     def lines(self) -> list[str]:
         if self.stage is None:
-            return [f"where it broke: not known, {self.why}"]
+            return [f"where it broke: unknown, {self.why}"]
         measured = " of those measured" if self.unknown else ""
         held = f"; up to {self.held.what} it holds" if self.held is not None else ""
         first = f"where it broke: {self.stage.told} is the first to fail{measured}{held}"
@@ -142,7 +142,7 @@ def _outcome(turn: Turn, lane: Lane) -> Outcome:
         run = turn.run_once(lane)
     if backends.missing:
         return Outcome(why=backends.missing)
-    by_itself = Outcome(why="the test failed by itself")
+    by_itself = Outcome(why="the test itself failed")
     if run.judged is not None:
         seen = Outcome(faults=faults(run.judged.entry), backends=frozenset(backends.names))
         if seen.faults:
@@ -189,9 +189,9 @@ def first_to_fail(
         who = "the lane itself" if stage is own else stage.told
         if others := outcome.backends - {stage.backend}:
             chosen = ", ".join(map(repr, sorted(others)))
-            return Found(why=f"the test chooses its backend itself: {chosen} compiled where {stage.backend!r} was to")
+            return Found(why=f"the test chooses its own backend: {chosen} compiled instead of {stage.backend!r}")
         if outcome.why and stage is own:
-            return Found(why=f"{who} is not measured again: {outcome.why}")
+            return Found(why=f"{who} was not measured again: {outcome.why}")
         if outcome.why:
             unknown.append(f"{stage.what} not measured: {outcome.why}")
             continue
@@ -201,7 +201,7 @@ def first_to_fail(
             held.append(stage)
             continue
         if outcome.faults != wanted:
-            return Found(why=f"{who} {outcome.told}, where the lane failed otherwise ({_listed(wanted)})")
+            return Found(why=f"{who} {outcome.told}, where the lane failed differently ({_listed(wanted)})")
         if stage is not own and _differ(outcome, again := run(stage)):
             return Found(why=f"{who} {outcome.told}, and then {again.told}")
         if held and _differ(Outcome(), again := run(held[-1])):

@@ -163,7 +163,7 @@ class Climbing:
         turn.conclude(over)
         said = [failure_of(over)] if found.failed else []
         if said and contract.item.config.getoption("--contract-bisect"):
-            said.append("where it broke: not searched for in a ladder, whose failing rung names what was added")
+            said.append("where it broke: not searched in a ladder: its failing rung names what was added")
         if drifted:
             said.append(drifted)
         if said:

@@ -105,8 +105,8 @@ class Collecting:
             if other is not item:
                 where = f"in {other.path} and in {item.path}" if other.path != item.path else f"twice in {item.path}"
                 yield (
-                    f"{test_of(item)}: two tests have this name ({where}): pytest names a file outside of its root "
-                    "folder by less than its path; give --rootdir a folder that has both, or rename one"
+                    f"{test_of(item)}: two tests have this name ({where}): pytest shortens the path of a file outside "
+                    "its rootdir; give --rootdir a folder that contains both, or rename one"
                 )
 
 
@@ -124,7 +124,7 @@ def contract_from(item: pytest.Item, settings: Settings) -> Contract | None:
         if limits.lanes is not None:
             chosen(limits.lanes, settings.known)
         if FIXTURE not in parameters:
-            raise UsageError(f"{FIXTURE} needs a test function that pytest can run once a lane")
+            raise UsageError(f"{FIXTURE} needs a test function that pytest can run once per lane")
         ladder = limits.frontier
         lane = settings.known[parameters[FIXTURE]] if ladder is None else rung(ladder, settings.known).lane
     except UsageError as error:

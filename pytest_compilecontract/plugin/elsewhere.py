@@ -31,7 +31,7 @@ def elsewhere_lines(config: pytest.Config) -> list[Line]:
         return []
     told = ", ".join(f"{folder} ({counted(count, 'file')})" for folder, count in sorted(found.items()))
     command = f"pytest --compile-contracts {typed(as_tests(*sorted(found)))}"
-    return [(f"contracts that testpaths leaves out, not collected: {told}; to hold them: {command}", {"yellow": True})]
+    return [(f"contracts outside testpaths, not collected: {told}; to run them: {command}", {"yellow": True})]
 
 
 def _left_out(config: pytest.Config) -> Counter[str]:

@@ -91,7 +91,7 @@ class Evidencing:
 
         ran = self._rung(turn, state)
         lane = ran.lane if ran is not None else turn.contract.lane
-        turn.say("evidence: runs once more, with torch's structured trace on")
+        turn.say("evidence: running once more with torch's structured trace on")
         with Traced(folder, Measuring.going_on) as traced:
             # With empty caches: of what a cache has, torch traces no graphs.
             run = turn.run_once(
@@ -178,7 +178,7 @@ def _shown(run: Run, before: Entry) -> str:
     if entry is None:
         return f"{'the test was skipped: ' + run.skipped if run.skipped else 'nothing was measured'}"
     if run.failed and not run.state.failed:
-        return "the test failed by itself"
+        return "the test itself failed"
     now = "drifted" if run.state.drifted and entry.verdict == "held" else entry.verdict
     if entry.measurement is not None and before.measurement is not None:
         one, other = _counts(entry), _counts(before)
@@ -207,7 +207,7 @@ def _readme(entry: Entry, shown: str, command: str) -> list[str]:
         "",
         f"{entry.verdict}{reason}. One more run, with torch's structured trace on: {one_line(shown)}.",
         "",
-        "The same live:",
+        "To see the same while it runs:",
         "",
         f"    {command}",
     ]

@@ -196,12 +196,12 @@ def _variables() -> Mapping[str, str]:
 def _refuse_beside_one_another(config: pytest.Config, settings: Settings) -> None:
     """What cannot be done in one run."""
     if config.getoption("--contract-bisect") and settings.repeat > 1:
-        raise UsageError("--contract-bisect runs a lane once a stage: leave out --contract-repeat")
+        raise UsageError("--contract-bisect runs a lane once per stage: remove --contract-repeat")
     if config.getoption("--contract-plant") is None:
         return
     for option in ("--contract-repeat", "--contract-bisect", "--contract-record"):
         if config.getoption(option):
-            raise UsageError(f"--contract-plant runs a lane once a fault: leave out {option}")
+            raise UsageError(f"--contract-plant runs a lane once per fault: remove {option}")
 
 
 def _faults(kinds: str) -> tuple[Fault, ...]:

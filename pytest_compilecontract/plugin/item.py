@@ -67,4 +67,4 @@ def test_of(item: pytest.Item) -> str:
 def refuse_name(item: pytest.Item) -> None:
     """Refuse a test that no receipt could name."""
     if fault := name_fault(item.nodeid):
-        raise UsageError(f"{plain(test_of(item))}: {fault} (another name for the file would do)")
+        raise UsageError(f"{plain(test_of(item))}: {fault} (rename the file)")

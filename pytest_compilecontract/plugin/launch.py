@@ -236,7 +236,7 @@ class _Rank:
         if self.code is None:
             where = self._where()
             kind: Kind = "stopped" if not self.overdue else "waited" if where.in_torch else "hung"
-            said = "ended, since another rank had failed" if not self.overdue else "did not end in time"
+            said = "stopped, because another rank had failed" if not self.overdue else "did not end in time"
             return self._ended(kind, f"{said}{where}")
         # torch ends a process whose neighbour is gone, in some threads.
         connection = self.code < 0 and is_of_a_neighbour("", self._printed())

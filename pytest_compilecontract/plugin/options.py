@@ -196,7 +196,7 @@ def _shard(text: str) -> tuple[int, int]:
     numbers = [int(each) for each in (index, of) if each.isascii() and each.isdecimal() and len(each) < 6]
     if not slash or len(numbers) < 2 or not 1 <= numbers[0] <= numbers[1] <= MOST_SHARDS:
         raise argparse.ArgumentTypeError(
-            f"expected I/N as 2/8, I from 1 to N and N at most {MOST_SHARDS}, got {text!r}"
+            f"expected I/N such as 2/8, with I from 1 to N and N at most {MOST_SHARDS}, got {text!r}"
         )
     return numbers[0], numbers[1]
 

@@ -98,7 +98,7 @@ class Phases:
         """The lane that the fixture gives to a test."""
         current = self._runs.of(item)
         if current is None or current.state.compile_lane is None:
-            pytest.fail(f"{FIXTURE} runs a test once a lane: ask for it as an argument of the test", pytrace=False)
+            pytest.fail(f"{FIXTURE} runs a test once per lane: request it as an argument of the test", pytrace=False)
         return current.state.compile_lane
 
     def _compile_lane(self, state: State) -> CompileLane:

@@ -97,7 +97,7 @@ class Sowing:
         steady = steady_of(calls, starts)
         whys = {each.name: _nowhere(each, again, looking, starts, steady) for each in self._faults}
         runs = counted(sum(not why for why in whys.values()), "fault")
-        turn.say(f"plants {runs}, one a run; the run without took {time.perf_counter() - started:.1f} s")
+        turn.say(f"plants {runs}, one per run; the run without a fault took {time.perf_counter() - started:.1f} s")
         found: list[Planted] = []
         for fault in self._faults:
             why = "the process has lost its CUDA device" if turn.process.lost else whys[fault.name]
@@ -225,8 +225,8 @@ def _nowhere(fault: Fault, again: Run, looking: Looking, starts: Sequence[int], 
 
 
 NOTHING_FITS = {
-    "input-written": "no graph has a floating input",
-    "parameter-written": "no graph has a floating parameter",
+    "input-written": "no graph has a floating-point input",
+    "parameter-written": "no graph has a floating-point parameter",
     "alias": "no input has the size and dtype of an output",
     "alias-lost": "no output shares memory with an input",
     "not-updated": "no graph writes to an input",

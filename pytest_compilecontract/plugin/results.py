@@ -175,7 +175,7 @@ def failure_without_exception(report: pytest.TestReport, subtest: bool) -> OwnFa
     """How a test that raised nothing failed."""
     if subtest:
         return OwnFailure(phase="call", said=SUBTEST)
-    return OwnFailure(phase=str(report.when), said=first_line(str(report.longrepr or "")) or "pytest says no more")
+    return OwnFailure(phase=str(report.when), said=first_line(str(report.longrepr or "")) or "pytest gave no message")
 
 
 def own_failure(call: pytest.CallInfo[None]) -> OwnFailure:

@@ -103,18 +103,18 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     if project.waivers is not None and not project.waivers.is_file():
         raise UsageError(f"pyproject.toml: tool.compilecontract.waivers: {project.waivers}: no such file")
     if report == "":
-        raise UsageError("--contract-report names no folder")
+        raise UsageError("--contract-report needs a folder")
     if baselines == "":
-        raise UsageError("--contract-baselines names no folder")
+        raise UsageError("--contract-baselines needs a folder")
     if accepted is not None and record is None:
         raise UsageError("--contract-accept-reason does nothing without --contract-record")
     if overrides and record is not None:
         raise UsageError("--contract-record records what users run with, which --contract-set changes")
     if accepted is not None and not accepted.strip():
-        raise UsageError("--contract-accept-reason gives no reason")
+        raise UsageError("--contract-accept-reason needs a reason")
     names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
     if asked is not None and not names:
-        raise UsageError(f"--contract-lanes names no lane (known lanes: {', '.join(sorted(known))}, or 'all')")
+        raise UsageError(f"--contract-lanes needs a lane (known lanes: {', '.join(sorted(known))}, or 'all')")
     reported = invocation / report if report else project.report
     return Settings(
         root=root,
@@ -173,11 +173,11 @@ def _evidence(configured: Path | None, asked: str | None, invocation: Path, repo
 def _times(asked: str | None, shard: tuple[int, int] | None, record: Mode | None, invocation: Path) -> Path | None:
     """The receipt that says how long each test takes, where one was named."""
     if shard is not None and record is not None:
-        raise UsageError("--contract-record writes the baselines of a whole run: leave out --contract-shard")
+        raise UsageError("--contract-record writes the baselines of a whole run: remove --contract-shard")
     if asked is not None and shard is None:
         raise UsageError("--contract-times does nothing without --contract-shard")
     if asked == "":
-        raise UsageError("--contract-times names no receipt")
+        raise UsageError("--contract-times needs a receipt")
     return invocation / asked if asked is not None else None
 
 
@@ -209,8 +209,8 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
         name, sign, value = text.partition("=")
         if not sign or not name.startswith(tuple(f"{module}." for module in MODULES)):
             raise UsageError(
-                f"--contract-set={text}: expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of "
-                f"{', '.join(MODULES)}"
+                f"--contract-set={text}: expected NAME=VALUE such as torch._dynamo.config.recompile_limit=4, "
+                f"a setting of {', '.join(MODULES)}"
             )
         try:
             found[name] = ast.literal_eval(value)

@@ -102,7 +102,7 @@ def answer_lines(
 def waiving(old: Path, new: Path) -> list[str]:
     """The command that writes the waivers of all that drifted, to be completed by whoever owns them."""
     command = typed(["compilecontract", "waive", str(old), str(new)])
-    return ["to tolerate what drifted until a date:", f"{command} --owner ... --issue ... --expires ... >> {WAIVERS}"]
+    return ["to waive this drift until a date:", f"{command} --owner ... --issue ... --expires ... >> {WAIVERS}"]
 
 
 def cold_told(comparison: Comparison, *, everything: bool = False) -> list[str]:
@@ -198,11 +198,11 @@ def _attribution_lines(attribution: Attribution, everything: bool = False) -> li
         changed = [plain(change) for change in attribution.defaults]
         count = counted(len(changed), "setting")
         if everything:
-            lines += [f"{_MARGIN}{count} with another default:", *(cut(_MARGIN * 2 + change) for change in changed)]
+            lines += [f"{_MARGIN}{count} with a changed default:", *(cut(_MARGIN * 2 + change) for change in changed)]
         else:
             more = ", ..." if len(changed) > MOST_DEFAULTS else ""
             shown = ", ".join(changed[:MOST_DEFAULTS])
-            lines.append(cut(f"{_MARGIN}{count} with another default: {shown}{more}"))
+            lines.append(cut(f"{_MARGIN}{count} with a changed default: {shown}{more}"))
     return lines
 
 

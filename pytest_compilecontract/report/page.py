@@ -29,13 +29,13 @@ _WITH_FACTS = [name for name in _COUNTED if name in READERS]
 _NUMBERS = [name for name in _COUNTED if name not in READERS]
 
 
-# What is shown over the environments, with its words: counts, and last the seconds of the first call.
+# What is shown over the environments, with its words: counts, and last the first-call seconds.
 TRENDED = {
     "graphs": ("graphs", "graph", "graphs"),
     "graph_breaks": ("graph breaks", "break", "breaks"),
     "recompiles": ("recompiles", "recompile", "recompiles"),
     "eager_ops": ("eager operators", "operator", "operators"),
-    "cold_seconds": ("seconds of the first call", "s", "s"),
+    "cold_seconds": ("first-call seconds", "s", "s"),
 }
 
 
@@ -62,7 +62,7 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str, gra
 
 def _question(found: Matrix, answer: Answer | None) -> str:
     if answer is None:
-        return "One environment alone: there is nothing to compare it with."
+        return "Only one environment: nothing to compare it with."
     line = visible(verdict_line(found.comparisons[-1], answer))
     return line[:1].upper() + line[1:]
 
@@ -177,7 +177,7 @@ class _Data:
         """What an entry showed, one line per metric: its name, its label, its value, and its facts with their keys."""
         facts = {metric: tuple(self._keyed(found)) for metric, found in facts_of(entry).items()}
         limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
-        yield self._line("limits", "limits of the contract", limits or "none but the defaults")
+        yield self._line("limits", "limits of the contract", limits or "only the defaults")
         yield self._line("limits", "limits exceeded", len(facts["limits"]), facts["limits"])
         yield self._line("errors", "errors", *_counted("errors", entry, facts))
         seen = entry.measurement
@@ -201,7 +201,7 @@ class _Data:
             yield self._line("calls", "calls", told or "none")
         yield self._line("backend", "backend", seen.backend or "-")
         for said in seen.disagreements:
-            yield self._line("disagreements", "two ways of counting disagree", said)
+            yield self._line("disagreements", "two independent counts disagree", said)
 
     def _line(self, metric: str, label: str, value: Value, facts: tuple[object, ...] = ()) -> int:
         return self._lines.of((self._metrics.of((metric, label)), self._text(str(value)), facts))

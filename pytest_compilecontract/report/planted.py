@@ -60,7 +60,7 @@ def line_of(planted: Planted) -> str:
     said = {
         "noticed": f"noticed by {planted.by}",
         "not noticed": f"NOT NOTICED: {planted.why}",
-        "another reason": f"NOT NOTICED: red, for another reason: {planted.by}",
+        "another reason": f"NOT NOTICED: failed for another reason: {planted.by}",
         "not applicable": f"not applicable: {planted.why}",
     }[planted.outcome]
     return plain(one_line(f"{planted.fault}{what}: {said}", LONGEST))
@@ -70,7 +70,7 @@ def _folded(left: Sequence[Planted]) -> Iterator[str]:
     """What was not noticed, a line for all that one thing would have."""
     groups: dict[str, list[str]] = {}
     for each in left:
-        said = each.why if each.outcome == "not noticed" else f"red, for another reason: {each.by}"
+        said = each.why if each.outcome == "not noticed" else f"failed for another reason: {each.by}"
         groups.setdefault(said, []).append(each.fault)
     for said, names in groups.items():
         yield plain(one_line(f"NOT NOTICED: {', '.join(names)}: {said}", LONGEST))
@@ -89,7 +89,7 @@ def markdown(entries: Sequence[Entry]) -> str:
     """The table, contract by fault, as Markdown."""
     lines = [f"# {title(entries)[:1].upper()}{title(entries)[1:]}", ""]
     lines += [
-        "| fault | noticed | not noticed | red, for another reason | not applicable |",
+        "| fault | noticed | not noticed | failed for another reason | not applicable |",
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [f"| {' | '.join(each)} |" for each in _by_fault(entries)]
@@ -192,7 +192,7 @@ th, td { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; vertica
 <body>
 <h1>{{ title }}</h1>
 <table>
-<tr><th>fault</th><th>noticed</th><th>not noticed</th><th>red, for another reason</th><th>not applicable</th></tr>
+<tr><th>fault</th><th>noticed</th><th>not noticed</th><th>failed for another reason</th><th>not applicable</th></tr>
 {% for row in faults %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table>
 {% for lane in lanes %}

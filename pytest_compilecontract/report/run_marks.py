@@ -147,7 +147,7 @@ def _recompile(found: Recompile) -> Mark:
     others = [each for each in map(first_line, found.guards) if each != guard]
     return Mark(
         kind="recompile",
-        title=guard or "torch names no guard",
+        title=guard or "torch reports no guard",
         at=found.location or found.frame,
         callers=(found.frame,),
         said=_said(

@@ -30,13 +30,13 @@ from .terminal import counts_of
 MOST_TROUBLES = 30
 # The lanes that are built in; what another is, its settings say.
 _LANES = {
-    "eager": "nothing is compiled: what the others are compared with",
+    "eager": "nothing is compiled: the reference for the other lanes",
     "capture": "Dynamo captures graphs, and eager runs them",
     "aot": "AOTAutograd traces the captured graphs, backward too, and eager runs them",
     "inductor": "Inductor compiles the graphs, as torch.compile does by default",
     "dynamic": "Inductor, with sizes dynamic from the first call",
     "cudagraphs": "Inductor, with CUDA graphs",
-    "autotune": "Inductor, with the fastest kernels by trial",
+    "autotune": "Inductor, with autotuned kernels",
 }
 # Calls of a lane that are told one by one.
 MOST_CALLS = 200
@@ -96,7 +96,7 @@ def _commit(found: Environment) -> str | None:
 
 
 def _unmeasured(lanes: Sequence[str], contracts: int, reason: str) -> str:
-    return f"{', '.join(lanes)} ({counted(contracts, 'contract')}): {reason or 'no reason is known'}"
+    return f"{', '.join(lanes)} ({counted(contracts, 'contract')}): {reason or 'no reason was given'}"
 
 
 def _trouble(each: Trouble) -> tuple[str, str, str]:
@@ -146,13 +146,13 @@ class _Data:
         modules = tuple((self._text(row.path), row.depth, row.compiled, row.eager) for row in lane.modules)
         ran = seen.operators_run if seen is not None else None
         doubts = seen.disagreements + seen.doubts if seen is not None else ()
-        drift = [f"not as its baseline: {what_drifted(lane.drift)}"] if lane.drift is not None else []
+        drift = [f"differs from its baseline: {what_drifted(lane.drift)}"] if lane.drift is not None else []
         return [
             self._text(entry.contract),
             self._text(entry.lane),
             lane.verdict,
             self._text(lane.reason),
-            self._text(limits or "none but the defaults"),
+            self._text(limits or "only the defaults"),
             list(map(self._violation, entry.violations)),
             list(self._counts(seen)) if seen is not None else [],
             self._calls_of(seen.calls or ()) if seen is not None else -1,

@@ -41,7 +41,7 @@ NOT_HELD_WEIGHT = 4
 # Below that a module is told by the rest of its path.
 _DEEPEST = 32
 # The eager frames of a baseline are without those that Dynamo skips, and those of a limit are with them.
-_LABELS = {"eager_frames": "eager frames that Dynamo gave up"}
+_LABELS = {"eager_frames": "eager frames that Dynamo gave up on"}
 # The worst first: what a contract is called by, of its lanes.
 _WORST: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified", "unmeasured")
 
@@ -477,7 +477,8 @@ def _of_which(found: Violation, lane: LaneView) -> str:
     if seen is None or not seen.skipped_frames:
         return ""
     return (
-        f" ({len(seen.lost_frames or ())} that Dynamo gave up, {len(seen.skipped_frames)} of libraries that it skips)"
+        f" ({len(seen.lost_frames or ())} that Dynamo gave up on, "
+        f"{len(seen.skipped_frames)} in libraries that it skips)"
     )
 
 

@@ -98,7 +98,7 @@ class Bench:
             self.progress.stage(f"{name}: could not be imported: {why}")
             return Ready(side=side, folder=folder, found=found, setup=Setup(asked=name, not_imported=why))
         if (other := _not_as_asked(side, found)) and side.python is not None:
-            raise UsageError(f"{python}: has {other}, and {' '.join(side.specs.values())} was asked for")
+            raise UsageError(f"{python}: has {other}, but {' '.join(side.specs.values())} was requested")
         self._packages = self._packages or found.packages
         _write_packages(folder / "packages.txt", found)
         return Ready(side=side, folder=folder, found=found, python=python, setup=Setup(asked=name))
@@ -189,7 +189,7 @@ def claimed(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UsageError(f"{folder}: another run has it (--keep DIR names another folder)") from None
+                raise UsageError(f"{folder}: in use by another run (--keep DIR chooses another folder)") from None
         yield
     finally:
         os.close(lock)

@@ -165,7 +165,7 @@ def _waivers(given: Path | None, project: Path) -> tuple[Waiver, ...]:
 def _told_checkout(project: Path, progress: Progress) -> Checkout | None:
     found = checkout_of(project)
     if found is None:
-        progress.stage("the project is not in a git checkout: changes to it during the run are not noticed")
+        progress.stage("the project is not in a git checkout: changes to it during the run are not detected")
     elif found.dirty:
         progress.stage(f"commit {found.commit[:12]} with uncommitted changes: both sides run the files as they are now")
     else:
@@ -222,9 +222,9 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
             yield f"both sides have torch {old.found.torch} and the same packages: nothing was upgraded"
         if changes := differing(old.found.packages, new.found.packages, asked):
             more = f", and {len(changes) - MOST_DIFFERING} more" if len(changes) > MOST_DIFFERING else ""
-            yield f"beside what was asked for, these differ: {', '.join(changes[:MOST_DIFFERING])}{more}"
+            yield f"besides what was requested, these differ: {', '.join(changes[:MOST_DIFFERING])}{more}"
         if old.found.python != new.found.python:
-            yield f"the two run on different Pythons: {old.found.python} and {new.found.python}"
+            yield f"the two sides run on different Pythons: {old.found.python} and {new.found.python}"
 
 
 def _near(file: Path) -> Path:

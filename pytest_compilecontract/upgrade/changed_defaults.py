@@ -203,7 +203,7 @@ def refuse_other_torch(python: str, after: Receipt) -> None:
     found = ran.stdout.strip()
     if ran.returncode or found not in wanted:
         has = f"torch {found}" if found else "no torch"
-        raise UsageError(f"--try-settings: {python} has {has}, NEW has {_named(wanted)} (--python names another)")
+        raise UsageError(f"--try-settings: {python} has {has}, NEW has {_named(wanted)} (--python chooses another)")
 
 
 def trial_in(python: str, told: Callable[[str], None]) -> Trial:

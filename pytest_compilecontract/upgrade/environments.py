@@ -105,7 +105,7 @@ class Uv:
         shutil.rmtree(folder, ignore_errors=True)
         self._warn_of_room(name)
         self._run(
-            name, "making an environment", log, "interpreter", "venv", "--quiet", "--python", self.python, str(folder)
+            name, "creating an environment", log, "interpreter", "venv", "--quiet", "--python", self.python, str(folder)
         )
         (folder / "wanted.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         # uv keeps to the versions that it finds in the file it is to write, where it can.

@@ -67,7 +67,8 @@ def installability(chosen: argparse.Namespace) -> list[Tried]:
     """
     project = chosen.project.resolve()
     if not chosen.specs:
-        raise UsageError("--matrix needs releases, as: compilecontract bump --matrix torch==2.14.1 torch==2.15.0")
+        example = "compilecontract bump --matrix torch==2.14.1 torch==2.15.0"
+        raise UsageError(f"--matrix needs releases, for example: {example}")
     releases = [specs_from([spec], where="bump --matrix") for spec in chosen.specs]
     contents = wanted(
         project,
@@ -139,7 +140,7 @@ def outcome(found: Sequence[Tried]) -> Outcome:
 def _listed(text: str | None, option: str) -> list[str]:
     names = [each.strip() for each in (text or "").split(",")]
     if text is not None and not all(names):
-        raise UsageError(f"{option}: expected names with a comma between them, got {text!r}")
+        raise UsageError(f"{option}: expected names separated by commas, got {text!r}")
     return list(dict.fromkeys(filter(None, names)))
 
 

@@ -49,7 +49,7 @@ def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
         found = _parsed(word)
         # "2.12.1" alone is a name to packaging, and a version to whoever typed it.
         if found is None or found.marker is not None or word[:1].isdigit():
-            raise UsageError(f"{where}: expected a requirement as torch==2.12.1, got {word!r}")
+            raise UsageError(f"{where}: expected a requirement such as torch==2.12.1, got {word!r}")
         name = canonicalize_name(found.name)
         if name in specs:
             raise UsageError(f"{where}: {name} twice ({specs[name]!r} and {word!r})")
@@ -289,7 +289,7 @@ def _lines_of(file: Path, asked: Collection[str], depth: int = 0) -> Iterator[st
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if depth > 8:
-        raise UsageError(f"{file}: reads itself")
+        raise UsageError(f"{file}: includes itself")
     for whole in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*$", "", whole).strip()
         found = re.fullmatch(r"(?P<option>-r|--requirement|-c|--constraint|-e|--editable)(?:\s+|=)(?P<path>.+)", line)

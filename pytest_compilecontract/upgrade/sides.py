@@ -41,7 +41,9 @@ def sides_from(chosen: argparse.Namespace, project: Path) -> tuple[Side, Side]:
     """
     new_specs = specs_from(chosen.specs, where="bump")
     if not new_specs and chosen.python is None:
-        raise UsageError("nothing to upgrade to: name it before all options, as: compilecontract bump torch==2.12.1")
+        raise UsageError(
+            "nothing to upgrade to: name it before all options, for example: compilecontract bump torch==2.12.1"
+        )
     old = _side_before(specs_from(chosen.before, where="--from"), chosen.from_python, new_specs, project)
     # What is named on the old side alone stays as it is.
     specs = new_specs if chosen.python is not None else {**old.specs, **new_specs}
@@ -68,7 +70,7 @@ def _side_before(specs: Mapping[str, str], python: Path | None, new_specs: Mappi
     if "torch" not in known:
         raise UsageError(
             "nothing to upgrade from: this Python has no torch, the project pins none, and there is no baseline; "
-            "name it, as: --from torch==2.11.0"
+            "name it, for example: --from torch==2.11.0"
         )
     return Side(specs=known)
 
@@ -99,6 +101,6 @@ def _interpreter(path: Path | None, option: str) -> Path | None:
     if path is None:
         return None
     if not path.is_file():
-        raise UsageError(f"{option} {path}: no such file; it names an interpreter, as .venv/bin/python")
+        raise UsageError(f"{option} {path}: no such file (expected an interpreter such as .venv/bin/python)")
     # Not resolved: the link in an environment is what makes it one.
     return path.absolute()

@@ -257,8 +257,8 @@ REFUSED: dict[str, tuple[Entry, str]] = {
     ),
     "it-raised": (an_entry(Measurement(raised=RAISED), verdict="broken", reason="raised E"), "broken: raised E"),
     "counts-that-disagree": (
-        an_entry(verdict="unverified", reason="two ways of counting disagree"),
-        "unverified: two ways of counting disagree",
+        an_entry(verdict="unverified", reason="two independent counts disagree"),
+        "unverified: two independent counts disagree",
     ),
     "limit-hit": (an_entry(replace(HOLDING, limit_hits=(LIMIT_HIT,))), "the recompile limit was reached"),
     "lost-frames": (an_entry(replace(HOLDING, eager_frames=(EAGER,))), "frames ran eager"),
@@ -529,7 +529,7 @@ def test_a_table_that_was_changed_is_refused(baselines: Baselines, tmp_path: Pat
     with pytest.raises(ReceiptError) as caught:
         Baselines(baselines.folder, tmp_path).find(CONTRACT, "aot", KNOWN)
 
-    assert str(caught.value) == f"{file}: does not match the digest in its name (delete it, and record again)"
+    assert str(caught.value) == f"{file}: does not match the digest in its name (delete it and record again)"
 
 
 @pytest.mark.parametrize("key", ["../../x", "", "0" * 12, None])

@@ -157,7 +157,7 @@ def test_show_says_that_a_receipt_knows_no_drift(capsys: pytest.CaptureFixture[s
     """Of a lane that drifted pytest says so, and its receipt has what it measured."""
     write_receipt(Path("receipt.json"), RECEIPT)
     command = "compilecontract compare contracts/baselines receipt.json"
-    said = f"held is by limits alone; what drifted from its baseline: {command}"
+    said = f"held means within its limits; to compare with the baselines: {command}"
 
     main(["show", "receipt.json"])
     without = capsys.readouterr().out
@@ -287,8 +287,8 @@ def test_the_command_does_not_need_torch() -> None:
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        ("run/receipt.json", "belongs to run, a run to read"),
-        ("policy.toml", "is read, too"),
+        ("run/receipt.json", "belongs to run, a run to be read"),
+        ("policy.toml", "is also read"),
         ("loop", "a symlink loop"),
     ],
     ids=["in the folder of a run", "the policy", "a loop"],

@@ -94,16 +94,15 @@ def test_what_init_writes_runs_whatever_the_factory_is_called(factory: str, caps
     [
         (
             ["class:sample", "--out=test_block.py"],
-            "class:sample: 'class' is a keyword of Python, so no test can import it (another name would do)",
+            "class:sample: 'class' is a Python keyword, so no test can import it (use another name)",
         ),
         (
             ["models.import.block:sample", "--out=test_block.py"],
-            "models.import.block:sample: 'import' is a keyword of Python, so no test can import it "
-            "(another name would do)",
+            "models.import.block:sample: 'import' is a Python keyword, so no test can import it (use another name)",
         ),
         (
             ["blocks:None", "--out=test_block.py"],
-            "blocks:None: 'None' is a keyword of Python, so no test can import it (another name would do)",
+            "blocks:None: 'None' is a Python keyword, so no test can import it (use another name)",
         ),
         (
             ["blocks:sample", "--out=test_it's-odd.py"],
@@ -116,11 +115,11 @@ def test_what_init_writes_runs_whatever_the_factory_is_called(factory: str, caps
         (["blocks:sample", "--out=block.py"], "--out: pytest collects test_NAME.py, got 'block.py'"),
         (
             ["test_blocks:sample", "--out=contracts/test_blocks.py"],
-            "--out: test_blocks.py would hide the sample's module 'test_blocks' (another name would do)",
+            "--out: test_blocks.py would hide the sample's module 'test_blocks' (use another name)",
         ),
         (
             ["contracts.test_blocks:sample", "--out=contracts/test_blocks.py", "--force"],
-            "--out: test_blocks.py would hide the sample's module 'contracts.test_blocks' (another name would do)",
+            "--out: test_blocks.py would hide the sample's module 'contracts.test_blocks' (use another name)",
         ),
     ],
     ids=[
@@ -152,7 +151,7 @@ def test_a_name_that_another_test_has_is_refused(capsys: pytest.CaptureFixture[s
 
     said = capsys.readouterr().err
     assert said.startswith("compilecontract: --out: tests/test_gpt.py has the same name, and pytest tells ")
-    assert "(another name would do, as contracts/test_gpt_compile.py)" in said
+    assert "(use another name, such as contracts/test_gpt_compile.py)" in said
     assert code == 2
     assert not Path("contracts").exists()
 

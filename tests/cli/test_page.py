@@ -47,7 +47,9 @@ def test_it_goes_where_it_is_told_and_source_is_read_there(capsys: pytest.Captur
         pytest.param(["gone.json"], "gone.json: cannot be read (No such file or directory)", id="no file"),
         pytest.param(["."], "receipt.json: cannot be read (No such file or directory)", id="no receipt in the folder"),
         pytest.param(["model.py"], "model.py: not JSON*", id="no receipt"),
-        pytest.param(["out", "--root", "gone"], "gone: no such folder (--root takes the project's)", id="no root"),
+        pytest.param(
+            ["out", "--root", "gone"], "gone: no such folder (--root expects the project's folder)", id="no root"
+        ),
         pytest.param(
             ["out", "-o", "out/receipt.json"],
             "out/receipt.json: is the receipt to read, write the page to another file",
@@ -74,7 +76,8 @@ def test_a_page_of_somebody_elses_is_left_alone(capsys: pytest.CaptureFixture[st
 
     code = main(["page", "out"])
 
-    assert capsys.readouterr().err == "compilecontract: out/index.html: exists, and is not a page of this plugin\n"
+    said = "compilecontract: out/index.html: exists and is not a page written by this plugin\n"
+    assert capsys.readouterr().err == said
     assert Path("out/index.html").read_text() == "<title>mine</title>"
     assert code == 2
 

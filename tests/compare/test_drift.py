@@ -803,7 +803,7 @@ def test_another_kind_of_device_is_not_known() -> None:
     lane = compare(before(an_entry()), a_receipt(an_entry(), environment=card)).lanes[0]
 
     assert lane.verdict == "unverified"
-    assert lane.reason == "different kinds of device, so nothing to compare: cpu -> cuda sm90"
+    assert lane.reason == "different device types, nothing to compare: cpu -> cuda sm90"
     assert lane.attribution.hardware == ("device A processor -> A card", "capability none -> 9.0")
 
 

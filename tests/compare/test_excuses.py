@@ -59,25 +59,25 @@ def excuses(comparison: Comparison) -> dict[str, str]:
             id="moved",
         ),
         pytest.param(
-            between(WRITTEN_OUT, WRITTEN_IN_ONE), "ops_captured", "traced in other operations", id="traced-otherwise"
+            between(WRITTEN_OUT, WRITTEN_IN_ONE), "ops_captured", "traced as different operations", id="traced"
         ),
         pytest.param(
             between(replace(HOLDING, graphs=2, ops_captured=200, recompiles=(RECOMPILE,)), HOLDING),
             "ops_captured",
-            "compiled again more or less often",
+            "recompiled more or fewer times",
             id="compiled-again",
         ),
         pytest.param(
             between(stepping(10, 5), stepping(10, 9), lane_settings=TUNED),
             "kernels_a_step",
-            "tuned by a stopwatch",
+            "kernels chosen by timing",
             id="stopwatch",
         ),
         pytest.param(between(stepping(10, 5), stepping(14, 9)), "kernels_a_step", "as in eager", id="as-eager"),
         pytest.param(
             between(STALE, replace(HOLDING, recompiles=(RECOMPILE,))),
             "recompiles",
-            "wrong numbers are right now",
+            "wrong results are now correct",
             id="mended",
         ),
     ],
@@ -101,8 +101,8 @@ def test_what_a_rule_leaves_out_is_named_as_well() -> None:
     found = between(replace(HOLDING, recompiles=(was,)), replace(HOLDING, recompiles=(now,)))
 
     assert found.lanes[0].drifts == ()
-    assert found.lanes[0].excused == ("recompiles (the same guards, another of them named)",)
-    assert "  not gated: recompiles (the same guards, another of them named)" in comparison_lines(
+    assert found.lanes[0].excused == ("recompiles (the same guards, a different one reported)",)
+    assert "  not gated: recompiles (the same guards, a different one reported)" in comparison_lines(
         found, everything=True
     )
 
@@ -123,5 +123,5 @@ def test_the_matrix_names_a_rule_once() -> None:
 
     assert lines[-2:] == [
         "2 of 2 lanes held everywhere, and are folded",
-        "not gated in 2 lanes: ops captured (traced in other operations)",
+        "not gated in 2 lanes: ops captured (traced as different operations)",
     ]

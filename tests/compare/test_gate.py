@@ -258,7 +258,7 @@ def test_a_policy_that_gates_nothing_knows_nothing() -> None:
         ),
         pytest.param(
             lambda: (Path("old.json").unlink(), Path("old.json").mkdir()),
-            "old.json: neither receipt.json nor a baseline in it",
+            "old.json: contains neither receipt.json nor a baseline",
             id="an-empty-folder",
         ),
     ],

@@ -155,41 +155,50 @@ def counted_wrong(index: int, of: int) -> Callable[[dict[str, Receipt]], None]:
     [
         (without("s2"), "1 shard of 3 missing: 2"),
         (without("s1", "s3"), "2 shards of 3 missing: 1, 3"),
-        (twice, "shard 2 of 3 is there twice: s2 and again"),
-        (changed("s2", shard=None), "s2: is the receipt of a whole run (--contract-shard makes those that are merged)"),
+        (twice, "shard 2 of 3 was given twice: s2 and again"),
+        (
+            changed("s2", shard=None),
+            "s2: is the receipt of a whole run (only receipts of --contract-shard can be merged)",
+        ),
         (counted_wrong(0, 3), "s2: there is no shard 0 of 3"),
         (counted_wrong(4, 3), "s2: there is no shard 4 of 3"),
         (counted_wrong(2, 10**9), "s2: there is no shard 2 of 1000000000"),
         (counted_wrong(2, 4), "s2: is shard 2 of 4, and s1 is shard 1 of 3"),
         (
             of_another_suite,
-            "s2: its suite was cut otherwise than that of s1: other tests, or other times (--contract-times names the "
+            "s2: its suite was split differently from that of s1: different tests or times (--contract-times names the "
             "receipt that has them)",
         ),
-        (with_fewer_tests, "the tests of 3 shards are not those that the suite was cut into"),
+        (with_fewer_tests, "the tests of 3 shards are not the ones that the suite was split into"),
         (with_anothers_entry, "s3: tests/test_block.py::test_block[capture] is not a test of shard 3 of 3"),
-        (in_environment("s2", commit="b" * 40), f"s2 and s1 were not run alike: commit {'b' * 40}, not {'a' * 40}"),
-        (in_environment("s2", commit=None), f"s2 and s1 were not run alike: commit unset, not {'a' * 40}"),
-        (in_environment("s2", dirty=True), "s2 and s1 were not run alike: uncommitted changes True, not False"),
-        (in_environment("s2", torch="2.15.0"), "s2 and s1 were not run alike: torch 2.15.0, not 2.11.0"),
+        (
+            in_environment("s2", commit="b" * 40),
+            f"s2 and s1 were not run in the same way: commit {'b' * 40}, not {'a' * 40}",
+        ),
+        (in_environment("s2", commit=None), f"s2 and s1 were not run in the same way: commit unset, not {'a' * 40}"),
+        (
+            in_environment("s2", dirty=True),
+            "s2 and s1 were not run in the same way: uncommitted changes True, not False",
+        ),
+        (in_environment("s2", torch="2.15.0"), "s2 and s1 were not run in the same way: torch 2.15.0, not 2.11.0"),
         (
             in_environment("s2", settings={"torch._dynamo.config.recompile_limit": "4"}),
-            "s2 and s1 were not run alike: setting {'torch._dynamo.config.recompile_limit': '4'}, not unset",
+            "s2 and s1 were not run in the same way: setting {'torch._dynamo.config.recompile_limit': '4'}, not unset",
         ),
         (
             in_environment("s2", overrides={"torch._dynamo.config.recompile_limit": "4"}),
-            "s2 and s1 were not run alike: setting torch._dynamo.config.recompile_limit: 4, not unset",
+            "s2 and s1 were not run in the same way: setting torch._dynamo.config.recompile_limit: 4, not unset",
         ),
         (
             in_environment("s2", variables={"TORCH_LOGS": "\x1b[31mx"}),
-            "s2 and s1 were not run alike: variable TORCH_LOGS: \\x1b[31mx, not unset",
+            "s2 and s1 were not run in the same way: variable TORCH_LOGS: \\x1b[31mx, not unset",
         ),
         (
             otherwise_run,
-            "s3 and s1 were not run alike: 'pytest --compile-contracts --contract-repeat=3', not "
+            "s3 and s1 were not run in the same way: 'pytest --compile-contracts --contract-repeat=3', not "
             "'pytest --compile-contracts'",
         ),
-        (otherwise_set, "s3 and s1 were not run alike: lane mine is set otherwise"),
+        (otherwise_set, "s3 and s1 were not run in the same way: lane mine has different settings"),
     ],
     ids=[
         "missing",
@@ -229,7 +238,7 @@ def test_two_things_of_one_name_are_refused() -> None:
     (key,) = found["s2"].environments
     found["s2"] = replace(found["s2"], environments={key: replace(OLD, device="another")})
 
-    with pytest.raises(UsageError, match=r"^s2: environment '.+' is another one in the other shards$"):
+    with pytest.raises(UsageError, match=r"^s2: environment '.+' is not the same as in the other shards$"):
         merged(found)
 
 

@@ -28,8 +28,8 @@ def test_the_one_that_shows_the_same_is_named_on_both_sides() -> None:
 
     found = reasons([named("t::old", lane=each) for each in lanes], [named("t::new", lane=each) for each in lanes])
 
-    before = "it shows what t::old did, which is missing: renamed?"
-    after = "not in the newer run; t::new, which is new, shows the same: renamed?"
+    before = "it measured the same as t::old, which is missing: renamed?"
+    after = "not in the newer run; t::new, which is new, measured the same: renamed?"
     assert found == {f"t::{name} [{lane}]": said for name, said in (("new", before), ("old", after)) for lane in lanes}
 
 

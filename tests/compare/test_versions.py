@@ -69,5 +69,5 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         version_range(text, where="waivers.toml:1: torch")
 
     assert str(caught.value) == (
-        f"waivers.toml:1: torch: expected a version range as '>=2.12,<2.14' or '==2.13.*', got {text!r}"
+        f"waivers.toml:1: torch: expected a version range such as '>=2.12,<2.14' or '==2.13.*', got {text!r}"
     )

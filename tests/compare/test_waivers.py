@@ -203,18 +203,18 @@ def test_a_lane_that_broke_off_cannot_tell(file: Path) -> None:
     [
         pytest.param(("owner =", "own ="), "unknown key 'own' (known keys: contract, lane, ", id="unknown-key"),
         pytest.param(('owner = "someone"\n', ""), "owner: missing", id="no-owner"),
-        pytest.param(('"someone"', '" "'), "owner: expected a text, got ' '", id="an-empty-owner"),
+        pytest.param(('"someone"', '" "'), "owner: expected a string, got ' '", id="an-empty-owner"),
         pytest.param(('"numerics"', '"graphs"'), "metric: unknown metric 'graphs', did", id="no-metric-that-gates"),
         pytest.param(('"open-risk"', '"fine"'), "kind: expected 'workaround' or 'open-risk', got 'fine'", id="kind"),
         pytest.param(("https://", "see "), "issue: expected a URL, got 'see github", id="no-url"),
         pytest.param(
             ("2026-06-15", '"2026-06-15"'),
-            "expires: expected a date, as 2027-01-31 without quotes, got '2026-06-15'",
+            "expires: expected a date such as 2027-01-31 without quotes, got '2026-06-15'",
             id="a-date-in-quotes",
         ),
         pytest.param(
             (">=2.12", "2.12"),
-            "torch: expected a version range as '>=2.12,<2.14' or '==2.13.*', got '2.12'",
+            "torch: expected a version range such as '>=2.12,<2.14' or '==2.13.*', got '2.12'",
             id="no-range",
         ),
     ],
@@ -391,7 +391,7 @@ def test_the_gate_prints_the_command_that_waives_what_drifted(
     printed = capsys.readouterr().out.splitlines()
     main(["gate", str(tmp_path / "old run"), str(tmp_path / "same run")])
 
-    command = printed[printed.index("to tolerate what drifted until a date:") + 1]
+    command = printed[printed.index("to waive this drift until a date:") + 1]
     assert command == (
         f"compilecontract waive '{tmp_path}/old run' '{tmp_path}/new run' --owner ... --issue ... --expires ... "
         ">> contracts/waivers.toml"

@@ -39,11 +39,11 @@ def test_tables_are_added_to_those_below() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("aot", "cudagraphs"), "frontier: 'cudagraphs' only means something to Inductor: put 'inductor' before it"),
-        (("capture", "tuned"), "frontier: 'tuned' only means something to Inductor: put 'inductor' before it"),
+        (("aot", "cudagraphs"), "frontier: 'cudagraphs' applies to Inductor only: put 'inductor' before it"),
+        (("capture", "tuned"), "frontier: 'tuned' applies to Inductor only: put 'inductor' before it"),
         (("eager", "capture"), "frontier: 'eager' compiles nothing"),
         (("capture", "nothing"), "frontier: 'nothing' compiles nothing"),
-        (("capture", "two"), "frontier: 'two' has ranks, and a ladder is climbed in one process"),
+        (("capture", "two"), "frontier: 'two' has ranks, but a ladder runs in one process"),
     ],
 )
 def test_a_rung_that_would_say_nothing_is_refused(names: tuple[str, ...], message: str) -> None:

@@ -114,7 +114,7 @@ def test_a_folder_of_evidence_is_taken_again_and_another_is_not(tmp_path: Path) 
         refuse_foreign(tmp_path / "mine")
 
     assert str(caught.value) == (
-        f"--contract-evidence: {tmp_path / 'mine'}: has files that are no evidence (before a path, write "
+        f"--contract-evidence: {tmp_path / 'mine'}: contains files that are not evidence (before a path, write "
         "--contract-evidence=DIR)"
     )
 

@@ -99,7 +99,7 @@ def test_of_a_line_that_is_torn_the_others_are_kept(tmp_path: Path, capsys: pyte
         pytest.param("{}\n", "not a journal (its first line names no plugin and time)", id="other-object"),
         pytest.param(
             '{"event": "session", "plugin": "1", "created": "2026"}\n',
-            "created: expected a time as 2026-01-31T12:00:00Z, got '2026'",
+            "created: expected a time such as 2026-01-31T12:00:00Z, got '2026'",
             id="no-time",
         ),
     ],

@@ -335,8 +335,12 @@ def test_a_file_that_is_no_receipt(data: bytes, message: str) -> None:
     ("path", "value", "message"),
     [
         (["plugin"], None, "plugin: expected str, got null"),
-        (["created"], "yesterday", "created: expected a time as 2026-01-31T12:00:00Z, got 'yesterday'"),
-        (["created"], "2026-1-3T1:2:3Z", "created: expected a time as 2026-01-31T12:00:00Z, got '2026-1-3T1:2:3Z'"),
+        (["created"], "yesterday", "created: expected a time such as 2026-01-31T12:00:00Z, got 'yesterday'"),
+        (
+            ["created"],
+            "2026-1-3T1:2:3Z",
+            "created: expected a time such as 2026-01-31T12:00:00Z, got '2026-1-3T1:2:3Z'",
+        ),
         (["entries"], {}, "entries: expected array, got object"),
         (["entries", 0], 7, "entries[0]: expected object, got int"),
         (["entries", 0, "verdict"], "fine", "entries[0].verdict: unknown value 'fine'"),

@@ -243,7 +243,7 @@ def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
                 measured=1,
                 details=(
                     "model.py:40 in forward of Linear after its graph break: guard recompile",
-                    "  torch names no guard",
+                    "  torch reports no guard",
                 ),
             ),
             id="recompile of a continuation",
@@ -343,7 +343,7 @@ def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
             Violation(
                 limit="check_state_dict=True",
                 measured="changed by compiling",
-                details=("1 key with a prefix now: '_orig_mod.'", "type changed: A to B"),
+                details=("1 key now prefixed with '_orig_mod.'", "type changed: A to B"),
             ),
             id="state_dict",
         ),
@@ -533,7 +533,7 @@ def test_calls_of_which_the_graphs_are_not_known_are_a_doubt() -> None:
 def test_disagreements_are_doubts() -> None:
     torn = replace(GOOD, disagreements=("graphs: 2 by taps, 3 by trace",))
 
-    assert doubts(Limits(), torn) == ("two ways of counting disagree: graphs: 2 by taps, 3 by trace",)
+    assert doubts(Limits(), torn) == ("two independent counts disagree: graphs: 2 by taps, 3 by trace",)
 
 
 def test_a_run_that_raised_is_broken_whatever_else() -> None:

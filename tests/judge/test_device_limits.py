@@ -175,8 +175,8 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
                 limit="max_host_syncs=1",
                 measured=3,
                 details=(
-                    "model.py:14 in forward: x.sum().item() (2 a step)",
-                    "not in a line of the project (1 a step)",
+                    "model.py:14 in forward: x.sum().item() (2 per step)",
+                    "outside the project's code (1 per step)",
                 ),
             ),
             id="syncs",
@@ -203,7 +203,7 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
                 limit="min_speedup=3.0",
                 measured="2.00 (1.73 to 2.33 in 60 pairs)",
                 details=(
-                    "eager 2000.0 us, compiled 1000.0 us a step",
+                    "eager 2000.0 us, compiled 1000.0 us per step",
                     "compiling took 10.0 s and pays off after 10000 steps",
                 ),
             ),

@@ -111,13 +111,13 @@ def test_an_unknown_fault_is_refused_with_those_there_are() -> None:
         pytest.param(
             "zeros",
             Shown(entry=an_entry(), own="AssertionError", asserted=True),
-            ("noticed", "an assertion of the test"),
+            ("noticed", "an assertion in the test"),
             id="the test's own assertion",
         ),
         pytest.param(
             "graph-break",
             Shown(entry=broken("AssertionError", asserted=True)),
-            ("noticed", "an assertion of the test"),
+            ("noticed", "an assertion in the test"),
             id="an assertion in what compare runs",
         ),
         pytest.param(
@@ -140,8 +140,8 @@ def test_an_unknown_fault_is_refused_with_those_there_are() -> None:
         ),
         pytest.param(
             "graph-break",
-            Shown(entry=an_entry(verdict="unverified", reason="two ways of counting disagree: 1, 2")),
-            ("another reason", "unverified: two ways of counting disagree: 1, 2"),
+            Shown(entry=an_entry(verdict="unverified", reason="two independent counts disagree: 1, 2")),
+            ("another reason", "unverified: two independent counts disagree: 1, 2"),
             id="a doubt",
         ),
         pytest.param(
@@ -199,7 +199,7 @@ def test_red_counts_by_its_reason(fault: str, shown: Shown, expected: tuple[str,
             "nothing is compared with eager: use compile_lane.run, train or compare",
         ),
         ("factor", Limits(rtol=0.1), HOLDING, False, "a smaller rtol= or atol= would notice it"),
-        ("third-call", Limits(), HOLDING, False, "no limit: what the fault changed is not among what is compared"),
+        ("third-call", Limits(), HOLDING, False, "no limit: what the fault changed is not compared"),
         (
             "recompile-limit",
             Limits(allow_recompile_limit=True),
@@ -238,7 +238,7 @@ def test_the_terminal_names_each_survivor_and_what_would_notice_it() -> None:
         "planted faults: 1 of 3 noticed, 2 not",
         "tests/test_block.py::test_block [aot]: 1 of 3 noticed, 1 not applicable",
         "  NOT NOTICED: graph-break: max_graph_breaks=0 would notice it",
-        "  NOT NOTICED: zeros: red, for another reason: max_recompiles=0",
+        "  NOT NOTICED: zeros: failed for another reason: max_recompiles=0",
         "not applicable:",
         "  no CUDA device: kernel",
         "3 runs with a fault planted took 2.5 s",

@@ -123,7 +123,7 @@ def test_a_count_that_one_lane_cannot_measure_is_no_limit() -> None:
         ),
         (
             entry("aot", seen(disagreements=("2 graphs, 1 traced",)), verdict="unverified"),
-            "two ways of counting disagree: 2 graphs, 1 traced",
+            "two independent counts disagree: 2 graphs, 1 traced",
         ),
     ],
     ids=["broken", "nothing captured", "not measured", "two counts"],

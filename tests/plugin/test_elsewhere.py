@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 CONTRACT = "def test_block(compile_lane):\n    pass\n"
-LEFT_OUT = "contracts that testpaths leaves out, not collected: {}; to hold them: pytest --compile-contracts -- {}"
+LEFT_OUT = "contracts outside testpaths, not collected: {}; to run them: pytest --compile-contracts -- {}"
 
 
 @pytest.fixture

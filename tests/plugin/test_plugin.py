@@ -275,7 +275,7 @@ def test_a_project_lane_that_means_nothing_is_refused(pytester: pytest.Pytester,
         pytest.param("--contract-lanes=fast", f"unknown lane 'fast' {KNOWN_LANES}", id="unknown"),
         pytest.param(
             "--contract-lanes=,",
-            f"--contract-lanes names no lane {KNOWN_LANES[:-1]}, or 'all')",
+            f"--contract-lanes needs a lane {KNOWN_LANES[:-1]}, or 'all')",
             id="none",
         ),
         pytest.param("-ocontract_lanes=fast", f"unknown lane 'fast' {KNOWN_LANES}", id="ini"),
@@ -423,7 +423,7 @@ def test_a_unittest_cannot_have_the_fixture(pytester: pytest.Pytester, fixture: 
         """
     )
 
-    message = "compile_lane needs a test function that pytest can run once a lane"
+    message = "compile_lane needs a test function that pytest can run once per lane"
     assert refused(pytester) == f"ERROR: test_block.py::Block::test_block: {message}"
 
 
@@ -433,7 +433,7 @@ def test_the_fixture_is_not_to_be_had_later(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--compile-contracts")
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["compile_lane runs a test once a lane: ask for it as an argument of the test"])
+    result.stdout.fnmatch_lines(["compile_lane runs a test once per lane: request it as an argument of the test"])
     result.stdout.no_fnmatch_line("*Error*")
 
 
@@ -538,7 +538,7 @@ def test_a_session_that_measures_nothing_leaves_an_earlier_receipt(
 
 
 def test_a_report_without_a_folder_is_refused(pytester: pytest.Pytester) -> None:
-    assert refused(pytester, "--contract-report=") == "ERROR: --contract-report names no folder"
+    assert refused(pytester, "--contract-report=") == "ERROR: --contract-report needs a folder"
 
 
 def test_a_report_folder_that_cannot_be_written_fails_the_session(pytester: pytest.Pytester) -> None:
@@ -617,9 +617,9 @@ def test_a_torch_that_cannot_be_measured_makes_lanes_unmeasured(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--contract-baselines="], "ERROR: --contract-baselines names no folder"),
+        (["--contract-baselines="], "ERROR: --contract-baselines needs a folder"),
         (["--contract-accept-reason=why"], "ERROR: --contract-accept-reason does nothing without --contract-record"),
-        (["--contract-record", "--contract-accept-reason= "], "ERROR: --contract-accept-reason gives no reason"),
+        (["--contract-record", "--contract-accept-reason= "], "ERROR: --contract-accept-reason needs a reason"),
     ],
     ids=["no-folder", "a-reason-for-nothing", "no-reason"],
 )
@@ -674,13 +674,13 @@ def test_a_number_of_repeats_that_means_nothing_is_refused(pytester: pytest.Pyte
     [
         pytest.param(
             "torch._dynamo.config.recompile_limit",
-            "expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of torch._dynamo.config, "
+            "expected NAME=VALUE such as torch._dynamo.config.recompile_limit=4, a setting of torch._dynamo.config, "
             "torch._inductor.config, torch._functorch.config, torch.compiler.config, torch.fx.experimental._config",
             id="no-value",
         ),
         pytest.param(
             "os.environ=4",
-            "expected NAME=VALUE as torch._dynamo.config.recompile_limit=4, a setting of torch._dynamo.config, "
+            "expected NAME=VALUE such as torch._dynamo.config.recompile_limit=4, a setting of torch._dynamo.config, "
             "torch._inductor.config, torch._functorch.config, torch.compiler.config, torch.fx.experimental._config",
             id="no-setting-of-torch",
         ),

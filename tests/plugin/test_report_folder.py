@@ -61,7 +61,7 @@ def test_another_page_is_left_alone(suite: pytest.Pytester) -> None:
 
     assert own.read_text() == "<title>mine</title>"
     assert read_receipt(suite.path / "out" / "receipt.json").entries
-    result.stdout.fnmatch_lines([f"no page was written: {own}: exists, and is not a page of this plugin"])
+    result.stdout.fnmatch_lines([f"no page was written: {own}: exists and is not a page written by this plugin"])
     assert result.ret == pytest.ExitCode.OK
 
 

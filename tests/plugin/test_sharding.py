@@ -96,7 +96,7 @@ def test_what_is_no_shard_is_refused(pytester: pytest.Pytester, text: str) -> No
     ran = pytester.runpytest("--compile-contracts", f"--contract-shard={text}")
 
     ran.stderr.fnmatch_lines(
-        [f"*--contract-shard: expected I/N as 2/8, I from 1 to N and N at most 1000, got '{text}'"]
+        [f"*--contract-shard: expected I/N such as 2/8, with I from 1 to N and N at most 1000, got '{text}'"]
     )
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
 

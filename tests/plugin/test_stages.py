@@ -72,49 +72,49 @@ def found_in(outcomes: dict[Stage, list[Outcome]], *, wanted: frozenset[str] = W
         ),
         pytest.param(
             {CAPTURE: [FAILS, HOLDS]},
-            "where it broke: not known, Dynamo's capture (backend 'eager') fails (wrong numbers), and then holds",
+            "where it broke: unknown, Dynamo's capture (backend 'eager') fails (wrong numbers), and then holds",
             id="a stage that fails once",
         ),
         pytest.param(
             {CAPTURE: [FAILS, RAISES]},
-            "where it broke: not known, Dynamo's capture (backend 'eager') fails (wrong numbers), "
+            "where it broke: unknown, Dynamo's capture (backend 'eager') fails (wrong numbers), "
             "and then fails (ValueError)",
             id="a stage that fails in two ways",
         ),
         pytest.param(
             {CAPTURE: [FAILS, FAILS], DECOMPOSITIONS: [HOLDS]},
-            "where it broke: not known, the lane itself fails (wrong numbers), and then holds",
+            "where it broke: unknown, the lane itself fails (wrong numbers), and then holds",
             id="a lane that does not fail again",
         ),
         pytest.param(
             {CAPTURE: [HOLDS, FAILS], AOT: [FAILS, FAILS]},
-            "where it broke: not known, Dynamo's capture (backend 'eager') holds, and then fails (wrong numbers)",
+            "where it broke: unknown, Dynamo's capture (backend 'eager') holds, and then fails (wrong numbers)",
             id="a stage that held once",
         ),
         pytest.param(
             {CAPTURE: [HOLDS], AOT: [RAISES]},
-            "where it broke: not known, AOTAutograd (backend 'aot_eager') fails (ValueError), "
-            "where the lane failed otherwise (wrong numbers)",
+            "where it broke: unknown, AOTAutograd (backend 'aot_eager') fails (ValueError), "
+            "where the lane failed differently (wrong numbers)",
             id="another fault than the lane's",
         ),
         pytest.param(
             {CAPTURE: [HOLDS], AOT: [HOLDS], DECOMPOSITIONS: [HOLDS]},
-            "where it broke: not known, the lane itself does not fail again",
+            "where it broke: unknown, the lane itself does not fail again",
             id="no stage at all",
         ),
         pytest.param(
-            {CAPTURE: [HOLDS], AOT: [HOLDS], DECOMPOSITIONS: [Outcome(why="the test failed by itself")]},
-            "where it broke: not known, the lane itself is not measured again: the test failed by itself",
+            {CAPTURE: [HOLDS], AOT: [HOLDS], DECOMPOSITIONS: [Outcome(why="the test itself failed")]},
+            "where it broke: unknown, the lane itself was not measured again: the test itself failed",
             id="a lane that is not measured again",
         ),
         pytest.param(
             {CAPTURE: [replace(HOLDS, backends=frozenset({"inductor"}))]},
-            "where it broke: not known, the test chooses its backend itself: 'inductor' compiled where 'eager' was to",
+            "where it broke: unknown, the test chooses its own backend: 'inductor' compiled instead of 'eager'",
             id="a body that names its backend, and holds",
         ),
         pytest.param(
             {CAPTURE: [replace(FAILS, backends=frozenset({"eager", "inductor"}))]},
-            "where it broke: not known, the test chooses its backend itself: 'inductor' compiled where 'eager' was to",
+            "where it broke: unknown, the test chooses its own backend: 'inductor' compiled instead of 'eager'",
             id="a body that names its backend in a part",
         ),
     ],

@@ -30,12 +30,12 @@ def test_a_folder_is_validated_with_all_that_is_in_it(tmp_path: Path, capsys: py
     assert (codes, whole) == ([2, 2], 0)
     assert "of torch's)" in said.out
     assert "torn.json: not JSON" in said.err
-    assert "0123456789ab.json: does not match the digest in its name (delete it, and record again)" in said.err
+    assert "0123456789ab.json: does not match the digest in its name (delete it and record again)" in said.err
 
 
 def test_a_folder_without_documents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: holds no JSON file\n"
+    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: contains no JSON file\n"
 
 
 def test_show_takes_a_folder_of_a_receipt_or_of_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

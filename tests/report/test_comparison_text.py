@@ -55,7 +55,7 @@ def test_what_changed_comes_first_with_its_fact_cause_and_command() -> None:
         "unmeasured tests/test_block.py::test_block [dynamic]",
         "  no reason was given",
         "",
-        "seconds of the first calls (not judged): 2 -> 2 s (+0 %) in 2 lanes",
+        "first-call seconds (not judged): 2 -> 2 s (+0 %) in 2 lanes",
         "lanes: 1 held, 1 unmeasured, 1 drifted",
     ]
 
@@ -78,7 +78,7 @@ def test_what_no_policy_judges_is_shown_on_asking() -> None:
 
     assert comparison_lines(comparison)[2:] == [
         "",
-        "seconds of the first calls (not judged): 1 -> 1 s (+0 %) in 1 lane",
+        "first-call seconds (not judged): 1 -> 1 s (+0 %) in 1 lane",
         "lanes: 1 held",
     ]
     assert comparison_lines(comparison, everything=True)[2:5] == [
@@ -111,11 +111,11 @@ def test_the_defaults_that_changed_are_told_and_listed_on_asking() -> None:
     few, all_ = comparison_lines(comparison), comparison_lines(comparison, everything=True)
 
     assert few[2] == (
-        "  3 settings with another default: torch._dynamo.config.a True -> False, "
+        "  3 settings with a changed default: torch._dynamo.config.a True -> False, "
         "torch._dynamo.config.b True -> False, ..."
     )
     assert all_[2:6] == [
-        "  3 settings with another default:",
+        "  3 settings with a changed default:",
         "    torch._dynamo.config.a True -> False",
         "    torch._dynamo.config.b True -> False",
         "    torch._dynamo.config.c True -> False",
@@ -129,7 +129,7 @@ def test_a_band_is_told_on_both_sides() -> None:
     lines = comparison_lines(compare(before(old), after(new), policy))
 
     assert lines[4:8] == [
-        "  seconds of a steady call 0.001 -> 0.001",
+        "  steady-call seconds 0.001 -> 0.001",
         "    + 0.0021 to 0.00234 over 3 repeats",
         "    - 0.00101 to 0.0012 over 3 repeats",
         "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- "
@@ -149,7 +149,7 @@ def test_repeats_that_disagree_are_told_with_both_values_and_the_command() -> No
         "  rerun: pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- "
         "'tests/test_block.py::test_block[aot]'",
         "",
-        "seconds of the first calls (not judged): 1 -> 1 s (+0 %) in 1 lane",
+        "first-call seconds (not judged): 1 -> 1 s (+0 %) in 1 lane",
         "lanes: 1 unstable",
     ]
 
@@ -170,7 +170,7 @@ def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:
         "not known:",
         "  tests/test_block.py::test_block [capture] and 1 more: missing: not in the newer run",
         "",
-        "seconds of the first calls (not judged): 1 -> 1 s (+0 %) in 1 lane",
+        "first-call seconds (not judged): 1 -> 1 s (+0 %) in 1 lane",
         "lanes: 2 missing, 1 drifted",
         "may we upgrade from torch 2.11.0 to torch 2.15.0? no: 1 lane drifted",
     ]
@@ -195,11 +195,11 @@ def test_seconds_of_the_first_call_are_told_with_their_spread_and_not_judged() -
     comparison = compare(before(*old), after(*new, an_entry(lane="new")))
 
     assert comparison_lines(comparison)[-2:] == [
-        "seconds of the first calls (not judged): 18 -> 38.8 s (+115 %) in 5 lanes",
+        "first-call seconds (not judged): 18 -> 38.8 s (+115 %) in 5 lanes",
         "lanes: 5 held, 1 new",
     ]
     assert comparison_lines(comparison, everything=True)[-5:-1] == [
-        "seconds of the first calls (not judged): 18 -> 38.8 s (+115 %) in 5 lanes",
+        "first-call seconds (not judged): 18 -> 38.8 s (+115 %) in 5 lanes",
         "  tests/test_block.py::test_block [slower]: 10 -> 30 s (9 to 11.5 in 3 -> 29 to 31.2 in 3)",
         "  tests/test_block.py::test_block [inductor]: 2 -> 2.38 s",
         "  tests/test_block.py::test_block [dynamic]: 2 -> 2.25 s",

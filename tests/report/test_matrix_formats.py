@@ -426,7 +426,7 @@ def test_one_environment_alone_is_no_answer() -> None:
     text = rendered(matrix([before(an_entry())]))
 
     assert '<p class="answer not-known">' in text
-    assert "One environment alone: there is nothing to compare it with." in text
+    assert "Only one environment: nothing to compare it with." in text
 
 
 @settings(max_examples=60, deadline=None)
@@ -538,7 +538,7 @@ def test_a_format_is_printed_or_written(
     ("arguments", "message"),
     [
         pytest.param(
-            ["--html", "c.json"], "c.json: is a run to read, write the matrix to another file", id="over-a-run"
+            ["--html", "c.json"], "c.json: is a run to be read, write the matrix to another file", id="over-a-run"
         ),
         pytest.param(
             ["--html", "m", "--junit", "./m"], "m: is named twice, write the matrix to another file", id="twice"

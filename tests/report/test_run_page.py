@@ -357,8 +357,8 @@ def test_eager_frames_are_told_apart_where_a_limit_and_a_baseline_count_others()
 
     (((_, words),),) = (each.said for each in view.troubles)
     assert words == (
-        "eager frames: 2, at most 0 (1 that Dynamo gave up, 1 of libraries that it skips)"
-        "; drifted: eager frames that Dynamo gave up 0 -> 1"
+        "eager frames: 2, at most 0 (1 that Dynamo gave up on, 1 in libraries that it skips)"
+        "; drifted: eager frames that Dynamo gave up on 0 -> 1"
     )
 
 
@@ -668,7 +668,7 @@ def test_a_violation_does_not_hide_that_the_lane_drifted() -> None:
     (trouble,) = [each for each in view.troubles if each.contract == lane.entry.contract]
     assert (lane.verdict, lane.drift) == ("violated", drifted[lane.entry.contract, lane.entry.lane])
     assert trouble.said[0][1].endswith("; drifted: recompiles 0 -> 1")
-    assert "not as its baseline: recompiles 0 -\\u003e 1" in page_data(receipt, drifted)
+    assert "differs from its baseline: recompiles 0 -\\u003e 1" in page_data(receipt, drifted)
 
 
 def test_what_ended_a_hunt_is_told() -> None:

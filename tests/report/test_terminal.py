@@ -54,7 +54,7 @@ def test_a_failure_in_full() -> None:
         Violation(limit="max_recompiles=0", measured="cannot be measured on torch 2.16.0: its tap is gone"),
     ]
 
-    text = failure_text(BLOCK, "inductor", violations, ["two ways of counting disagree: graphs"], RERUN)
+    text = failure_text(BLOCK, "inductor", violations, ["two independent counts disagree: graphs"], RERUN)
 
     assert text.splitlines() == [
         "max_graph_breaks: 1 > 0, max_recompiles: cannot be measured on torch 2.16.0: its tap is gone",
@@ -65,7 +65,7 @@ def test_a_failure_in_full() -> None:
         "      hint: do not",
         "  max_recompiles=0: cannot be measured on torch 2.16.0: its tap is gone",
         "  not certain, so not held:",
-        "    two ways of counting disagree: graphs",
+        "    two independent counts disagree: graphs",
         "rerun this lane alone:",
         RERUN,
     ]

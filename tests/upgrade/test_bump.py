@@ -98,12 +98,12 @@ def test_what_holds_may_be_upgraded(bench: Bench, capsys: pytest.CaptureFixture[
         "torch 2.11.0 -> torch 2.12.1: compared 2 of 2 lanes of 1 contract\n"
         "  torch: torch 2.11.0 -> 2.12.1\n"
         "\n"
-        "seconds of the first calls (not judged): 2 -> 2 s (+0 %) in 2 lanes\n"
+        "first-call seconds (not judged): 2 -> 2 s (+0 %) in 2 lanes\n"
         "lanes: 2 held\n"
         "may we upgrade from torch 2.11.0 to torch 2.12.1? yes\n"
     )
     assert err.splitlines() == [
-        "bump: the project is not in a git checkout: changes to it during the run are not noticed",
+        "bump: the project is not in a git checkout: changes to it during the run are not detected",
         "bump: torch 2.11.0: running 2 tests",
         "bump: torch 2.11.0: 2 tests in 0 s, lanes: 2 held",
         "bump: torch 2.12.1: running 2 tests",
@@ -296,7 +296,7 @@ def test_libraries_that_differ_unasked_are_told(bench: Bench, capsys: pytest.Cap
     bumped(bench, HELD_OLD, a_plan("2.12.1", packages=libraries))
 
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "beside what was asked for, these differ: numpy 2.3.5 -> 2.4.0"
+    assert first == "besides what was requested, these differ: numpy 2.3.5 -> 2.4.0"
 
 
 def test_an_upgrade_to_the_same_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -348,7 +348,7 @@ def test_a_folder_is_no_file_to_write_to(bench: Bench, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--policy=p.toml", "--html=p.toml"), "p.toml: is read, too, write the matrix to another file"),
+        (("--policy=p.toml", "--html=p.toml"), "p.toml: is also read, write the matrix to another file"),
         (("--html=out/a", "--junit=out/../out/a"), "out/../out/a: is named twice, write the matrix to another file"),
     ],
     ids=["a policy", "one file for two"],
@@ -586,7 +586,7 @@ def test_nothing_to_upgrade_from_is_one_line(bench: Bench, capsys: pytest.Captur
     assert (code, capsys.readouterr().err) == (
         UNUSABLE,
         "compilecontract: nothing to upgrade from: this Python has no torch, the project pins none, and there is no "
-        "baseline; name it, as: --from torch==2.11.0\n",
+        "baseline; name it, for example: --from torch==2.11.0\n",
     )
 
 
@@ -608,16 +608,16 @@ def test_the_torch_of_this_python_is_what_to_upgrade_from(bench: Bench, monkeypa
     [
         (
             [],
-            "nothing to upgrade to: name it before all options, as: compilecontract bump torch==2.12.1",
+            "nothing to upgrade to: name it before all options, for example: compilecontract bump torch==2.12.1",
         ),
-        (["torch=2.12.1"], "bump: expected a requirement as torch==2.12.1, got 'torch=2.12.1'"),
+        (["torch=2.12.1"], "bump: expected a requirement such as torch==2.12.1, got 'torch=2.12.1'"),
         (
             ["torch==2.12.1", "--from", "torch==2.12.1"],
             "both sides are torch 2.12.1: nothing is upgraded",
         ),
         (
             ["torch==2.12.1", "--from-python", "gone"],
-            "--from-python gone: no such file; it names an interpreter, as .venv/bin/python",
+            "--from-python gone: no such file (expected an interpreter such as .venv/bin/python)",
         ),
         (["torch==2.12.1", "--project", "gone"], "--project gone: no such folder"),
         (
@@ -645,7 +645,7 @@ def test_an_interpreter_with_another_torch_is_one_line(bench: Bench, capsys: pyt
     code = bumped(bench, HELD_OLD, HELD_NEW, "torch==2.13.0")
 
     python = bench.folder / "new" / "python"
-    said = f"compilecontract: {python}: has torch 2.12.1, and torch==2.13.0 was asked for"
+    said = f"compilecontract: {python}: has torch 2.12.1, but torch==2.13.0 was requested"
     assert (code, capsys.readouterr().err.splitlines()[-1]) == (UNUSABLE, said)
 
 
@@ -667,7 +667,7 @@ def test_a_folder_that_another_run_has_is_one_line(bench: Bench, capsys: pytest.
     with command.claimed(kept):
         code = bumped(bench, HELD_OLD, HELD_NEW)
 
-    said = f"compilecontract: {kept}: another run has it (--keep DIR names another folder)\n"
+    said = f"compilecontract: {kept}: in use by another run (--keep DIR chooses another folder)\n"
     assert (code, capsys.readouterr().err) == (UNUSABLE, said)
 
 
@@ -677,7 +677,7 @@ def test_a_time_limit_is_seconds(bench: Bench, seconds: str, capsys: pytest.Capt
         main(["bump", "torch==2.12.1", f"--timeout={seconds}"])
 
     assert caught.value.code == UNUSABLE
-    assert f"argument --timeout: expected seconds as 600, got '{seconds}'" in capsys.readouterr().err
+    assert f"argument --timeout: expected a number of seconds such as 600, got '{seconds}'" in capsys.readouterr().err
 
 
 # Giving up

@@ -95,10 +95,10 @@ def test_builds_are_uv_s(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--matrix needs releases, as: compilecontract bump --matrix torch==2.14.1 torch==2.15.0"),
+        ([], "--matrix needs releases, for example: compilecontract bump --matrix torch==2.14.1 torch==2.15.0"),
         (["torch==2.11.0", "--from", "torch==2.12.1"], "--from does nothing with --matrix, which runs no tests"),
         (["torch==2.11.0", "--", "-k", "x"], "-- does nothing with --matrix, which runs no tests"),
-        (["torch==2.11.0", "--python-version=3.11,"], "--python-version: expected names with a comma between them"),
+        (["torch==2.11.0", "--python-version=3.11,"], "--python-version: expected names separated by commas"),
     ],
     ids=["no release", "another side", "arguments of pytest", "an empty name"],
 )

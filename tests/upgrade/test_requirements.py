@@ -150,7 +150,7 @@ def test_a_file_that_reads_itself_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         wanted(tmp_path, asked={"torch"}, files=[file])
 
-    assert str(caught.value) == f"{file}: reads itself"
+    assert str(caught.value) == f"{file}: includes itself"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_is_no_requirement_is_one_line(word: str) -> None:
     with pytest.raises(UsageError) as caught:
         specs_from([word], where="bump")
 
-    assert str(caught.value) == f"bump: expected a requirement as torch==2.12.1, got {word!r}"
+    assert str(caught.value) == f"bump: expected a requirement such as torch==2.12.1, got {word!r}"
 
 
 def test_a_package_twice_is_one_line() -> None:

@@ -248,7 +248,7 @@ def test_another_torch_is_refused(tmp_path: Path, prints: str, code: int, has: s
     with pytest.raises(UsageError) as caught:
         refuse_other_torch(python, new(an_entry()))
 
-    assert str(caught.value) == (f"--try-settings: {python} has {has}, NEW has torch 2.15.0 (--python names another)")
+    assert str(caught.value) == (f"--try-settings: {python} has {has}, NEW has torch 2.15.0 (--python chooses another)")
 
 
 def test_the_same_torch_is_taken(tmp_path: Path) -> None:

@@ -249,8 +249,8 @@ def test_a_stage_that_fails_otherwise_than_the_lane_proves_nothing(
 
     # The backend of decompositions raises, where AOTAutograd's own gives wrong gradients.
     assert (entry["verdict"], entry["measurement"]["backend"]) == ("broken", "aot_eager_decomp_partition")
-    failed_otherwise = "AOTAutograd (backend 'aot_eager') fails (wrong numbers), where the lane failed otherwise ("
-    assert f"where it broke: not known, {failed_otherwise}" in entry["reason"]
+    failed_otherwise = "AOTAutograd (backend 'aot_eager') fails (wrong numbers), where the lane failed differently ("
+    assert f"where it broke: unknown, {failed_otherwise}" in entry["reason"]
 
 
 def test_a_fault_of_a_backend_of_ones_own(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -270,7 +270,7 @@ def test_what_does_not_fail_again_is_nobodys_fault_for_sure(session: tuple[str, 
 
     reason = entries["test_does_not_recur[aot]"]["reason"]
 
-    assert reason.endswith("where it broke: not known, the lane itself does not fail again")
+    assert reason.endswith("where it broke: unknown, the lane itself does not fail again")
 
 
 def test_what_fails_by_chance_is_nobodys_fault_for_sure(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
@@ -279,7 +279,7 @@ def test_what_fails_by_chance_is_nobodys_fault_for_sure(session: tuple[str, dict
     reason = entries["test_fails_by_chance[aot]"]["reason"]
 
     assert reason.endswith(
-        "where it broke: not known, Dynamo's capture (backend 'eager') fails (wrong numbers), and then holds"
+        "where it broke: unknown, Dynamo's capture (backend 'eager') fails (wrong numbers), and then holds"
     )
 
 
@@ -288,9 +288,7 @@ def test_a_test_that_fails_by_itself_shows_no_stage_to_hold(session: tuple[str, 
 
     reason = entries["test_fails_by_itself_later[aot]"]["reason"]
 
-    assert reason.endswith(
-        "where it broke: not known, the lane itself is not measured again: the test failed by itself"
-    )
+    assert reason.endswith("where it broke: unknown, the lane itself was not measured again: the test itself failed")
 
 
 @pytest.mark.parametrize("test", ["test_compiles_its_own_way[aot]", "test_compiles_its_own_way_in_its_body[capture]"])
@@ -303,7 +301,7 @@ def test_no_stage_is_blamed_where_the_test_chooses_its_backend(
 
     assert entry["verdict"] == "violated"
     assert entry["reason"].endswith(
-        "where it broke: not known, the test chooses its backend itself: 'off_by_one' compiled where 'eager' was to"
+        "where it broke: unknown, the test chooses its own backend: 'off_by_one' compiled where 'eager' was to"
     )
 
 

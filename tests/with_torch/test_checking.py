@@ -186,11 +186,11 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments, call
             "(functions there: sample, misfit, sizes, tensors, eager_frame, allowed, one_call, failing)",
         ),
         (["block:sample"], "block:sample: cannot import 'block': ModuleNotFoundError: No module named 'block'"),
-        (["blocks"], "expected MODULE:FACTORY, as models.block:sample, got 'blocks'"),
+        (["blocks"], "expected MODULE:FACTORY such as models.block:sample, got 'blocks'"),
         (["blocks:sample", "--timeout=0"], "--timeout: expected seconds, got 0"),
         (
             ["blocks:endless", "--timeout=0.01"],
-            "blocks:endless: took longer than 0.01 s (no lane had begun); --timeout sets another limit",
+            "blocks:endless: took longer than 0.01 s (no lane had started); --timeout changes the limit",
         ),
     ],
     ids=[
@@ -223,9 +223,9 @@ def test_a_sample_without_an_end_is_told_with_its_lane(
     code = main(["check", "blocks:endless", "--timeout=9", "--lanes=capture"])
 
     # A busy machine may take the nine seconds to start.
-    said = r"compilecontract: blocks:endless: took longer than 9 s \({}\); --timeout sets another limit\n"
+    said = r"compilecontract: blocks:endless: took longer than 9 s \({}\); --timeout changes the limit\n"
     told = rf"check: lane capture, 1 of 1, \d+ s\n{said.format('it was in lane capture')}"
-    assert re.fullmatch(f"{told}|{said.format('no lane had begun')}", capsys.readouterr().err)
+    assert re.fullmatch(f"{told}|{said.format('no lane had started')}", capsys.readouterr().err)
     assert code == 2
 
 

@@ -88,7 +88,7 @@ def test_beside_another_profiler_nothing_is_known() -> None:
     with profile(activities=[ProfilerActivity.CPU]), recorded() as found:
         torch.ones(4).sum()
 
-    assert (found.collectives, found.why) == (None, "torch's profiler is running already")
+    assert (found.collectives, found.why) == (None, "torch's profiler is already running")
 
 
 @pytest.mark.parametrize(

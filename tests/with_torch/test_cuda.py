@@ -441,7 +441,7 @@ def test_speed_is_not_measured_unless_asked_for() -> None:
     found = measured(ran(pointwise))
 
     assert found.speed is None
-    assert found.unmeasured["speed"] == "nobody asked for it (min_speedup, or --contract-speed)"
+    assert found.unmeasured["speed"] == "not requested (min_speedup or --contract-speed)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

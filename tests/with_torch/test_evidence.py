@@ -159,7 +159,7 @@ def test_a_lane_that_is_not_held_leaves_it_and_verdicts_and_counts_are_as_withou
         "test_net.py",
     ]
     own = left(project, "test_fails_by_itself[aot]")
-    assert json.loads((own / "evidence.json").read_text())["shown"] == "the test failed by itself"
+    assert json.loads((own / "evidence.json").read_text())["shown"] == "the test itself failed"
     assert str(own.name) in (project / "report" / "index.html").read_text()
 
     found = left(project, "test_breaks[aot]")
@@ -269,7 +269,7 @@ def test_a_folder_of_somebody_elses_is_refused(project: Path) -> None:
     file = contracts("--contract-evidence", "test_net.py")
 
     assert ran.returncode == file.returncode == 4
-    assert f"--contract-evidence: {Path('mine').resolve()}: has files that are no evidence" in ran.stderr
+    assert f"--contract-evidence: {Path('mine').resolve()}: contains files that are not evidence" in ran.stderr
     assert "not a folder (before a path, write --contract-evidence=DIR)" in file.stderr
     assert [each.name for each in (project / "mine").iterdir()] == ["notes.txt"]
 

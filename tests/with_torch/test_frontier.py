@@ -133,7 +133,7 @@ def test_what_cannot_be_measured_is_left_out_and_said(whole: tuple[Project, str]
         "distributed": "unmeasured",
     }
     assert (entry["measurement"]["backend"], entry["measurement"]["backward_graphs"]) == ("aot_eager", 1)
-    assert "holds up to autocast (rung 4 of 5); distributed not measured: its ranks have no launcher" in said
+    assert "holds up to autocast (rung 4 of 5); distributed not measured: its ranks cannot be launched" in said
 
 
 def test_each_rung_is_a_clean_start(whole: tuple[Project, str]) -> None:
@@ -147,7 +147,7 @@ def test_a_ladder_without_a_rung_is_unmeasured(whole: tuple[Project, str]) -> No
 
     assert (entry["verdict"], entry["reason"]) == (
         "unmeasured",
-        "its ranks have no launcher here",
+        "its ranks cannot be launched here",
     )
 
 
@@ -367,7 +367,7 @@ def test_a_rung_that_is_needed_and_was_not_measured_is_unmeasured_whatever_fails
     entry = marked[0].entry("test_needs_what_is_not_measured")
 
     assert verdicts(entry)["aot"] == "failed"
-    assert (entry["verdict"], entry["reason"]) == ("unmeasured", "distributed: its ranks have no launcher here")
+    assert (entry["verdict"], entry["reason"]) == ("unmeasured", "distributed: its ranks cannot be launched here")
 
 
 def test_a_ladder_whose_surroundings_fail_after_it_is_broken(marked: tuple[Project, str]) -> None:
@@ -398,7 +398,7 @@ def test_pytest_that_only_sets_up_walks_nothing(marked: tuple[Project, str]) -> 
         ),
         pytest.param(
             'frontier=["aot", "cudagraphs"]',
-            "'cudagraphs' only means something to Inductor: put 'inductor'",
+            "'cudagraphs' applies to Inductor only: put 'inductor'",
             id="no-inductor",
         ),
     ],

@@ -80,7 +80,7 @@ def test_a_family_within_its_bound_holds_whatever_the_number_of_sequences() -> N
     assert found.sequences > 5
     assert found.calls > found.sequences
     assert found.counterexample == ()
-    assert refusal(entry) == "hunted: the calls are drawn anew in each run"
+    assert refusal(entry) == "hunted: each run draws different calls"
 
 
 # Each with the least calls that show it, and what must be said of it.

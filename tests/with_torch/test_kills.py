@@ -77,7 +77,7 @@ def test_a_file_that_no_receipt_could_name_is_refused(tmp_path: Path) -> None:
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert ran.stderr.splitlines()[0] == (
         "ERROR: -test_it.py::test_it: expected a name that does not begin with '-', "
-        "got '-test_it.py::test_it[capture]' (another name for the file would do)"
+        "got '-test_it.py::test_it[capture]' (rename the file)"
     )
 
 

@@ -310,7 +310,7 @@ REFUSED: list[Any] = [
     ),
     pytest.param(
         lambda lane: lane.run(scaled, [X]),
-        "compile_lane.run: call 0 is 'list' (a tuple of arguments or call(...) would do, as `(x,)`)",
+        "compile_lane.run: call 0 is 'list' (expected a tuple of arguments such as `(x,)`, or call(...))",
         id="no-tuple",
     ),
     pytest.param(

@@ -1,4 +1,4 @@
-"""Noise: how far eager moves when it is rounded otherwise, what that excuses, and what is systematic and no noise."""
+"""Noise: how far eager moves when it is rounded differently, what that excuses, and what is systematic and no noise."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def test_a_choice_between_equals_may_fall_otherwise() -> None:
     entry = hold(body)
 
     assert entry.verdict == "held"
-    assert "within eager's own noise, of 6 runs rounded otherwise: call 0 output by up to " in note_of(entry)
+    assert "within eager's own noise, of 6 runs rounded differently: call 0 output by up to " in note_of(entry)
     assert "in which a choice flips: argmax at test_noise.py:" in note_of(entry)
 
 

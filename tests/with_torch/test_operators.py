@@ -667,7 +667,7 @@ def test_operators_in_a_process_that_the_call_forks_are_not_measured_and_not_0()
 
     entry = run(Elsewhere(forked, torch.sin, here=False), max_eager_ops=0)
 
-    why = "the call starts processes, and nobody knows what runs in them: 1 by os.fork"
+    why = "the call starts processes, and what runs in them is not measured: 1 by os.fork"
     assert unknown(measured(entry)) == why
     assert entry.verdict != "held"
 
@@ -720,7 +720,7 @@ def test_a_profile_of_the_tests_own_is_left_alone() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as taken:
         seen = measured(run(torch.sin))
 
-    assert unknown(seen) == "torch's profiler is running already"
+    assert unknown(seen) == "torch's profiler is already running"
     assert taken.key_averages()
 
 

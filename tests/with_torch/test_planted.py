@@ -183,7 +183,7 @@ def test_the_expected_break_for_another_reason() -> None:
     healthy = hold(running(BreaksInForward), max_graph_breaks=1)
     planted = hold(running(BreaksForAnItem), max_graph_breaks=1)
 
-    # A limit is a number: it cannot see this one. The measurement can, and with it an assertion of the test's.
+    # A limit is a number: it cannot see this one. The measurement can, and with it an assertion in the test's.
     assert kept_limits(healthy) == kept_limits(planted) == HELD
     kinds = [each.kind for entry in (healthy, planted) for each in measured(entry).graph_breaks or ()]
     assert kinds == [
@@ -779,7 +779,7 @@ def test_dropout_of_another_share_is_a_difference() -> None:
         "violated",
         {
             NUMERICS: "1 difference, judged by allclose (no float64 reference: "
-            "random numbers are drawn otherwise in float64)"
+            "random numbers are drawn differently in float64)"
         },
     )
 

@@ -142,7 +142,7 @@ def test_skips_that_torch_logs_and_skips_that_it_only_counts(taps: cuda_graphs.G
 
     assert found == (
         GraphSkip(reason="bisector"),
-        GraphSkip(reason="torch skipped CUDA graphs and says no reason"),
+        GraphSkip(reason="torch skipped CUDA graphs and gives no reason"),
     )
 
 

@@ -224,7 +224,7 @@ def test_what_ranks_would_have_to_call_together_is_not_measured(ran: Ran) -> Non
     measured = ran.entries["test_holds"]["measurement"]
 
     assert measured["operators_run"] is None
-    assert measured["unmeasured"]["operators_run"] == "ranks make only the calls that all of them make alike"
+    assert measured["unmeasured"]["operators_run"] == "ranks make only the calls that all of them make"
     assert measured["numerics"]["differences"] == []
 
 

@@ -350,7 +350,7 @@ def test_a_session_says_what_its_contracts_would_miss(tmp_path: Path, workers: t
     assert outcomes["test_tight"] == {**every, "graph-break": "noticed"}
     assert outcomes["test_loose"] == {**every, "graph-break": "not noticed"}
     assert outcomes["test_violated"] == {}
-    assert found["test_bare"]["zeros"].by == "an assertion of the test"
+    assert found["test_bare"]["zeros"].by == "an assertion in the test"
     assert found["test_bare"]["stride"].outcome == "not noticed"
     assert found["test_compiled_before"]["graph-break"].why == "it is compiled before the test runs"
     assert "  NOT NOTICED: graph-break: max_graph_breaks=0 would notice it" in said
@@ -375,7 +375,7 @@ def test_it_goes_with_no_other_reruns(pytester: pytest.Pytester, option: str) ->
     result = pytester.runpytest("--compile-contracts", "--contract-plant", option)
 
     name = option.partition("=")[0]
-    result.stderr.fnmatch_lines([f"ERROR: --contract-plant runs a lane once a fault: leave out {name}"])
+    result.stderr.fnmatch_lines([f"ERROR: --contract-plant runs a lane once per fault: remove {name}"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 

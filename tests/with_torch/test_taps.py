@@ -263,7 +263,7 @@ def test_the_trace_is_not_set_up(monkeypatch: Patch) -> None:
 
     assert unverified(entry) == (
         "unverified",
-        "two ways of counting disagree: torch._logging._internal has no trace_log",
+        "two independent counts disagree: torch._logging._internal has no trace_log",
     )
 
 
@@ -274,7 +274,7 @@ def test_the_trace_counts_no_recompile(monkeypatch: Patch) -> None:
 
     assert unverified(entry) == (
         "unverified",
-        "two ways of counting disagree: recompiles: 1 by the ledger, 0 by torch's trace",
+        "two independent counts disagree: recompiles: 1 by the ledger, 0 by torch's trace",
     )
 
 
@@ -335,7 +335,7 @@ def test_torchs_own_counter_of_graphs_disagrees(monkeypatch: Patch) -> None:
 
     assert unverified(entry) == (
         "unverified",
-        'two ways of counting disagree: graphs: 1 by the ledger, 2 by counters["stats"]["unique_graphs"]',
+        'two independent counts disagree: graphs: 1 by the ledger, 2 by counters["stats"]["unique_graphs"]',
     )
 
 
@@ -359,7 +359,7 @@ def test_the_bytecode_hook_disagrees(monkeypatch: Patch) -> None:
 
     assert unverified(entry) == (
         "unverified",
-        "two ways of counting disagree: frames compiled: 1 by the ledger, 0 by torch's bytecode hook",
+        "two independent counts disagree: frames compiled: 1 by the ledger, 0 by torch's bytecode hook",
     )
 
 
@@ -378,7 +378,7 @@ def test_the_canary_counts_wrong(monkeypatch: Patch) -> None:
 
     assert unverified(entry) == (
         "unverified",
-        "two ways of counting disagree: the canary counted recompiles 2 instead of 1",
+        "two independent counts disagree: the canary counted recompiles 2 instead of 1",
     )
 
 

@@ -180,5 +180,5 @@ def test_a_baseline_keeps_the_defaults_beside_it(project: Project, tmp_path: Pat
     assert "_dynamo.config" not in baseline.read_text()
     assert table["torch"] == torch.__version__
     compared = project.run("pytest_compilecontract", "compare", "old", str(folder))
-    assert f"settings with another default: {GUILTY} False -> True" in compared.stdout
+    assert f"settings with a changed default: {GUILTY} False -> True" in compared.stdout
     assert compared.returncode == 3

@@ -47,7 +47,7 @@ LOOKED_AT = 1 << 24
 class Looked:
     """A tensor in the runs that are compared, in float64, and which of its elements count.
 
-    `moved` is eager rounded otherwise, by so many `steps`. `least` is the least factor that is looked for, `step` the
+    `moved` is eager rounded differently, by so many `steps`. `least` is the least factor that is looked for, `step` the
     share of a number that one rounding may change, and `floor` what every number may be off by. Where `whole`, no row
     and no channel is looked at by itself: a choice that falls otherwise moves one as far as a fault does.
     """

@@ -45,7 +45,7 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
         if chosen_alike(near.compiled, (*known, *near.moved)) or (
             len(near.moved) >= ENOUGH and chosen_as_often(near.compiled, known, near.moved, near.steps)
         ):
-            return replace(finding, differences=(), noise="chooses otherwise")
+            return replace(finding, differences=(), noise="chooses differently")
         return replace(finding, hopeful=True)
     held, _ = with_reference(values)
     noise = _noise(held, tolerance) if values.moved else None
@@ -98,7 +98,7 @@ def _with(found: Difference, noise: Noise | None, values: Values) -> Difference:
     if noise is None or found.kind == "nan":
         return found
     runs = len(values.moved)
-    said = f"; eager itself moves by up to {noise.moved:.1e} in {runs} runs that are rounded otherwise: {noise.why}"
+    said = f"; eager itself moves by up to {noise.moved:.1e} in {runs} runs that are rounded differently: {noise.why}"
     return replace(found, detail=found.detail + said)
 
 

@@ -61,8 +61,8 @@ VALUES = ("value", "nan", "input changed")
 class Runs:
     """The runs of one lane. `again` is a second eager run from the same state; `gold` is one in a wider precision.
 
-    `moved` are eager runs that were rounded otherwise: what they explain is no difference. Where there can be none, no
-    `bias` is looked for.
+    `moved` are eager runs that were rounded differently: what they explain is no difference. Where there can be none,
+    no `bias` is looked for.
     """
 
     eager: Run
@@ -463,7 +463,7 @@ def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolera
     if not as_it_is and _is_same(place.gold, compiled):
         return Finding(at=place.at, compared=True)
     if not as_it_is and any(_is_same(each, compiled) for each, steps in place.moved if steps <= FURTHER):
-        return Finding(at=place.at, compared=True, noise="chooses otherwise")
+        return Finding(at=place.at, compared=True, noise="chooses differently")
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
     if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
         detail += f", {tolerance.reference} {place.gold.value!r}: a discrete choice may have flipped"

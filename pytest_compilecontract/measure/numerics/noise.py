@@ -1,4 +1,4 @@
-"""Noise: how far eager itself moves where it is rounded otherwise, and what of compiled's distance that explains. Pure.
+"""Noise: how far eager moves when it is rounded differently, and what of compiled's distance that explains. Pure.
 
 Each element has its own bound: it may be where eager's runs are, and beyond the outermost of them by as much as they
 are apart, or as those of most of its row are, for the runs are few. One element that moves a lot excuses no other, and

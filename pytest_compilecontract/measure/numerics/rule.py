@@ -164,7 +164,7 @@ class Values:
     """One tensor's values in each run.
 
     `lowest` is the coarsest dtype on the way to it. `slack` is what each element may be off by on top. `moved` are its
-    values in runs of eager that were rounded otherwise, by so many `steps`. `named` is what the reference is called.
+    values in runs of eager that were rounded differently, by so many `steps`. `named` is what the reference is called.
     """
 
     at: str
@@ -293,7 +293,7 @@ def with_reference(values: Values) -> tuple[Values, str]:
     """The values without a reference that is none, and why it is none."""
     if values.gold is None or not went_another_way(values):
         return values, ""
-    return replace(values, gold=None, size=size_of(values.eager)), f"{values.named} went another way than eager"
+    return replace(values, gold=None, size=size_of(values.eager)), f"{values.named} took another path than eager"
 
 
 def widened(values: Values, allowed: Allowed) -> Allowed:

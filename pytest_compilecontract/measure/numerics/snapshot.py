@@ -172,7 +172,7 @@ def renamed(values: Snapshot, was: str, now: str) -> Snapshot:
 
 
 def only(run: Run, places: frozenset[str], *, steps: int) -> Run:
-    """What a run that was rounded otherwise has at these places."""
+    """What a run that was rounded differently has at these places."""
     groups = {
         name: Snapshot(nodes={at: node for at, node in each.nodes.items() if at in places})
         for name, each in run.groups.items()

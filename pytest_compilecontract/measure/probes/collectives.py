@@ -50,7 +50,7 @@ def recorded() -> Iterator[Recorded]:
     found = Recorded()
     running = getattr(importlib.import_module("torch.autograd"), "_profiler_enabled", lambda: False)
     if running():
-        found.why = "torch's profiler is running already"
+        found.why = "torch's profiler is already running"
         yield found
         return
     from torch.profiler import ProfilerActivity, profile

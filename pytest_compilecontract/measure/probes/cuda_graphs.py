@@ -104,7 +104,7 @@ class GraphTaps:
         counted = self._now()["cudagraph_skips"] - self._base["cudagraph_skips"]
         if counted > len(told):
             # CPU-only graphs are counted, and said nothing about.
-            told += [GraphSkip(reason="torch skipped CUDA graphs and says no reason")] * (counted - len(told))
+            told += [GraphSkip(reason="torch skipped CUDA graphs and gives no reason")] * (counted - len(told))
         if self.partitions() and not self._splits:
             told.append(GraphSkip(reason="partitioned, and this torch does not say around what", split=True))
         return tuple(dict.fromkeys([*told, *self._splits]))

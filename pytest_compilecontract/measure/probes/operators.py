@@ -174,7 +174,7 @@ class _Recording:
         finally:
             self._ledger.runs.around = None
         if started := processes.told():
-            raise Untold(f"the call starts processes, and nobody knows what runs in them: {', '.join(started)}")
+            raise Untold(f"the call starts processes, and what runs in them is not measured: {', '.join(started)}")
         return ran, roots
 
     def _module(self) -> str:
@@ -208,7 +208,7 @@ def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Event]:
     running = getattr(importlib.import_module("torch.autograd"), "_profiler_enabled", lambda: False)
     if running():
         # A second one ends the first.
-        raise Untold("torch's profiler is running already")
+        raise Untold("torch's profiler is already running")
     try:
         which = importlib.import_module("torch._C._profiler")._ExperimentalConfig(profile_all_threads=not with_stack)
     except (AttributeError, TypeError) as error:

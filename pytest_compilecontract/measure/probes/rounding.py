@@ -1,4 +1,4 @@
-"""Rounding: eager with every result rounded otherwise, at random, and the discrete choices that it makes then.
+"""Rounding: eager with every result rounded differently, at random, and the discrete choices that it makes then.
 
 A rounded result stands for any number at most half a unit in the last place away. Moved within that at random, and
 rounded again, it stays or goes to a neighbour, an eighth of the results to either (Monte Carlo arithmetic: Parker,
@@ -119,7 +119,7 @@ class Choices:
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[misc]
-    """While entered, what operators compute is rounded otherwise. `tf32`: products of float32 may be in TF32.
+    """While entered, what operators compute is rounded differently. `tf32`: products of float32 may be in TF32.
 
     Each result moves by `steps` in the last place, if at all: one is what rounding does. The random numbers are its
     own: those of the program stay what they are. After so many `seconds` it raises TimeoutError: a program that goes on
