@@ -49,7 +49,7 @@ class Collecting:
     def _lanes(self, limits: Limits) -> tuple[list[Lane | str], list[pytest.MarkDecorator]]:
         """The lanes that a test runs in, and the marks of those that are skipped."""
         if limits.frontier is not None:
-            reason = "--contract-lanes leaves ladders out"
+            reason = "--contract-lanes excludes ladders"
             return [FRONTIER], [pytest.mark.skip(reason=reason)] if self._settings.asked_for_lanes else []
         if lanes := narrowed(self._settings.lanes, limits.lanes):
             return [*lanes], []

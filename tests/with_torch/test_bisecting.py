@@ -301,7 +301,7 @@ def test_no_stage_is_blamed_where_the_test_chooses_its_backend(
 
     assert entry["verdict"] == "violated"
     assert entry["reason"].endswith(
-        "where it broke: unknown, the test chooses its own backend: 'off_by_one' compiled where 'eager' was to"
+        "where it broke: unknown, the test chooses its own backend: 'off_by_one' compiled instead of 'eager'"
     )
 
 
