@@ -8,7 +8,7 @@ from pytest_compilecontract.errors import UsageError
 
 
 class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=None)
-    """The arguments of one call, where a tuple is not enough: `call(x, attention_mask=mask)`."""
+    """The arguments of one call, for when a tuple is not enough: `call(x, attention_mask=mask)`."""
 
     __slots__ = ("args", "kwargs")
 

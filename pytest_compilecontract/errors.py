@@ -1,4 +1,4 @@
-"""Errors that people can act on: each is one line that says where, what was found, what would do."""
+"""Errors that people can act on: each is one line that says where, what was found and what was expected."""
 
 
 class ContractError(Exception):
@@ -6,13 +6,13 @@ class ContractError(Exception):
 
 
 class UsageError(ContractError):
-    """A marker, option or setting that cannot mean anything."""
+    """A marker, option or setting that is not valid."""
 
 
 class ReceiptError(ContractError):
     """A receipt that cannot be read.
 
-    `at` is the place inside the document, as `entries[0].lane`.
+    `at` is the place inside the document, such as `entries[0].lane`.
     """
 
     def __init__(self, message: str, *, at: str | None = None) -> None:
@@ -21,9 +21,9 @@ class ReceiptError(ContractError):
 
 
 class InstallError(ContractError):
-    """An environment that cannot be made, or that does not hold what it has to. The message is the reason alone.
+    """An environment that cannot be created, or that lacks something it needs. The message is only the reason.
 
-    `step` is how far it came: "interpreter", "resolved", "installed" or "imported" is what could not be done.
+    `step` is the step that failed: "interpreter", "resolved", "installed" or "imported".
     """
 
     def __init__(self, message: str, *, step: str = "installed") -> None:

@@ -29,7 +29,7 @@ ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `compare` and `gate` to the command line."""
     for name, help_, command in (
-        ("compare", "print every drift between two runs", _compare),
+        ("compare", "print all drift between two runs", _compare),
         ("gate", "may we upgrade? exit code 0 yes, 1 no, 2 unusable input, 3 not known", _gate),
     ):
         two = commands.add_parser(name, help=help_, description=help_, epilog=ENDS)

@@ -118,19 +118,19 @@ class CompileLane:
         self._undo.close()
 
     def run(self, target: object, *calls: object, compile_with: Compiles = None) -> Measurement:
-        """Call `target` eager and compiled, compare, measure; leaves the target as it was.
+        """Call `target` in eager and compiled, compare the two, and measure. The target is restored afterwards.
 
         Args:
             target: a function or module, not compiled yet. It and the calls' tensors are moved to the lane's device,
-                unless one of them is there already, and floating ones to its dtype, and put back.
-            calls: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
-            compile_with: compiles the target as the project does, with `compile_lane.compile`, and returns what is to
-                be called; for regions of a module, or your own wrapper. Without it the whole target is compiled.
+                unless one of them is there already, and floating-point ones to its dtype, and moved back.
+            calls: tuples of arguments, `call(*args, **kwargs)`, or a tensor as the only argument.
+            compile_with: compiles the target in your own way, with `compile_lane.compile`, and returns what to call;
+                for regions of a module, or your own wrapper. By default the whole target is compiled.
 
         Raises:
-            UsageError: what was given cannot be run.
+            UsageError: the arguments cannot be run.
             BrokenLane: the compiled run raised and eager did not, or the reverse.
-            Exception: what eager itself raises, where the compiled run raises the same.
+            Exception: what eager itself raises, if the compiled run raises the same.
         """
         __tracebackhide__ = True
         made = _in_modes(calls, where="compile_lane.run")
@@ -152,19 +152,19 @@ class CompileLane:
         optimizer: Optimizer = None,
         compile_with: Compiles = None,
     ) -> Measurement:
-        """Train `module` for one step per batch, eager and compiled, compare, measure; leaves the module as it was.
+        """Train `module` for one step per batch in eager and compiled, compare, and measure. The module is restored.
 
         A step is forward, loss, backward, optimizer step, zero_grad.
 
         Args:
             module: a module, not compiled yet.
-            batches: one a step: tuples of arguments, `call(*args, **kwargs)`, or a tensor, which is the one argument.
-            loss: makes a scalar tensor from the output. If it takes more arguments, they come from the end of the
-                batch: `loss=F.cross_entropy` goes with batches `(x, target)`. Without one, the output's own `loss` if
-                it has one, the output itself if it is a scalar tensor, else the sum over its floating tensors of the
-                mean of their squares.
-            optimizer: makes an optimizer from a list of parameters, as `torch.optim.AdamW` does. Without one, SGD with
-                a learning rate of 0.01.
+            batches: one per step: tuples of arguments, `call(*args, **kwargs)`, or a tensor as the only argument.
+            loss: returns a scalar tensor for the output. If it takes more arguments, they come from the end of the
+                batch: `loss=F.cross_entropy` works with batches `(x, target)`. Default: the output's own `loss` if it
+                has one, the output itself if it is a scalar tensor, else the sum over its floating-point tensors of
+                the mean of their squares.
+            optimizer: returns an optimizer for a list of parameters, as `torch.optim.AdamW` does. Default: SGD with a
+                learning rate of 0.01.
             compile_with: as in `run`.
 
         Raises:
@@ -193,15 +193,15 @@ class CompileLane:
         return seen
 
     def compare(self, body: OwnCalls, *, reference: OwnCalls | None = None) -> Measurement:
-        """Run code that makes its own calls, once with nothing compiled and once compiled; compare what it returns.
+        """Run code that makes its own calls, once in eager and once compiled, and compare what it returns.
 
-        For what lies between calls: a learning rate that moves, a parameter that is frozen, your own backward.
+        For code between calls: a changing learning rate, a frozen parameter, a backward of your own.
 
         Args:
-            body: builds what it needs, compiles with its one argument, calls, and returns what is to be compared.
+            body: creates what it needs, compiles with its one argument, calls, and returns what to compare.
                 Its argument is `compile_lane.compile`, or in the eager runs a function that returns its argument.
-            reference: other code for the eager runs, called the same way: what the compiled body is to agree with, as
-                a plain loop for a fused operator. Limits are those of `body`; `rtol` and `atol` say how close.
+            reference: other code for the eager runs, called the same way, that the compiled body must agree with, such
+                as a plain loop for a fused operator. Limits apply to `body`; `rtol` and `atol` set the tolerance.
 
         Raises:
             As `run`.
@@ -222,19 +222,20 @@ class CompileLane:
         derandomize: bool | None = None,
         compile_with: Compiles = None,
     ) -> Measurement:
-        """Hold sequences of calls that hypothesis draws, each as `run` does, and keep the shortest that is not held.
+        """Check sequences of calls that hypothesis draws, each as `run` does, and keep the shortest that fails.
 
-        A sequence starts from no compiled code; the limits are those of one. Kept is the one that compiled most.
+        Each sequence starts without compiled code, and the limits apply to each. If all hold, the one that compiled
+        most is kept.
 
         Args:
-            drawn: a strategy for one call, or a list of calls that go together: tensors, tuples of arguments,
+            drawn: a strategy for one call, or for a list of consecutive calls: tensors, tuples of arguments,
                 `call(...)`. `pytest_compilecontract.shapes` has some.
-            sequences: how many are drawn at most, each of at most `calls` draws.
-            seconds: for the search, and once more to make what it found short.
-            derandomize: draw the same in each run; None: as hypothesis is set, which does so where CI is set.
+            sequences: the most sequences to draw, each of at most `calls` draws.
+            seconds: the time for the search, and again for shrinking.
+            derandomize: draw the same calls in each run; None: hypothesis' setting, which does so if CI is set.
 
         Raises:
-            UsageError: hypothesis is not installed, or nothing could be run of what was drawn.
+            UsageError: hypothesis is not installed, or nothing that was drawn could be run.
         """
         __tracebackhide__ = True
         _refuse_hunt(target, self._lane)
@@ -259,7 +260,7 @@ class CompileLane:
             return self._held(uncompiled, program, (call(),), lambda _: compile_with or self.compile)
 
     def compile(self, target: Any, *, in_place: bool | None = None, **overrides: Any) -> Any:
-        """Compile a function or module as the lane says; keywords are those of torch.compile, and win.
+        """Compile a function or module with the settings of the lane; keywords of torch.compile override them.
 
         With `in_place` (default: `in_place` of the lane) a module is compiled in place, as
         `module.compile()` does, and returned.
@@ -277,7 +278,7 @@ class CompileLane:
 
     @contextlib.contextmanager
     def observe(self) -> Iterator[Observation]:
-        """Measure whatever is compiled inside the block, in any thread. Starts from no compiled code."""
+        """Measure everything that is compiled inside the block, in any thread. Starts without compiled code."""
         self._refuse_when_over()
         with observing(self._paths, self._lane) as seen:
             try:

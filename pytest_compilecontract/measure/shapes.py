@@ -49,7 +49,7 @@ def tensor(
 ) -> torch.Tensor:
     """A tensor of these sizes, with the same values each time: normally distributed, or integers from 0 below `high`.
 
-    One that is not contiguous is a transposed one, or where it has one dimension every other element of a longer one.
+    If not contiguous, it is transposed, or with one dimension, every other element of a longer tensor.
     """
     stored = list(sizes)
     if not contiguous and len(stored) > 1:
@@ -103,7 +103,7 @@ def _filled(sizes: Sequence[int], dtype: torch.dtype, high: int) -> torch.Tensor
 
 
 def sizes(low: int, high: int) -> SearchStrategy[int]:
-    """Sizes from `low` to `high`, both included; the ends, 1 and what is near a power of two more often."""
+    """Sizes from `low` to `high`, inclusive; the ends, 1 and sizes near a power of two are drawn more often."""
     st = strategies()
     if not 0 <= low <= high:
         raise UsageError(f"sizes: expected 0 <= low <= high, got {low!r} and {high!r}")
@@ -121,7 +121,7 @@ def sizes(low: int, high: int) -> SearchStrategy[int]:
 
 
 def buckets(*values: Any) -> SearchStrategy[Any]:
-    """One of these values: the sizes that a project pads to, flags, names."""
+    """One of these values, such as the sizes that a project pads to, flags or names."""
     if not values:
         raise UsageError("buckets: expected at least one value")
     found: SearchStrategy[Any] = strategies().sampled_from(values)
@@ -149,14 +149,14 @@ def calls(*args: Any, **kwargs: Any) -> SearchStrategy[call]:
 
 
 def modes(drawn: Any, *, grad: Any = None, training: Any = None) -> SearchStrategy[Moded]:
-    """The calls that `drawn` gives, with gradients or not, in training or not: each a bool, or a strategy of them."""
+    """The calls from `drawn`, with or without gradients, in training or not: each a bool or a strategy for one."""
     given = _drawn_by_name({"grad": grad, "training": training})
     found: SearchStrategy[Moded] = strategies().builds(Moded, made=drawn.map(as_call), **given)
     return found
 
 
 def mode(made: Any, *, grad: bool | None = None, training: bool | None = None) -> Moded:
-    """One call in modes, as `modes` draws it: a tensor, a tuple of arguments or `call(...)`, for `compile_lane.run`."""
+    """One call in its modes, as `modes` draws it, for `compile_lane.run`: a tensor, a tuple or `call(...)`."""
     return Moded(made=as_call(made), grad=grad, training=training)
 
 

@@ -45,7 +45,7 @@ ALL_FAULTS = "all"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compile contracts", "torch.compile contracts")
     group.addoption(
-        "--compile-contracts", action="store_true", help="hold every compile contract to its limits, lane by lane"
+        "--compile-contracts", action="store_true", help="check every compile contract against its limits, in each lane"
     )
     group.addoption(
         "--contract-lanes",
@@ -54,13 +54,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
     )
     group.addoption(
-        "--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json, and DIR/index.html to read"
+        "--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json, and DIR/index.html for people"
     )
     group.addoption(
         "--contract-baselines",
         metavar="DIR",
         default=None,
-        help="hold every lane to the baselines in DIR, and fail if none was compared (default: contracts/baselines)",
+        help="compare every lane with the baselines in DIR; fail if none was compared (default: contracts/baselines)",
     )
     group.addoption(
         "--contract-record",
@@ -69,8 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const="all",
         type=_mode,
         default=None,
-        help="record what this run measured as the baseline: of lanes that are new, that have changed, or all "
-        "(default)",
+        help="record what this run measured as the baseline: only new lanes, only changed lanes, or all (default)",
     )
     group.addoption(
         "--contract-accept-reason",
@@ -91,21 +90,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=None,
-        help="override a setting of torch in every lane (torch._dynamo.config.recompile_limit=4); the receipt keeps "
+        help="override a torch setting in every lane (torch._dynamo.config.recompile_limit=4); the receipt records "
         "it, and baselines are not compared",
     )
     group.addoption(
         "--contract-observe",
         action="store_true",
         default=None,
-        help="measure every test that compiles anything, marked or not; one that is not marked fails only on drift",
+        help="measure every test that compiles anything, marked or not; unmarked tests fail only on drift",
     )
     group.addoption(
         "--contract-timeout",
         metavar="SECONDS",
         type=_seconds,
         default=None,
-        help="a lane whose test runs longer is broken (default: no limit)",
+        help="end a lane whose test runs longer; it is broken (default: no limit)",
     )
     group.addoption(
         "--contract-speed",
@@ -119,7 +118,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_const",
         const=True,
         default=None,
-        help="rerun a lane that fails to compile, or differs from eager, through capture, AOTAutograd, decompositions "
+        help="rerun a lane that fails to compile or differs from eager through capture, AOTAutograd, decompositions "
         "and Inductor, and name the first stage that fails",
     )
     group.addoption(
@@ -127,7 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_const",
         const=True,
         default=None,
-        help="do not fail a session in which no lane could be measured (default: it fails, and says why)",
+        help="do not fail a session in which no lane could be measured (default: fail with the reason)",
     )
     group.addoption(
         "--contract-plant",
@@ -136,8 +135,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const=ALL_FAULTS,
         type=_faults,
         default=None,
-        help="rerun each lane that holds, with one planted fault at a time: each has to make it fail (default: all "
-        "kinds)",
+        help="rerun each lane that holds with one planted fault at a time, each of which must make it fail (default: "
+        "all kinds)",
     )
     group.addoption(
         "--contract-evidence",
@@ -145,9 +144,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const="",
         default=None,
-        help="rerun each lane that is not held with torch's structured trace on, and keep the trace, graphs, "
-        "generated code and guards below DIR (default: 'evidence' in the folder of --contract-report, else in this "
-        "one)",
+        help="rerun each lane that is not held with torch's structured trace enabled, and save the trace, graphs, "
+        "generated code and guards in DIR (default: 'evidence' in the folder of --contract-report, else in the "
+        "current folder)",
     )
     group.addoption(
         "--contract-shard",
@@ -155,7 +154,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_shard,
         default=None,
         help="run only shard I of N, for example 2/8; shards take about the same time, and compilecontract merge "
-        "joins their receipts",
+        "merges their receipts",
     )
     group.addoption(
         "--contract-times",
