@@ -120,7 +120,7 @@ def markdown(found: Matrix, answer: str = "") -> str:
     listed = _within(details, MOST_CHARACTERS - sum(len(part) + 1 for part in parts) - 1000)
     if listed:
         left = [f"- and {len(details) - len(listed)} more, in the receipts"] if len(listed) < len(details) else []
-        parts += _details("What was checked, and what is open", [*listed, *left])
+        parts += _details("What was checked and what is open", [*listed, *left])
     return "\n".join(parts) + "\n"
 
 

@@ -59,8 +59,8 @@ _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
 # Of a guard: none that says what moved is nearly as long.
 _LONGEST = 1000
 _WHY_OPERATORS = {
-    "graph break": "Dynamo's code between graphs runs them: what breaks the graph, or puts results together",
-    "frame": "their frame fell back to eager, or is at its recompile limit",
+    "graph break": "run by Dynamo's code between graphs: what breaks the graph, or combines results",
+    "frame": "their frame fell back to eager, or reached its recompile limit",
 }
 
 
@@ -171,7 +171,7 @@ def _kind_told(found: Recompile) -> str:
 def _limit_hit(found: LimitHit) -> Mark:
     return Mark(
         kind="limit",
-        title=f"{found.limit}: calls that match no compiled code run eager from here on",
+        title=f"{found.limit}: from here on, calls that match no compiled code run eager",
         at=found.frame,
         said=_said(("why", found.reason), ("guard", found.guard)),
     )

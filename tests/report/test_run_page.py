@@ -125,7 +125,7 @@ def test_what_a_guard_says_moved(guard: str, change: tuple[str, str] | None) -> 
         pytest.param(
             Measurement(limit_hits=(LimitHit(frame=COPY, limit="recompile_limit", reason="reached (8)"),)),
             "limit",
-            "recompile_limit: calls that match no compiled code run eager from here on",
+            "recompile_limit: from here on, calls that match no compiled code run eager",
             id="limit",
         ),
         pytest.param(
@@ -243,7 +243,7 @@ def test_a_checkout_of_the_same_commit_is_the_source_of_the_run() -> None:
 
     assert [any(each.written_after for each in view.files) for view in (same, dirty, other)] == [False, True, True]
     assert (same.source_note, dirty.source_note) == ("", "")
-    assert other.source_note == "The source shown is that of commit bbbbbbbbbbbb, and the run was of aaaaaaaaaaaa."
+    assert other.source_note == "The source shown is of commit bbbbbbbbbbbb, but the run was of aaaaaaaaaaaa."
 
 
 def test_what_ran_is_by_line_with_its_lanes() -> None:

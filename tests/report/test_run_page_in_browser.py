@@ -132,7 +132,7 @@ def test_what_comes_of_a_break_is_folded_under_it(browser: RunPage, tmp_path: Pa
     (folded,) = browser.causes()
     browser.one(".follows summary").click()
 
-    assert folded[-1] == "because of it, more runs eager: 1 fact"
+    assert folded[-1] == "because of it, more ran eager: 1 fact"
     assert browser.one(".follows li").text.endswith("Sequential.forward, called here, runs eager: 4 linear, 4 relu")
 
 
@@ -617,7 +617,7 @@ def test_an_empty_run_says_so(browser: RunPage, tmp_path: Path) -> None:
     browser.open(write(a_receipt(), tmp_path / "index.html"))
 
     assert "No contract was measured." in browser.one(".answer").text
-    assert browser.one("#file").text == "No lane ran a line that is known."
+    assert browser.one("#file").text == "No lane has known lines."
 
 
 def test_500_contracts_and_200_files_stay_quick(browser: RunPage, tmp_path: Path) -> None:

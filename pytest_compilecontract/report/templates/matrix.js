@@ -426,7 +426,7 @@
     if (cell[MEASURED] >= 0 || (column > 0 && cells[0])) parts.push(section(column === 0 ? "Measured" : "Measured, side by side", sideBySide(cell, column, cells[0])));
     if (cell[DIFFS]) {
       const kinds = { "+": "came", "-": "went", "@": "where" };
-      parts.push(section("Graphs, as the evidence of both sides has them", cell[DIFFS].length ? cell[DIFFS].map(([file, lines]) =>
+      parts.push(section("Graphs, from the evidence of both sides", cell[DIFFS].length ? cell[DIFFS].map(([file, lines]) =>
         make("details", { class: "graph", open: cell[DIFFS].length === 1 }, make("summary", {}, texts[file]),
           make("pre", {}, lines.map((each) => make("span", { class: kinds[texts[each][0]] || "" }, `${texts[each]}\n`))))) : make("p", { class: "muted" }, "they are the same")));
     }

@@ -107,7 +107,7 @@
         make("a", { class: "mono", href: `#mark=${at}` }, parted(where)), " ", make("code", {}, texts[marks[at][SOURCE]])))),
       make("p", { class: "hits" }, make("span", { class: "of" }, make("span", { class: "muted" }, "in "), hitsTold(hit)),
         limits.size ? make("span", { class: "over" }, make("span", { class: "muted" }, "limits broken: "), [...limits].map((each) => texts[each]).join(", ")) : null),
-      after.length ? make("details", { class: "follows" }, make("summary", {}, `because of it, more runs eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
+      after.length ? make("details", { class: "follows" }, make("summary", {}, `because of it, more ran eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
   }
 
   const WIDEST = 20, OF_ONE = 20;
@@ -200,7 +200,7 @@
           share[0] + share[1] ? [shareBar(...share), percent(share[0], share[0] + share[1])] : null)));
       if (!file[FLAGS][0] || outside) return [item];
       outside = true;
-      return [make("li", { class: "group" }, "Not below the project's folder"), item];
+      return [make("li", { class: "group" }, "Outside the project's folder"), item];
     }));
   }
 
@@ -258,11 +258,11 @@
     const found = [];
     if (texts[file[PROBLEM]]) {
       const packaged = outside ? " (an installed package has its files elsewhere)" : "";
-      found.push(`The source is not shown: ${texts[file[PROBLEM]]}${packaged}. The lines below are those that the receipt has.`);
+      found.push(`The source is not shown: ${texts[file[PROBLEM]]}${packaged}. The lines below are those in the receipt.`);
     }
-    if (changed) found.push("This file has changed since the run: lines that are not what they were are told apart, and which lines ran compiled is not shown.");
-    if (after) found.push("This file was written after the run. No line that the receipt has the text of differs, and others may.");
-    if (!facts.length && !texts[file[PROBLEM]] && !state.only) found.push("Nothing here broke, was compiled again or ran eager.");
+    if (changed) found.push("This file has changed since the run: changed lines are listed separately, and which lines ran compiled is not shown.");
+    if (after) found.push("This file was written after the run. The lines in the receipt are unchanged, but others may differ.");
+    if (!facts.length && !texts[file[PROBLEM]] && !state.only) found.push("No graph break, recompile or eager frame here.");
     return found.map((text, at) => make("p", { class: at === found.length - 1 && !facts.length && !changed && !after ? "muted" : "notice" }, text));
   }
 
@@ -279,7 +279,7 @@
   function drawFile() {
     const holder = by("file");
     const file = files[state.file];
-    if (!file) return holder.replaceChildren(make("p", { class: "empty" }, files.length ? "No line of the lanes that are shown." : "No lane ran a line that is known."));
+    if (!file) return holder.replaceChildren(make("p", { class: "empty" }, files.length ? "No lines for the lanes shown." : "No lane has known lines."));
     const facts = file[MARKS].filter(isShown);
     const share = shareOf(file);
     const gone = facts.filter((at) => marks[at][MOVED]);
@@ -414,7 +414,7 @@
       lane[DOUBTS].length ? make("div", {}, make("h4", {}, "Not certain"), make("ul", { class: "plain" }, lane[DOUBTS].map((each) => make("li", {}, texts[each])))) : null,
       lane[NOTES].map((each) => make("p", {}, texts[each])),
       timeline(lane),
-      again.length ? make("div", {}, make("h4", {}, "Compiled again in these calls, by this guard"), make("ul", { class: "plain marks-of" }, again.map(markLink))) : null,
+      again.length ? make("div", {}, make("h4", {}, "Recompiled in these calls, by this guard"), make("ul", { class: "plain marks-of" }, again.map(markLink))) : null,
       others.length ? make("div", {}, make("h4", {}, "On these lines"), make("ul", { class: "plain marks-of" }, others.map(markLink))) : null,
       all.length > facts.length ? make("p", { class: "muted filtered" }, `Filtered out: ${kindsTold(all.filter((each) => !isKind(each)))}.`) : null,
       lane[MODULES] >= 0 ? make("p", {}, button({ class: "link", "data-module": at }, `Modules: ${shareTold(...lane[OPERATORS])}`)) : null,
@@ -492,7 +492,7 @@
     const holder = by("modules");
     const able = lanes.map((_, at) => at).filter((at) => shown[at] && lanes[at][MODULES] >= 0);
     if (!able.length) {
-      return holder.replaceChildren(make("p", { class: "empty" }, "The operators by module are not known: they are recorded in one more call of a module, in which nothing is compiled, where torch's profiler can."));
+      return holder.replaceChildren(make("p", { class: "empty" }, "The operators by module are unknown: torch's profiler records them, where it can, in one more call of a module in which nothing is compiled."));
     }
     // The one that lost most, unless another was chosen.
     if (!able.includes(state.module)) state.module = able.reduce((a, b) => (lanes[b][OPERATORS][1] > lanes[a][OPERATORS][1] ? b : a));
@@ -510,7 +510,7 @@
     only.addEventListener("change", () => rows.forEach((each) => { each.hidden = only.checked && !each.classList.contains("slow"); }));
     holder.replaceChildren(
       make("div", { class: "pick" }, select, make("label", { class: "switch" }, only, "only where something ran eager")),
-      make("p", { class: "muted" }, "Operators of one more call, made after those that are counted and with nothing compiled in it; each module with those below it."),
+      make("p", { class: "muted" }, "Operators of one more call, made after the counted ones, in which nothing is compiled; each module includes those below it."),
       make("div", { class: "tree" }, rows));
   }
 
