@@ -3,21 +3,25 @@
 Started by `support.sessions` as a program with the number of a socket, over which requests and answers go, a line of
 JSON each. Nothing of the project and no plugin of pytest is imported here: a session imports those by itself.
 
-The workers of pytest-xdist that a session starts are forked from here too.
+What a session starts with its own Python is forked from here too, such as workers of pytest-xdist, ranks, and the
+sessions of a command: see `support.stand_in`, which is what the session has started, as far as it can tell.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
+import importlib.machinery
 import json
 import os
 import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,10 +30,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 # What costs seconds, and what a first compile imports. No module that starts anything when it is imported.
 MODULES = ("pytest", "msgspec", "jsonschema", "jinja2", "torch", "torch._dynamo", "torch._inductor.compile_fx")
+# The same, where there is such a module.
+OPTIONAL = (
+    *("torch.distributed.tensor.experimental", "torch.export._trace", "torch._dynamo.repro.after_dynamo"),
+    *("sympy.combinatorics", "sympy.tensor.tensor", "packaging.specifiers", "tomllib", "execnet", "pdb"),
+)
+SUFFIXES = tuple(importlib.machinery.all_suffixes())
 # How the names of variables begin that are read when Python starts or torch is imported, and not again in a child.
 READ_AT_START = (
     *("PYTHON", "LD_", "LC_", "LANG", "MALLOC_"),
@@ -38,9 +48,13 @@ READ_AT_START = (
 )
 
 
+# What `Starts.become` sees to.
+READ_IN_A_CHILD = ("PYTHONPATH", "PYTHONUNBUFFERED")
+
+
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are read when Python starts or torch is imported; PYTHONPATH is each session's own."""
-    return {name: value for name, value in env.items() if name.startswith(READ_AT_START) and name != "PYTHONPATH"}
+    """The variables that are read when Python starts or torch is imported, but for those that each session has read."""
+    return {name: env[name] for name in env if name.startswith(READ_AT_START) and name not in READ_IN_A_CHILD}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,20 +69,55 @@ class Request:
     stderr: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Child:
+    """A process that was forked here, and who is told how it ends."""
+
+    pid: int
+    asker: socket.socket
+
+
 def main() -> None:
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    kept = sys.path[1:]  # the first is this file's folder
+    connection, asked, asking = (socket.socket(fileno=int(each)) for each in sys.argv[1:])
+    asking.set_inheritable(False)
     refused = why_not()
-    loaded = sorted({name.partition(".")[0] for name in sys.modules} | {"sitecustomize", "usercustomize"})
-    answer(connection, refused=refused, loaded=loaded)
+    answer(connection, refused=refused, loaded=sorted(loaded()))
     if refused is not None:
         return
     # What is here already is not looked at by a child's garbage collector.
     gc.collect()
     gc.freeze()
-    with connection.makefile("rb") as lines:
-        while line := lines.readline():
-            serve(Request(**json.loads(line)), connection, kept)
+    # The first of the path is this file's folder.
+    Server(connection, asked, Starts(asking=asking, kept=tuple(sys.path[1:]), loaded=loaded())).serve()
+
+
+def loaded() -> frozenset[str]:
+    """The names of what is imported here, and of what Python itself looks for on its path."""
+    return frozenset(name.partition(".")[0] for name in sys.modules) | {"sitecustomize", "usercustomize"}
+
+
+def modules_in(folder: Path) -> set[str]:
+    """The names of the modules and packages that can be imported from there."""
+    if not folder.is_dir():
+        return set()
+    files = {file.name.partition(".")[0] for file in folder.iterdir() if file.name.endswith(SUFFIXES)}
+    return files | {file.parent.name for file in folder.glob("*/__init__.*")}
+
+
+def other_modules(cwd: str, env: Mapping[str, str], loaded: frozenset[str]) -> str | None:
+    """What a process in this folder, with this environment, would import in place of what is loaded, or None."""
+    for folder in (cwd, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))):
+        if found := sorted(loaded & modules_in(Path(cwd, folder))):
+            return f"{folder} has other modules of what is imported: {', '.join(found)}"
+    return None
+
+
+def leave_guards_untimed() -> None:
+    """Have Dynamo not time the guards that it has made: it writes over the processor's caches first, which takes longer
+    than the rest of many a small compile, and nothing but torch's own log has the figure."""
+    guards: Any = importlib.import_module("torch._dynamo.guards")
+    if hasattr(guards, "profile_guard_manager"):
+        guards.profile_guard_manager = lambda *_: 0.0
 
 
 def why_not() -> str | None:
@@ -79,8 +128,12 @@ def why_not() -> str | None:
             warnings.simplefilter("ignore")
             for name in MODULES:
                 importlib.import_module(name)
+            for name in OPTIONAL:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
     except ImportError as error:
         return f"{type(error).__name__}: {error}"
+    leave_guards_untimed()
     if threading.active_count() > 1:
         return f"importing has started threads: {', '.join(each.name for each in threading.enumerate())}"
     if "libcuda.so" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"):
@@ -91,73 +144,105 @@ def why_not() -> str | None:
 # In the server
 
 
-def serve(request: Request, connection: socket.socket, kept: list[str]) -> None:
-    """Fork a session, and the workers that it asks for, until it is done or who asked for it has gone."""
-    here, there = socket.socketpair()
+class Server:
+    """Forks one session after the other, and what these start by `support.stand_in`, and says how each ends."""
 
-    def session() -> int:
-        streams = [os.open(os.devnull, os.O_RDONLY)]
-        streams += [os.open(file, os.O_WRONLY | os.O_APPEND) for file in (request.stdout, request.stderr)]
-        os.setpgid(0, 0)
-        become(request.cwd, request.env, kept, streams)
-        sys.argv[:] = [request.module, *request.arguments]
-        Forked.take_the_place_of_popen(there)
-        return run(request.module)
+    def __init__(self, connection: socket.socket, asked: socket.socket, starts: Starts) -> None:
+        self._connection = connection
+        self._asked = asked
+        self._starts = starts
+        self._children: dict[int, Child] = {}  # by what says that it has ended
 
-    child = fork(session, [connection.fileno(), here.fileno()])
-    there.close()
-    answer(connection, child=child)
-    exited = os.pidfd_open(child)
-    workers: dict[int, int] = {}
-    asked = [here.fileno()]
-    while exited not in (ready := select.select([exited, connection.fileno(), *asked, *workers], [], [])[0]):
-        if connection.fileno() in ready:
-            os.kill(child, signal.SIGKILL)
-            break
-        for each in workers.keys() & ready:
+    def serve(self) -> None:
+        """Go on until nobody is there who asks for sessions."""
+        while True:
+            askers = {child.asker: child for child in self._children.values() if child.asker is not self._connection}
+            ready = select.select([self._connection, self._asked, *self._children, *askers], [], [])[0]
+            for each in self._children.keys() & ready:
+                self._end(each)
+            for child in (askers[each] for each in askers.keys() & ready):
+                # Who asked for it says nothing more: it has gone.
+                kill_all_of(child.pid)
+            if self._asked in ready:
+                self._fork_what_is_asked_for()
+            if self._connection in ready and not self._goes_on():
+                break
+        for child in self._children.values():
+            kill_all_of(child.pid)
+
+    def _goes_on(self) -> bool:
+        """Fork the session that is asked for; whether somebody did."""
+        running = any(child.asker is self._connection for child in self._children.values())
+        if running or not (line := line_of(self._connection)):
+            return False
+        request, starts = Request(**json.loads(line)), self._starts
+
+        def session() -> int:
+            streams = [os.open(os.devnull, os.O_RDONLY)]
+            streams += [os.open(file, os.O_WRONLY | os.O_APPEND) for file in (request.stdout, request.stderr)]
+            starts.become(request.cwd, request.env, streams)
+            sys.argv[:] = [request.module, *request.arguments]
+            return run(request.module)
+
+        answer(self._connection, child=self._fork(session, self._connection))
+        return True
+
+    def _fork_what_is_asked_for(self) -> None:
+        _, (number, *_), _, _ = socket.recv_fds(self._asked, 1, 1)
+        asker, starts = socket.socket(fileno=number), self._starts
+        _, streams, _, _ = socket.recv_fds(asker, 1, 3)
+        wanted = json.loads(line_of(asker) or b"null")
+
+        def python() -> int:
+            with contextlib.suppress(PermissionError):  # of another session of processes
+                os.setpgid(0, wanted["group"])
+            starts.become(wanted["cwd"], wanted["env"], streams)
+            os.getppid = functools.partial(parent_or_none, os.pidfd_open(wanted["parent"]), wanted["parent"])
+            return run_words(wanted["words"])
+
+        if wanted is None:
+            asker.close()
+        else:
+            asker.sendall(b"%d\n" % self._fork(python, asker))
+        for each in streams:
             os.close(each)
-            os.waitpid(workers.pop(each), 0)
-        if here.fileno() in ready:
-            worker = fork_a_worker(child, here, [connection.fileno(), exited, *workers], kept)
-            if worker is None:
-                asked.clear()
-            else:
-                workers[os.pidfd_open(worker)] = worker
-    # Not reaped before its group is gone: until then nothing else can have its number.
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+    def _fork(self, body: Callable[[], int], asker: socket.socket) -> int:
+        def in_a_group_of_its_own() -> int:
+            os.setpgid(0, 0)
+            return body()
+
+        sockets = {self._connection, self._asked, asker, *(child.asker for child in self._children.values())}
+        pid = fork(in_a_group_of_its_own, [*(each.fileno() for each in sockets), *self._children])
+        self._children[os.pidfd_open(pid)] = Child(pid=pid, asker=asker)
+        return pid
+
+    def _end(self, exited: int) -> None:
+        """What it leaves running is killed, and who asked for it hears its exit code."""
+        child = self._children.pop(exited)
+        os.close(exited)
+        # Not reaped before its group is gone: until then nothing else can have its number.
+        kill_all_of(child.pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+        if child.asker is self._connection:
+            answer(self._connection, code=code)
+        else:
+            with contextlib.suppress(BrokenPipeError), child.asker:
+                child.asker.sendall(b"%d\n" % code)
+
+
+def kill_all_of(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    here.close()
-    for each in (exited, *workers):
-        os.close(each)
-    for worker in workers.values():
-        os.waitpid(worker, 0)
-    answer(connection, code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(group, signal.SIGKILL)
 
 
-def fork_a_worker(session: int, asked: socket.socket, opened: Sequence[int], kept: list[str]) -> int | None:
-    """Fork what a session asks for, with its folder, environment and streams; None where it asks for nothing more."""
-    data, streams, _, _ = socket.recv_fds(asked, 1 << 20, 3)
-    if not data:
-        return None
-    while not data.endswith(b"\n"):
-        if not (more := asked.recv(1 << 20)):
-            return None
-        data += more
-    wanted = json.loads(data)
-
-    def worker() -> int:
-        os.setpgid(0, session)
-        become(wanted["cwd"], wanted["env"], kept, streams)
-        sys.argv[:] = ["-c"]
-        sys.path[0] = ""
-        return program(lambda: exec(wanted["program"], {"__name__": "__main__"}))
-
-    number = fork(worker, [*opened, asked.fileno()])
-    for each in streams:
-        os.close(each)
-    asked.sendall(number.to_bytes(4, "big"))
-    return number
+def line_of(asker: socket.socket) -> bytes:
+    """The line that it sends; empty where it has gone."""
+    with contextlib.suppress(ConnectionError), asker.makefile("rb") as lines:
+        return lines.readline()
+    return b""
 
 
 def answer(connection: socket.socket, **said: Any) -> None:
@@ -190,21 +275,87 @@ def say_in(file: Path) -> None:
     os.close(said)
 
 
-def become(cwd: str, env: Mapping[str, str], kept: Sequence[str], streams: Sequence[int]) -> None:
-    """Be as a process is that Python was started in with `-m`."""
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    added = env.get("PYTHONPATH", "")
-    folders = [os.path.abspath(each) for each in added.split(os.pathsep)] if added else []
-    sys.path[:] = list(dict.fromkeys([*([] if sys.flags.safe_path else [os.getcwd()]), *folders, *kept]))
-    importlib.invalidate_caches()
-    tempfile.tempdir = None  # from the environment, once
-    if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()  # as `random` does by itself
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Starts:
+    """What a child starts from: over what it asks for others, what stays on its path, and what is imported."""
+
+    asking: socket.socket
+    kept: tuple[str, ...]
+    loaded: frozenset[str]
+
+    def become(self, cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> None:
+        """Be as a process is that Python was started in with `-m`."""
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        added = env.get("PYTHONPATH", "")
+        folders = [os.path.abspath(each) for each in added.split(os.pathsep)] if added else []
+        sys.path[:] = list(dict.fromkeys([*([] if sys.flags.safe_path else [os.getcwd()]), *folders, *self.kept]))
+        importlib.invalidate_caches()
+        if env.get("PYTHONUNBUFFERED"):
+            for stream in (sys.stdout, sys.stderr):
+                stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+        tempfile.tempdir = None  # from the environment, once
+        if numpy := sys.modules.get("numpy.random"):
+            numpy.seed()  # as `random` does by itself
+        fork_pythons(self.asking, self.loaded)
+
+
+# As it is given to a Popen whose process may be a forked one: nothing of it is about the process itself.
+PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "bufsize", "start_new_session"}
+PLAIN |= {"universal_newlines"}
+STAND_IN = str(Path(__file__).with_name("stand_in.py"))
+
+
+def fork_pythons(asking: socket.socket, loaded: frozenset[str]) -> Callable[[], None]:
+    """Have what this process starts with its own Python be forked by the server; what ends that again.
+
+    A Python is started where anything that is read at its start has changed, or it would import other modules.
+    """
+    before, start = at_start(os.environ), subprocess.Popen.__init__
+
+    def can_be_forked(words: Any, options: Mapping[str, Any]) -> bool:
+        if not isinstance(words, list) or words[:1] != [sys.executable] or options.keys() - PLAIN:
+            return False
+        if not {"-m", "-c"} & {*words[1:2], *(words[2:3] if words[1:2] == ["-u"] else ())}:
+            return False
+        env = os.environ if (given := options.get("env")) is None else given
+        cwd = os.path.abspath(options.get("cwd") or os.getcwd())
+        return at_start(env) == before and other_modules(cwd, env, loaded) is None
+
+    @functools.wraps(start)
+    def fork_or_start(self: Any, args: Any, *positional: Any, **options: Any) -> None:
+        if positional or not can_be_forked(args, options):
+            start(self, args, *positional, **options)
+            return
+        words = [sys.executable, "-I", "-S", STAND_IN, str(asking.fileno()), *args[1:]]
+        start(self, words, **options, pass_fds=[asking.fileno()])
+        self.args = args
+
+    def put_back() -> None:
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+
+    subprocess.Popen.__init__ = fork_or_start  # type: ignore[method-assign]
+    return put_back
+
+
+def parent_or_none(exited: int, parent: int) -> int:
+    """The process that would be this one's parent, had it not been forked; 1 once that has gone, as of any orphan."""
+    return 1 if select.select([exited], [], [], 0)[0] else parent
+
+
+def run_words(words: Sequence[str]) -> int:
+    """Run what Python's own arguments say: `-m module ...` or `-c program ...`; its exit code."""
+    kind, what, *arguments = words[1:] if words[0] == "-u" else words
+    if kind == "-m":
+        sys.argv[:] = [what, *arguments]
+        return run(what)
+    sys.argv[:] = ["-c", *arguments]
+    sys.path[0] = ""
+    return program(lambda: exec(what, {"__name__": "__main__"}))
 
 
 def run(module: str) -> int:
@@ -242,47 +393,6 @@ def end_at_once(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
-
-
-class Forked:
-    """A worker that was forked by the server, as execnet wants a `subprocess.Popen` to be."""
-
-    def __init__(self, asking: socket.socket, program: str) -> None:
-        their_input, its_input = os.pipe()
-        its_output, their_output = os.pipe()
-        wanted = {"cwd": os.getcwd(), "env": dict(os.environ), "program": program}
-        socket.send_fds(asking, [json.dumps(wanted).encode() + b"\n"], [their_input, their_output, 2])
-        os.close(their_input)
-        os.close(their_output)
-        self.pid = int.from_bytes(asking.recv(4), "big")
-        self.stdin: IO[bytes] = os.fdopen(its_input, "wb")
-        self.stdout: IO[bytes] = os.fdopen(its_output, "rb")
-        self._exited = os.pidfd_open(self.pid)
-
-    def wait(self) -> int:
-        select.select([self._exited], [], [])
-        return 0
-
-    def kill(self) -> None:
-        signal.pidfd_send_signal(self._exited, signal.SIGKILL)
-
-    @staticmethod
-    def take_the_place_of_popen(asking: socket.socket) -> None:
-        """Have execnet start its workers so, where nothing that is read at the start has changed in this process."""
-        try:
-            from execnet import gateway_base, gateway_io
-        except ImportError:
-            return
-        before, start = at_start(os.environ), gateway_io.Popen2IOMaster.__init__
-
-        def fork_or_start(self: Any, args: list[str], execmodel: Any) -> None:
-            if args != [sys.executable, "-u", "-c", gateway_io.popen_bootstrapline] or at_start(os.environ) != before:
-                start(self, args, execmodel)
-                return
-            self.popen = Forked(asking, gateway_io.popen_bootstrapline)
-            gateway_base.Popen2IO.__init__(self, self.popen.stdin, self.popen.stdout, execmodel=execmodel)
-
-        gateway_io.Popen2IOMaster.__init__ = fork_or_start  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.machinery
 import json
 import os
 import signal
@@ -20,17 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from .forking import at_start
+from .forking import at_start, fork_pythons, other_modules
 
 UNUSED = "-p no:hypothesispytest -p no:anyio"
 FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
-SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 
 class ServerDiedError(Exception):
@@ -43,16 +41,18 @@ class Server:
     def __init__(self, env: Mapping[str, str]) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = socket.socketpair()
-        with there:
+        asked, self._asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there, asked:
+            passed = [each.fileno() for each in (there, asked, self._asking)]
             # Its Python has no PYTHONPATH: that is each session's own.
             self._running = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("forking.py")), str(there.fileno())],
+                [sys.executable, str(Path(__file__).with_name("forking.py")), *map(str, passed)],
                 cwd=tempfile.gettempdir(),
                 env={name: value for name, value in env.items() if name != "PYTHONPATH"},
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                pass_fds=[there.fileno()],
+                pass_fds=passed,
                 start_new_session=True,
             )
         self._connection = here
@@ -73,10 +73,11 @@ class Server:
         """Why a session in this folder, with this environment, cannot be forked from here, or None."""
         if self.refused is not None:
             return self.refused
-        for folder in (cwd, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))):
-            if found := sorted(self._loaded & modules_in(Path(cwd, folder))):
-                return f"{folder} has other modules of what is imported: {', '.join(found)}"
-        return None
+        return other_modules(cwd, env, self._loaded)
+
+    def fork_pythons(self) -> Callable[[], None]:
+        """Have this server fork what this process starts with its own Python; what ends that again."""
+        return fork_pythons(self._asking, self._loaded)
 
     def run(self, timeout: float | None, **request: Any) -> int | None:
         """The exit code of a session that is forked for this request; None where it was killed after so many seconds.
@@ -107,6 +108,7 @@ class Server:
         """Let it end, and the session that it has running: it sees that nobody asks any more."""
         self._lines.close()
         self._connection.close()
+        self._asking.close()
         try:
             self._running.wait(10)
         except subprocess.TimeoutExpired:
@@ -155,12 +157,17 @@ SERVERS = Servers()
 atexit.register(SERVERS.close)
 
 
-def modules_in(folder: Path) -> set[str]:
-    """The names of the modules and packages that can be imported from there."""
-    if not folder.is_dir():
-        return set()
-    files = {file.name.partition(".")[0] for file in folder.iterdir() if file.name.endswith(SUFFIXES)}
-    return files | {file.parent.name for file in folder.glob("*/__init__.*")}
+@contextlib.contextmanager
+def forked_pythons() -> Iterator[None]:
+    """For as long as the `with` lasts, what this process starts with its own Python is forked where it can be."""
+    if os.environ.get(FRESH) == "1" or sys.platform != "linux" or (server := SERVERS.find(os.environ)).refused:
+        yield
+        return
+    put_back = server.fork_pythons()
+    try:
+        yield
+    finally:
+        put_back()
 
 
 def run_session(

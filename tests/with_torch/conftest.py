@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forking import leave_guards_untimed
 
 from pytest_compilecontract.measure.probes.trace import quiet
 
 # By which a stage of CI chooses files for another torch (`markers` in pyproject.toml).
 STAGES = ("insides", "torch", "sessions")
+
+leave_guards_untimed()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

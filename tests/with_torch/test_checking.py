@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.sessions import run_session
+from support.sessions import forked_pythons, run_session
 
 from pytest_compilecontract.cli import check
 from pytest_compilecontract.cli.main import main
@@ -79,6 +80,16 @@ def endless():
 def _model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("blocks.py").write_text(SOURCE)
+
+
+@pytest.fixture(autouse=True)
+def _forked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The child of all tests but one, which shows that a Python of its own does."""
+    if request.function is test_a_tensor_is_the_one_argument_of_a_call:
+        yield
+        return
+    with forked_pythons():
+        yield
 
 
 def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> None:

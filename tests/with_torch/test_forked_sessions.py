@@ -250,14 +250,102 @@ def test_workers_are_fresh_where_the_session_changes_what_is_read_at_the_start(t
     (tmp_path / "conftest.py").write_text(
         "import os\n\nos.environ['LATE'] = 'parent'\nos.environ.setdefault('TRITON_INTERPRET', '1')\n"
     )
-    body = "import os\n\ndef test_it():\n    open(os.environ['LATE'], 'w').write(str(os.getppid()))\n"
+    body = "import os, sys\n\ndef test_it():\n    open(os.environ['LATE'], 'w').write(str(sys.orig_argv))\n"
     pytest.importorskip("xdist")
-    server = SERVERS.find(os.environ).pid
 
     result = ran(tmp_path, body, {"PYTEST_ADDOPTS": "-n1"})
 
     assert result.returncode == 0
-    assert (tmp_path / "parent").read_text() != str(server)
+    assert "forking.py" not in (tmp_path / "parent").read_text()
+
+
+# With what it starts by its own Python
+
+PROGRAM = """
+import json, os, signal, sys, time
+
+what = sys.argv[1]
+if what == "exits":
+    sys.exit(7)
+if what == "dies":
+    os.kill(os.getpid(), signal.SIGSEGV)
+about = {
+    "arguments": sys.argv[1:],
+    "cwd": os.getcwd(),
+    "path": sys.path,
+    "environ": dict(os.environ),
+    "stdin": sys.stdin.read(),
+    "leads its group": os.getpgrp() == os.getpid(),
+}
+print(json.dumps({**about, "id": os.getpid(), "parent": os.getppid(), "forked": "forking.py" in str(sys.orig_argv)}))
+print("last", file=sys.stderr)
+if what == "stays":
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+STARTS = """
+import json, os, signal, subprocess, sys
+from pathlib import Path
+
+PROGRAM = [sys.executable, "-m", "program"]
+
+
+def test_it():
+    env = {**os.environ, "GIVEN": "1", "PYTHONPATH": os.getcwd()}
+    ran = subprocess.run([*PROGRAM, "says"], input="in", capture_output=True, text=True, cwd="other", env=env)
+    text = [sys.executable, "-c", "import sys; print(sys.argv, sys.path[0])", "word"]
+    about = [ran.returncode, ran.stderr, json.loads(ran.stdout), subprocess.check_output(text, text=True)]
+    about += [subprocess.run([*PROGRAM, each]).returncode for each in ("exits", "dies")]
+    ids = []
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL):
+        child = subprocess.Popen([*PROGRAM, "stays"], stdin=-3, stdout=-1, start_new_session=True)
+        ids.append(json.loads(child.stdout.readline())["id"])
+        assert child.stdout.readline() == b"ready\\n"
+        child.send_signal(number)
+        about.append(child.wait())
+    Path("about.json").write_text(json.dumps([os.getpid(), ids, about]))
+"""
+
+
+def test_what_a_session_starts_is_as_a_fresh_python_is(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "other").mkdir()
+    seen = {}
+    for way in ({}, {FRESH: "1"}):
+        result = ran(tmp_path, STARTS, way)
+
+        assert result.returncode == 0, result.stdout
+        session, ids, about = json.loads((tmp_path / "about.json").read_text())
+        assert [gone(each) for each in ids] == [True, True, True]
+        facts = about[2]
+        assert (facts.pop("parent"), facts.pop("forked")) == (session, not way)
+        assert facts.pop("id") != session
+        for name in (FRESH, "PYTEST_CURRENT_TEST"):
+            facts["environ"].pop(name, None)
+        seen["fresh" if way else "forked"] = about
+
+    assert seen["forked"] == seen["fresh"]
+    assert seen["forked"][4:] == [7, -signal.SIGSEGV, 5, -signal.SIGTERM, -signal.SIGKILL]
+
+
+def test_what_is_started_and_orphaned_sees_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import os, time\n\nopen('begun', 'w').close()\nwhile os.getppid() != 1:\n    time.sleep(0.05)\n"
+        "os.rename('begun', 'orphaned')\n"
+    )
+    body = (
+        "import os, subprocess, sys, time\n\ndef test_it():\n"
+        "    subprocess.Popen([sys.executable, '-m', 'program'], start_new_session=True)\n"
+        "    while not os.path.exists('begun'):\n        time.sleep(0.05)\n"
+    )
+
+    assert ran(tmp_path, body).returncode == 0
+    for _ in range(200):
+        if (tmp_path / "orphaned").exists():
+            break
+        time.sleep(0.05)
+    assert (tmp_path / "orphaned").exists()
 
 
 # What cannot be forked

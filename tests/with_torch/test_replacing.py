@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.sessions import runpytest_session
 
 pytestmark = pytest.mark.sessions
 
@@ -61,8 +62,8 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def run(session: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return session.runpytest_subprocess(
-        "--compile-contracts", "--contract-lanes=capture", "--contract-report=report", *options
+    return runpytest_session(
+        session, "--compile-contracts", "--contract-lanes=capture", "--contract-report=report", *options
     )
 
 
@@ -126,4 +127,4 @@ def test_stopping_at_the_first_failure_runs_nothing_more(session: pytest.Pyteste
 
 
 def test_an_option_that_only_a_parent_gives_is_not_shown(session: pytest.Pytester) -> None:
-    assert "--contract-rest" not in session.runpytest_subprocess("--help").stdout.str()
+    assert "--contract-rest" not in runpytest_session(session, "--help").stdout.str()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.sessions import run_session
 
 pytestmark = pytest.mark.torch
 
@@ -17,14 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 def selftest(folder: Path, *options: str, path: str = "") -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(each for each in (path, str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_compilecontract", "selftest", *options],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest_compilecontract", "selftest", *options]
+    return run_session(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths})
 
 
 def test_every_fault_is_noticed_whatever_lies_around(tmp_path: Path) -> None:
