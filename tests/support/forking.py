@@ -48,8 +48,8 @@ READ_AT_START = (
 )
 
 
-# What `Starts.become` sees to.
-READ_IN_A_CHILD = ("PYTHONPATH", "PYTHONUNBUFFERED")
+# What `Starts.become` sees to, and where torch looks up each time that it compiles.
+READ_IN_A_CHILD = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -301,7 +301,7 @@ class Starts:
         tempfile.tempdir = None  # from the environment, once
         if numpy := sys.modules.get("numpy.random"):
             numpy.seed()  # as `random` does by itself
-        fork_pythons(self.asking, self.loaded)
+        fork_pythons(self.asking, self.loaded, at_start(os.environ))
 
 
 # As it is given to a Popen whose process may be a forked one: nothing of it is about the process itself.
@@ -310,12 +310,12 @@ PLAIN |= {"universal_newlines"}
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 
 
-def fork_pythons(asking: socket.socket, loaded: frozenset[str]) -> Callable[[], None]:
+def fork_pythons(asking: socket.socket, loaded: frozenset[str], before: Mapping[str, str]) -> Callable[[], None]:
     """Have what this process starts with its own Python be forked by the server; what ends that again.
 
-    A Python is started where anything that is read at its start has changed, or it would import other modules.
+    A Python is started where anything that is read at its start is not as `before`, or it would import other modules.
     """
-    before, start = at_start(os.environ), subprocess.Popen.__init__
+    start = subprocess.Popen.__init__
 
     def can_be_forked(words: Any, options: Mapping[str, Any]) -> bool:
         if not isinstance(words, list) or words[:1] != [sys.executable] or options.keys() - PLAIN:

@@ -56,6 +56,7 @@ class Server:
                 start_new_session=True,
             )
         self._connection = here
+        self._starts_with = at_start(env)
         self._lines = here.makefile("rb")
         ready = self._answer()
         self.refused: str | None = ready["refused"]
@@ -77,7 +78,7 @@ class Server:
 
     def fork_pythons(self) -> Callable[[], None]:
         """Have this server fork what this process starts with its own Python; what ends that again."""
-        return fork_pythons(self._asking, self._loaded)
+        return fork_pythons(self._asking, self._loaded, self._starts_with)
 
     def run(self, timeout: float | None, **request: Any) -> int | None:
         """The exit code of a session that is forked for this request; None where it was killed after so many seconds.
@@ -158,9 +159,13 @@ atexit.register(SERVERS.close)
 
 
 @contextlib.contextmanager
-def forked_pythons() -> Iterator[None]:
-    """For as long as the `with` lasts, what this process starts with its own Python is forked where it can be."""
-    if os.environ.get(FRESH) == "1" or sys.platform != "linux" or (server := SERVERS.find(os.environ)).refused:
+def forked_pythons(env: Mapping[str, str] | None = None) -> Iterator[None]:
+    """For as long as the `with` lasts, what this process starts with its own Python is forked where it can be.
+
+    That is where it starts with what `env` (default: this process's) has of variables that are read at the start.
+    """
+    variables = os.environ if env is None else env
+    if variables.get(FRESH) == "1" or sys.platform != "linux" or (server := SERVERS.find(variables)).refused:
         yield
         return
     put_back = server.fork_pythons()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sessions import run_session
+from support.sessions import forked_pythons, run_session
 
 pytestmark = pytest.mark.sessions
 
@@ -319,15 +319,16 @@ def test_two_sessions_launch_ranks_at_once(tmp_path: Path) -> None:
     (tmp_path / "test_of_ranks.py").write_text(HEADER + TWO, encoding="utf-8")
     env = variables(tmp_path / "tmp")
 
-    both = [
-        subprocess.Popen(
-            command(f"--contract-report=report{number}", "test_of_ranks.py"),
-            cwd=tmp_path,
-            env=env,
-            stdout=subprocess.DEVNULL,
-        )
-        for number in range(2)
-    ]
+    with forked_pythons(env):
+        both = [
+            subprocess.Popen(
+                command(f"--contract-report=report{number}", "test_of_ranks.py"),
+                cwd=tmp_path,
+                env=env,
+                stdout=subprocess.DEVNULL,
+            )
+            for number in range(2)
+        ]
 
     assert [each.wait(300) for each in both] == [0, 0]
     for number in range(2):
