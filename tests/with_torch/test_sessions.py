@@ -437,8 +437,8 @@ def test_a_skip_inside_is_unmeasured(plain: Ran) -> None:
         ("test_with_a_fixture_that_breaks_down", "the test failed in teardown: RuntimeError: no end today"),
         (
             "test_is_wrong",
-            "the test failed in call: Failed: compile_lane.run: call 0 is 'int' (a tuple of arguments or "
-            "call(...) would do, as `(x,)`)",
+            "the test failed in call: Failed: compile_lane.run: call 0 is 'int' (expected a tuple of arguments "
+            "such as `(x,)`, or call(...))",
         ),
     ],
 )
