@@ -1,4 +1,4 @@
-"""Baselines: what a lane was recorded as, in git: which file it is in, what is kept there, and what may go.
+"""Baselines: what was recorded for a lane, in git: which file it is in, what it keeps, and what can be removed.
 
 Imports `compare`, `files`, `judge` and `facts`.
 """

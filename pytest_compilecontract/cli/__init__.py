@@ -1,6 +1,6 @@
 """The `compilecontract` command, one module per command.
 
-On top of all rooms. No torch here: what needs it runs in a child.
+Imports every other package. No torch here: what needs it runs in a child process.
 """
 
 from .main import main

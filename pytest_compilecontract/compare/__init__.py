@@ -1,4 +1,4 @@
-"""Comparing: two receipts against each other: which metric drifted, by which facts, and what that means for an upgrade.
+"""Comparing two receipts: which metrics drifted, by which facts, and what that means for an upgrade.
 
 Pure functions. Imports `judge` and `facts`.
 """

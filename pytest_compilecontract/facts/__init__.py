@@ -1,4 +1,4 @@
 """Facts: what is known of a contract, a lane and a run, as frozen data.
 
-Reads and writes nothing, and knows neither torch nor pytest. Imports nothing of the package but its smallest modules.
+Reads and writes no files, and imports neither torch nor pytest: only the small modules beside it.
 """

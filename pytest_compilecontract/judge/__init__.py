@@ -1,4 +1,4 @@
-"""Judging: limits held against a measurement, and what becomes of it: violations, doubts, a verdict.
+"""Judging: a measurement checked against limits, giving violations, doubts and a verdict.
 
-Pure functions. Imports `facts` alone.
+Pure functions. Imports only `facts`.
 """

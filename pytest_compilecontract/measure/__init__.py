@@ -1,4 +1,4 @@
-"""Measuring: a target run eager and compiled in one lane, what Dynamo and the device showed, and all put back.
+"""Measuring: a target run in eager and compiled in one lane, what Dynamo and the device did, and everything restored.
 
-Knows torch; its private functions are touched in `probes` alone. Imports `judge` and `facts`.
+The only package that imports torch; private functions of torch are used only in `probes`. Imports `judge` and `facts`.
 """

@@ -1,4 +1,4 @@
-"""Reports: measurements, verdicts and drifts made into text, documents and pages.
+"""Reports: measurements, verdicts and drift as text, documents and pages.
 
-Pure functions: nothing here writes, measures or judges. Imports every room below `plugin` but `measure`.
+Pure functions: nothing here writes, measures or judges. Imports every package below `plugin` except `measure`.
 """

@@ -1,4 +1,4 @@
-"""Upgrading: the whole job of a new torch: environments, a suite run in each, and the answer.
+"""Upgrading to another torch: environments, a suite run in each, and the answer.
 
-Runs pytest in children, and imports no torch. Imports every room but `plugin`, `measure` and `cli`.
+Runs pytest in child processes, without importing torch. Imports every package except `plugin`, `measure` and `cli`.
 """
