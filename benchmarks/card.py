@@ -1,4 +1,4 @@
-"""What compiling gains on a card, beside what the card can do: python benchmarks/card.py [--json FILE]
+"""What compiling gains on a GPU, beside what the GPU can do: python benchmarks/card.py [--json FILE]
 
 A chain of pointwise operations, a small MLP of twenty layers, and a transformer block, for inference and for training;
 eager against Inductor, with and without CUDA graphs. Steps are timed as contracts with `min_speedup` are (CUDA events,

@@ -3,7 +3,7 @@
     python benchmarks/mutated_inputs.py --count 1000000 --seconds 3000 --seed 1
     python benchmarks/mutated_inputs.py --atheris 600
 
-The inputs are real files (receipts of a CPU and of a card, baselines, a matrix, waivers, a policy, lanes, a journal)
+The inputs are real files (receipts of a CPU and of a GPU, baselines, a matrix, waivers, a policy, lanes, a journal)
 with bytes changed, or with values of their structure replaced, and what hypothesis makes of nothing. Of each:
 
 * the reader returns, or raises one `ContractError` whose message is one printable line; no other exception;
@@ -183,7 +183,7 @@ def readers(folder: Path) -> list[Reader]:
 
 
 def receipts() -> tuple[bytes, bytes]:
-    """Some entries of a receipt of a CPU, and of one of a card."""
+    """Some entries of a receipt of a CPU, and of one of a GPU."""
     cut = []
     for name in ("sweep/torch-2.13.0.json", "card/torch-2.12.1.json"):
         whole = receipt.from_json(unpacked(name), name=name)

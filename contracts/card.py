@@ -1,4 +1,4 @@
-"""Lanes that the contracts name together, and what a contract says where there is no card."""
+"""Lanes that the contracts name together, and what a contract says where there is no GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_compilecontract.lane import CompileLane
 
-# Without a card too: cheap enough for every run on a CPU.
+# Without a GPU too: cheap enough for every run on a CPU.
 ANYWHERE = ("capture", "aot", "inductor", "dynamic")
 # Inductor in each precision that models run in, and under CUDA graphs.
 PRECISIONS = ("float32", "tf32", "bf16", "autocast")
@@ -14,7 +14,7 @@ CARD = (*PRECISIONS, "cudagraphs")
 # Whole models: on a CPU no Inductor, which takes half a minute for each.
 MODEL = ("aot", *CARD)
 
-# What a steady step on the card holds: replayed whole where the lane asks for CUDA graphs, never waited for by the CPU,
+# What a steady step on the GPU holds: replayed whole where the lane asks for CUDA graphs, never waited for by the CPU,
 # and of no more kernels than eager has.
 STEADY = {"cudagraphs": "required", "max_host_syncs": 0, "max_kernels_ratio": 1.0}
 

@@ -9,7 +9,7 @@ import torch
 # Read when transformers is imported: whatever asks for a file of a hub is refused, without asking the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Read when a Triton kernel is defined, and Triton's own are as soon as it is imported, which Inductor does: without a
-# card Triton can only interpret them.
+# GPU Triton can only interpret them.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

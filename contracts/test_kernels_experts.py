@@ -21,7 +21,7 @@ EXPERTS = 4
 
 
 def layer():  # type: ignore[no-untyped-def]
-    """An expert layer; without a card Triton interprets its kernels, which a custom operator can run compiled."""
+    """An expert layer; without a GPU Triton interprets its kernels, which a custom operator can run compiled."""
     pytest.importorskip("triton", reason="Triton is not installed")
     hybrid = pytest.importorskip("contracts.models.hybrid", exc_type=ImportError)
     return hybrid.ExpertLayer(WIDTH, EXPERTS)

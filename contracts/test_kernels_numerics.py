@@ -1,7 +1,7 @@
 """The kernels' arithmetic, forward and backward, against plain PyTorch in float64, at sizes that fit no block.
 
-Ordinary tests: nothing is compiled by torch. On a card the kernels run as they are; without one Triton interprets them,
-which covers the arithmetic and the masks, and neither races nor what the card's compiler makes of them.
+Ordinary tests: nothing is compiled by torch. On a GPU the kernels run as they are; without one Triton interprets them,
+which covers the arithmetic and the masks, and neither races nor what the GPU's compiler makes of them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def two(compile_lane: CompileLane) -> tuple[Tensor, Tensor]:
 def ran_compiled(compile_lane: CompileLane, target: Callable[..., Tensor], *inputs: Tensor) -> tuple[Ran, Tensor]:
     """What a call of the compiled target runs, and its output; the call that compiles is another."""
     if compile_lane.device.type != "cpu":
-        pytest.skip("counts Inductor's kernels on the CPU; on a card max_kernels does")
+        pytest.skip("counts Inductor's kernels on the CPU; on a GPU max_kernels does")
     compiled: Any = compile_lane.compile(target, options=MARKED)
     output = compiled(*inputs)
     return ran(lambda: compiled(*inputs)), output
@@ -90,8 +90,8 @@ def test_the_count_is_the_same_from_a_warm_cache(compile_lane: CompileLane) -> N
 )
 @pytest.mark.parametrize("fused", FUSED, ids=["pointwise chain", "reduction", "normalisation"])
 def test_on_a_card_it_is_one_kernel(compile_lane: CompileLane, fused: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """The same on a card, where a lane counts kernels by itself."""
+    """The same on a GPU, where a lane counts kernels by itself."""
     if compile_lane.device.type != "cuda":
-        pytest.skip("counts a card's kernels; on the CPU see test_it_is_one_kernel_and_no_memory_but_its_output")
+        pytest.skip("counts the kernels of a GPU; on the CPU see test_it_is_one_kernel_and_no_memory_but_its_output")
 
     compile_lane.run(fused, *[two(compile_lane)] * 4)

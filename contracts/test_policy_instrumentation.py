@@ -76,7 +76,7 @@ def test_a_number_read_inside_costs_a_break_and_a_wait_a_step(compile_lane: Comp
 
 @compile_contract(max_graphs=3, max_graph_breaks=1, max_recompiles=0, max_host_syncs=1, lanes=["float32"])
 def test_a_number_read_inside_holds_the_cpu(compile_lane: CompileLane) -> None:
-    """On a card the wait is seen as one: once a step, at the line that reads."""
+    """On a GPU the wait is seen as one: once a step, at the line that reads."""
     seen = compile_lane.run(Layer(Reads()).eval().to(compile_lane.device), *[(rows(compile_lane),)] * STEPS)
 
     assert [each.count for each in seen.host_syncs or ()] == [1]
@@ -119,7 +119,7 @@ def test_a_generator_inside_costs_a_break(compile_lane: CompileLane) -> None:
 def test_watched_from_around_the_region_costs_nothing(compile_lane: CompileLane) -> None:
     """Log, reading, progress and noise around the region: one graph, no break, no recompile, no wait in a step.
 
-    A reading is kept until it is told of: on a card one more block of 512 B a step.
+    A reading is kept until it is told of: on a GPU one more block of 512 B a step.
     """
     watched = Watched(Region().eval().to(compile_lane.device), every=100, tell=nobody)
 

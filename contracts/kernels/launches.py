@@ -1,4 +1,4 @@
-"""Which kernels a step launches on the card, by the profiler."""
+"""Which kernels a step launches on the GPU, by the profiler."""
 
 from __future__ import annotations
 

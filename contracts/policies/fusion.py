@@ -1,7 +1,7 @@
 """Fusion and memory: what is said to be one kernel is counted as it runs, and what is said to need no memory, too.
 
 Counted is what a call ran and not what was generated: the numbers are the same whether the code was compiled now or
-comes from a cache, and libraries are among them. On the CPU; on a card torch's profiler has the kernels by themselves.
+comes from a cache, and libraries are among them. On the CPU; on a GPU torch's profiler has the kernels by themselves.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     there.add_argument(
         "--from-python", metavar="PATH", type=Path, help="the Python interpreter that has the older torch"
     )
-    made = parser.add_argument_group("environments made with uv")
+    made = parser.add_argument_group("environments created with uv")
     made.add_argument("--group", metavar="NAME", action="append", default=[], help="a dependency group of the project")
     made.add_argument(
         "--extra",
@@ -77,14 +77,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an additional requirement, for example timm==1.0.31",
     )
     made.add_argument("--no-project", action="store_true", help="do not install the project itself")
-    made.add_argument("--python-version", metavar="X.Y", help="their version of Python (default: this one)")
+    made.add_argument("--python-version", metavar="X.Y", help="the environments' version of Python (default: this one)")
     made.add_argument("--index-url", metavar="URL", help="where uv finds packages; UV_* variables work too")
     made.add_argument(
         "--extra-index-url", metavar="URL", action="append", default=[], help="another index, searched first"
     )
-    made.add_argument("--torch-backend", metavar="NAME", help="uv's choice of torch's builds: cpu, cu130, auto, ...")
+    made.add_argument("--torch-backend", metavar="NAME", help="the build of torch for uv: cpu, cu130, auto, ...")
     run = parser.add_argument_group("the run")
-    run.add_argument("--project", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
+    run.add_argument("--project", metavar="DIR", type=Path, default=Path(), help="default: the current folder")
     run.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="time limit for the tests on each side")
     run.add_argument("--keep", metavar="DIR", type=Path, help=f"keeps environments and receipts (default: {KEPT})")
     run.add_argument("--receipts", metavar="DIR", type=Path, help="where the receipts go instead of DIR/receipts")

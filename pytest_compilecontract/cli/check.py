@@ -78,9 +78,7 @@ _NOT_WALKED = ("site-packages", "node_modules", "build", "dist", "__pycache__")
 _RUN, _TRAIN = "run(target, *calls)", "train(target, calls)"
 
 
-ENDS = exit_codes(
-    "a contract would hold in every lane that runs here", no="in some lane none would, whatever its counts"
-)
+ENDS = exit_codes("a contract would hold in every lane that runs here", no="in some lane no contract would hold")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -104,9 +102,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a function that returns (target, [call, ...]): what to compile, and tuples of arguments to call it with",
     )
     parser.add_argument("--train", action="store_true", help="each call is a training step, as compile_lane.train does")
-    parser.add_argument("--lanes", metavar="A,B", default="all", help="(default: all that run here)")
+    parser.add_argument("--lanes", metavar="A,B", default="all", help="lanes to run (default: all that can run here)")
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=SECONDS, help=f"for all lanes (default: {SECONDS:.0f})"
+        "--timeout", metavar="SECONDS", type=float, default=SECONDS, help=f"time limit (default: {SECONDS:.0f})"
     )
 
 

@@ -23,7 +23,7 @@ from pytest_compilecontract.upgrade.changed_defaults import explained, explained
 from .exits import code_of, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
 
-ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is stale", not_known="a lane is open")
+ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is stale", not_known="it cannot tell")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -37,7 +37,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="FOLDER",
         type=Path,
         default=Path(),
-        help="the project whose source is shown (default: this folder)",
+        help="the project whose source is shown (default: the current folder)",
     )
     made.set_defaults(command=_page)
 

@@ -24,7 +24,7 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
         "--waivers",
         metavar="FILE",
         type=Path,
-        help=f"drift that is known and tolerated, in TOML (default: {FILE.as_posix()}, if there)",
+        help=f"drift that is known and tolerated, in TOML (default: {FILE.as_posix()}, if it exists)",
     )
 
 

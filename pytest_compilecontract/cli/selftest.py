@@ -121,12 +121,12 @@ def test_recorded(compile_lane):
 _DEVICE = "import torch; print(torch.cuda.is_available())"
 
 
-ENDS = exit_codes("every fault that can be planted here is noticed", no="one is not")
+ENDS = exit_codes("every fault that can be planted here is noticed", no="one is not noticed")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `selftest` to the command line."""
-    told = "plant every kind of fault in contracts of its own, and report whether each is noticed"
+    told = "plant every kind of fault in built-in contracts, and report whether each is noticed"
     command = commands.add_parser("selftest", help=told, description=told, epilog=ENDS)
     command.add_argument("--lanes", metavar="A,B", default=LANES, help=f"(default: {LANES})")
     command.add_argument("-v", "--verbose", action="store_true", help="one line per fault")

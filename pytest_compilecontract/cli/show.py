@@ -44,7 +44,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     recover = commands.add_parser(
         "recover", help="write the receipt of a run that was killed, from its journal", epilog=exit_codes("written")
     )
-    recover.add_argument("folder", metavar="DIR", type=Path, help="the folder that --contract-report named")
+    recover.add_argument("folder", metavar="DIR", type=Path, help="the folder given to --contract-report")
     recover.set_defaults(command=_recover)
 
 

@@ -63,11 +63,11 @@ def test_the_rank_that_failed_by_itself_is_named() -> None:
 
 
 def test_a_rank_that_was_skipped_alone_leaves_the_lane_unmeasured() -> None:
-    skipped = an_entry(None, verdict="unmeasured", reason="no card")
+    skipped = an_entry(None, verdict="unmeasured", reason="no GPU")
 
     (entry,) = of_ranks({0: a_receipt(an_entry()), 1: a_receipt(skipped)}).entries
 
-    assert (entry.verdict, entry.reason) == ("unmeasured", "rank 1: no card")
+    assert (entry.verdict, entry.reason) == ("unmeasured", "rank 1: no GPU")
 
 
 @pytest.mark.parametrize(

@@ -306,13 +306,13 @@ def test_no_mark_is_lost_by_a_line_that_nobody_knows() -> None:
             id="none, for two reasons",
         ),
         pytest.param(
-            a_receipt(entry("test_a"), entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no card")),
+            a_receipt(entry("test_a"), entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no GPU")),
             "yes",
             "The one contract holds. 1 lane could not be measured here.",
             id="a lane unmeasured",
         ),
         pytest.param(
-            a_receipt(entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no card")),
+            a_receipt(entry("test_a", "cudagraphs", None, verdict="unmeasured", reason="no GPU")),
             "not known",
             "The one contract is unmeasured. 1 lane could not be measured here.",
             id="all unmeasured",

@@ -1,4 +1,4 @@
-"""What only a GPU can show: each probe on a card, with a fault planted for it."""
+"""What only a GPU can show: each probe on a GPU, with a fault planted for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract suite's Triton kernels where there is no card: what a graph has of them, and that they compile for one.
+"""The contract suite's Triton kernels where there is no GPU: what a graph has of them, and that they compile for one.
 
 Their arithmetic is in contracts/test_kernels_numerics.py, which Triton's interpreter runs in a process of its own.
 """
@@ -74,7 +74,7 @@ def argument_type(argument: str, dtype: str) -> str:
 
 
 class Card:
-    """The driver of a card that is not here, as far as tracing asks it."""
+    """The driver of a GPU that is not here, as far as tracing asks it."""
 
     def get_current_target(self) -> Any:
         return GPUTarget("cuda", 90, 32)
@@ -82,7 +82,7 @@ class Card:
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its own `set_active` cannot be undone: `reset_active` looks for the card that is not here.
+    # Its own `set_active` cannot be undone: `reset_active` looks for the GPU that is not here.
     monkeypatch.setattr(type(triton.runtime.driver), "active", Card())
 
 
@@ -101,7 +101,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
 }
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="a build of torch for the CPU aborts when it traces for a card")
+@pytest.mark.skipif(torch.version.cuda is None, reason="a build of torch for the CPU aborts when it traces for a GPU")
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("layer", LAYERS)

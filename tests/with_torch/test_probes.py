@@ -307,7 +307,7 @@ def test_a_process_without_cuda_has_not_lost_it() -> None:
         pytest.param("gw5", 4, 1, id="more workers than cards"),
         pytest.param("gw3", 1, None, id="one card"),
         pytest.param("", 4, None, id="no worker"),
-        pytest.param("gw1", 0, None, id="no card"),
+        pytest.param("gw1", 0, None, id="no GPU"),
     ],
 )
 def test_workers_share_the_cards_out(

@@ -11,7 +11,7 @@ from support.sessions import runpytest_session
 
 pytestmark = pytest.mark.sessions
 
-# The one thing that needs a card is to lose it: here an exception's text says that it is.
+# The one thing that needs a GPU is to lose it: here an exception's text says that it is.
 CONFTEST = """
 import pytest_compilecontract.measure.probes.device as device
 
