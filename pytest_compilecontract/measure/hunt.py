@@ -132,16 +132,16 @@ class Hunt:
         except errors.InvalidArgument as error:
             # hypothesis adds to what it says, a line each.
             said = str(error).partition("\n")[0].removesuffix(".")
-            raise UsageError(f"compile_lane.hunt: hypothesis draws nothing from this strategy: {said}") from error
+            raise UsageError(f"compile_lane.hunt: hypothesis could draw nothing from this strategy: {said}") from error
         except errors.Flaky:
             # What nothing is known of is not run any more once time is over.
-            doubts = () if self._is_over else ("a sequence of calls that failed did not fail when it was made again",)
+            doubts = () if self._is_over else ("a sequence of calls that failed did not fail when repeated",)
         if self.kept is None and self.failing is None:
             self._refuse_nothing()
         return self._told(doubts)
 
     def _refuse_nothing(self) -> None:
-        raise UsageError(f"compile_lane.hunt: nothing could be run of what was drawn: {self.refused or 'nothing'}")
+        raise UsageError(f"compile_lane.hunt: nothing that was drawn could be run: {self.refused or 'nothing'}")
 
     def _told(self, doubts: tuple[str, ...]) -> Held:
         hunted = Hunted(sequences=self.held, calls=self.calls)

@@ -141,7 +141,7 @@ class Passes:
     def reference(self, job: Job, eager: Trail) -> Reference:
         """The pass in float64; where there is none, that in float32, for what computes in less."""
         if isinstance(job.program, Body):
-            return Reference(trail=None, absent="what makes its own tensors has no float64 run")
+            return Reference(trail=None, absent="code that makes its own tensors has no float64 run")
         if eager.random:
             return Reference(trail=None, absent="random numbers are drawn differently in float64")
         found, mode = self._wide(job, eager, torch.float64, None), None
@@ -155,7 +155,7 @@ class Passes:
             return found
         told = [f"judged by a float32 run: {found.absent}"] if found.dtype == "float32" else []
         told += [
-            f"in the {found.dtype} run {name} ran in {numerics.short(dtype)}, as it refuses {found.dtype}"
+            f"in the {found.dtype} run {name} ran in {numerics.short(dtype)}, since it does not support {found.dtype}"
             for name, dtype in (mode.ran_in if mode is not None else {}).items()
         ]
         return replace(found, absent="", told="; ".join(told))

@@ -127,7 +127,7 @@ class Runner:
 
     def _of_lost(self, error: DeviceLost) -> Measurement:
         assert error.__cause__ is not None
-        message = f"{self._paths.text(error.what)} ({error.where}); the process cannot use CUDA any more"
+        message = f"{self._paths.text(error.what)} ({error.where}); the process can no longer use CUDA"
         raised = Raised(type="CUDA error", message=message, location=self._endings.user_line(error.__cause__))
         reason = "the run lost the device"
         unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, "numerics", "limit_hits", "eager_frames"), reason)

@@ -40,7 +40,7 @@ def test_what_lies_between_calls_is_seen_by_both() -> None:
     assert measured(entry).graphs_executed == 3
     assert measured(entry).numerics.compared == 3
     assert measured(entry).numerics.method == "allclose"
-    assert measured(entry).numerics.note == "no float64 reference: what makes its own tensors has no float64 run"
+    assert measured(entry).numerics.note == "no float64 reference: code that makes its own tensors has no float64 run"
 
 
 def test_what_is_returned_is_compared_place_by_place() -> None:

@@ -340,7 +340,7 @@ def test_what_eager_refuses_is_no_counterexample() -> None:
     assert hunted(refuses, tensors(sizes(0, 4)), max_recompiles=9, sequences=20).verdict == "held"
     with lane_of("capture") as compile_lane, pytest.raises(UsageError) as caught:
         compile_lane.hunt(refuses, tensors(0), sequences=5)
-    assert str(caught.value) == "compile_lane.hunt: nothing could be run of what was drawn: ValueError: empty"
+    assert str(caught.value) == "compile_lane.hunt: nothing that was drawn could be run: ValueError: empty"
 
 
 def test_a_compiled_call_that_raises_is_a_counterexample() -> None:
@@ -389,7 +389,7 @@ def test_a_strategy_of_nothing_is_one_line() -> None:
         compile_lane.hunt(torch.sin, st.nothing())
 
     assert str(caught.value) == (
-        "compile_lane.hunt: hypothesis draws nothing from this strategy: "
+        "compile_lane.hunt: hypothesis could draw nothing from this strategy: "
         "Cannot create non-empty lists with elements drawn from strategy nothing() because it has no values"
     )
 

@@ -365,7 +365,7 @@ def test_a_row_a_channel_and_an_offset_are_named() -> None:
     assert "over 64 elements at 7 of dimension 0; " in found[0]
     assert "over 40 elements at 9 of dimension 1; " in found[1]
     assert found[0].startswith("a factor of 1.0")
-    assert found[2].startswith("0.0199 too much over 2560 elements; eager's own ")
+    assert found[2].startswith("an offset of 0.0199 over 2560 elements; eager's own ")
 
 
 def test_a_bias_that_eagers_runs_have_too_is_noise() -> None:

@@ -808,7 +808,7 @@ def test_a_reference_that_computed_something_else_is_not_used() -> None:
     found = judged(1.01 * eager.float(), eager.float(), normal(64, 64, seed=2))
 
     assert kinds(found) == [("output", "value")]
-    assert found.note == "judged by allclose, as float64 took another path than eager: output"
+    assert found.note == "judged by allclose, because float64 took another path than eager: output"
 
 
 def test_where_eager_flipped_too_the_others_are_still_held() -> None:

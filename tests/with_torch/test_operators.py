@@ -507,7 +507,7 @@ def test_a_call_that_compiles_again_tells_nothing(tmp_path: Path) -> None:
 
     assert unknown(measured(entry)) == "a repeated call compiles again"
     assert entry.verdict == "unverified"
-    assert "what ran eager besides the graph breaks is not known" in entry.reason
+    assert "what ran eager besides the graph breaks is unknown" in entry.reason
 
 
 def test_an_iterator_that_has_come_to_its_end_begins_anew() -> None:

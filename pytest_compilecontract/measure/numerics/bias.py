@@ -82,8 +82,9 @@ class Bias:
             text = f"a factor of {1 + self.by:.6g} over {self.elements} elements{self.place}"
             text += f"; eager's own {1 + self.eagers:.6g}"
         else:
-            text = f"{self.by:.3g} too much over {self.elements} elements{self.place}; eager's own {self.eagers:.3g}"
-        return text if self.noise is None else f"{text}, and it moves by {self.noise:.1e} as it is rounded"
+            text = f"an offset of {self.by:.3g} over {self.elements} elements{self.place}"
+            text += f"; eager's own {self.eagers:.3g}"
+        return text if self.noise is None else f"{text}; rounding moves it by {self.noise:.1e}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

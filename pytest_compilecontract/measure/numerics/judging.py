@@ -187,10 +187,10 @@ def _numerics(method: str, notes: list[str], verdicts: list[Finding]) -> Numeric
     notes += _listed("this model is not deterministic: eager differs from eager at", unstable)
     for reason in dict.fromkeys(each.without_gold for each in verdicts if each.without_gold):
         places = [each.at for each in verdicts if each.without_gold == reason]
-        notes += _listed(f"judged by allclose, as {reason}:", places)
+        notes += _listed(f"judged by allclose, because {reason}:", places)
     # Told and not judged: relu6, a maximum or a sum on Inductor may give either.
     zeros = [f"{each.at} ({each.zeros})" for each in verdicts if each.zeros]
-    notes += _listed("zeros of the other sign, which numerics='bitwise' would judge, at", zeros)
+    notes += _listed("zeros of the opposite sign, which only numerics='bitwise' judges, at", zeros)
     notes += _listed("not compared:", [f"{each.at} {each.unread}" for each in verdicts if each.unread])
     return Numerics(
         method=method,
@@ -677,4 +677,4 @@ def _facts(eager: TensorLeaf, compiled: TensorLeaf) -> Iterator[tuple[str, str]]
 
 
 def _graph(leaf: TensorLeaf) -> str:
-    return "in a graph" if leaf.has_graph else "in none"
+    return "in a graph" if leaf.has_graph else "not in a graph"

@@ -202,7 +202,7 @@ def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: 
         return f"the RMS error {compiled.rms:.1e} is more than eager's own noise, {noise:.1e}"
     usual = max((each.usual_rms for each in others), default=0.0)
     if compiled.usual_rms > max(rms_limit, USUAL * usual):
-        return f"the RMS error of most, {compiled.usual_rms:.1e}, is more than eager's own noise, {usual:.1e}"
+        return f"the RMS error of most elements, {compiled.usual_rms:.1e}, is more than eager's own noise, {usual:.1e}"
     return ""
 
 
