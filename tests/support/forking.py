@@ -120,17 +120,22 @@ def leave_guards_untimed() -> None:
         guards.profile_guard_manager = lambda *_: 0.0
 
 
+def import_all() -> None:
+    """Import what takes a session long."""
+    with warnings.catch_warnings():
+        # A session warns of what it imports where it imports it; here nobody would see it.
+        warnings.simplefilter("ignore")
+        for name in MODULES:
+            importlib.import_module(name)
+        for name in OPTIONAL:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
 def why_not() -> str | None:
     """Import all that a session would; why no session can be forked from here, or None."""
     try:
-        with warnings.catch_warnings():
-            # A session warns of what it imports where it imports it; here nobody would see it.
-            warnings.simplefilter("ignore")
-            for name in MODULES:
-                importlib.import_module(name)
-            for name in OPTIONAL:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
+        import_all()
     except ImportError as error:
         return f"{type(error).__name__}: {error}"
     leave_guards_untimed()

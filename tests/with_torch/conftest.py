@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import leave_guards_untimed
+from support.forking import import_all, leave_guards_untimed
 
 from pytest_compilecontract.measure.probes.trace import quiet
 
@@ -15,6 +16,13 @@ from pytest_compilecontract.measure.probes.trace import quiet
 STAGES = ("insides", "torch", "sessions")
 
 leave_guards_untimed()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is here by now out of collections of garbage: each compile makes one, which would walk all of torch."""
+    import_all()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
