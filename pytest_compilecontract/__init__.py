@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from .calls import call
 
@@ -13,7 +14,19 @@ __all__ = ["__version__", "call", "compile_contract"]
 __version__ = "0.2.0"
 
 
-def compile_contract(*function: object, **limits: object) -> pytest.MarkDecorator | Any:
+# The test, or class of tests, that is decorated.
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+@overload
+def compile_contract(function: Decorated, /) -> Decorated: ...
+
+
+@overload
+def compile_contract(**limits: object) -> pytest.MarkDecorator: ...
+
+
+def compile_contract(*function: object, **limits: object) -> object:
     """State what compiling may do in a test; the same as `@pytest.mark.compile_contract(...)`.
 
     Limits (all optional; those of module, class and function combine, and the closest wins):

@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
@@ -89,8 +88,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"compilecontract {plugin_version() or '(not installed)'}"
     )
-    color: dict[str, Any] = {"choices": CHOICES, "help": "color verdicts (default: auto, in a terminal)"}
-    parser.add_argument("--color", default="auto", **color)
+    _add_color(parser, "auto")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # In the order in which --help names them.
     validate.add_command(commands)
@@ -106,5 +104,10 @@ def parser() -> argparse.ArgumentParser:
     bump.add_command(commands)
     for each in commands.choices.values():
         # Before the command or behind it; what is said before it is not to be unsaid by a default.
-        each.add_argument("--color", default=argparse.SUPPRESS, **color)
+        _add_color(each, argparse.SUPPRESS)
     return parser
+
+
+def _add_color(parser: argparse.ArgumentParser, default: str) -> None:
+    told = "color verdicts (default: auto, in a terminal)"
+    parser.add_argument("--color", default=default, choices=CHOICES, help=told)

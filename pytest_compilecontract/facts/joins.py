@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .collectives import Collectives
 from .measurement import (
@@ -18,6 +18,8 @@ from .measurement import (
     StepOperators,
     merge_breaks,
 )
+
+T = TypeVar("T")
 
 
 def added(values: Sequence[Any]) -> Any:
@@ -89,11 +91,12 @@ def numerics(values: Sequence[Numerics | None]) -> Numerics | None:
     )
 
 
-def worst(badness: Callable[[Any], float]) -> Callable[[Sequence[object]], object]:
+def worst(badness: Callable[[T], float]) -> Callable[[Sequence[T | None]], T | None]:
     """The worst part; one that could not be measured is not known to be better than the others."""
 
-    def join(values: Sequence[object]) -> object:
-        return None if None in values else max(values, key=badness)
+    def join(values: Sequence[T | None]) -> T | None:
+        known = [value for value in values if value is not None]
+        return max(known, key=badness) if len(known) == len(values) else None
 
     return join
 

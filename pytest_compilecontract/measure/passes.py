@@ -226,7 +226,7 @@ class Passes:
         left = _leaves_gradients(job.program)
         for index, each in enumerate(job.calls):
             args, kwargs = copied.of((each.args, each.kwargs))
-            arguments: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+            arguments: dict[Any, object] = {**dict(enumerate(args)), **kwargs}
             at = f"{job.program.unit} {index}"
             trail.before.append(numerics.snapshot(arguments, at=f"{at} input"))
             stepped = partial(step, call(*args, **kwargs), trail, at)

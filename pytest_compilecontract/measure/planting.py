@@ -74,13 +74,13 @@ class _OtherGradient(torch.autograd.Function):
     """The identity, with another gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, change: Callable[[Any], Any]) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, change: Callable[[object], object]) -> torch.Tensor:
         ctx.change = change
         return tensor.view_as(tensor)
 
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[object, None]:
         return ctx.change(grad), None
 
 
@@ -245,7 +245,7 @@ class Planting(_Seam):
 
     # what is compiled
 
-    def target(self, given: Any) -> Callable[..., Any]:
+    def target(self, given: Any) -> Callable[..., object]:
         self.compiled += 1
         fault = self.fault
         if isinstance(fault, GraphBreakMore):
@@ -273,7 +273,7 @@ class Planting(_Seam):
 
     # what runs
 
-    def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def graph(self, compiled: Callable[..., object]) -> Callable[..., object]:
         number = self.next_number()
 
         def run(*args: object) -> object:
@@ -317,7 +317,7 @@ class Planting(_Seam):
         until = self._starts[THIRD + 1] if len(self._starts) > THIRD + 1 else None
         return len(self._starts) > THIRD and self._starts[THIRD] <= self.executed < (until or self.executed + 1)
 
-    def _with_output(self, number: int, args: Sequence[Any], results: Any) -> Any:
+    def _with_output(self, number: int, args: Sequence[object], results: Any) -> object:
         fault, at = self.fault, self._place(number, args, (), results)
         assert isinstance(fault, OutputFault)
         if at is None:
@@ -341,7 +341,7 @@ class Planting(_Seam):
             return None
         return self._site[1] if self._site[1] in set(_places(self.fault, args, before, results)) else None
 
-    def _with_gradient(self, number: int, args: Sequence[Any], results: Any) -> Any:
+    def _with_gradient(self, number: int, args: Sequence[object], results: Any) -> object:
         fault, at = self.fault, self._place(number, args, (), results)
         assert isinstance(fault, GradientFault)
         if at is None:
@@ -358,7 +358,7 @@ class Planting(_Seam):
         changed = _OtherGradient.apply(results[at], other)  # type: ignore[no-untyped-call]
         return _replaced(results, at, changed)
 
-    def _around(self, number: int, args: Sequence[Any], before: Sequence[Any], results: Any) -> Any:
+    def _around(self, number: int, args: Sequence[Any], before: Sequence[object], results: Any) -> object:
         fault = self.fault
         if isinstance(fault, RandomDrawn):
             torch.rand(1)
@@ -461,7 +461,7 @@ def _tensors(results: object) -> list[torch.Tensor]:
     return [each for each in results if _is_plain(each)] if isinstance(results, (tuple, list)) else []
 
 
-def _copies(args: Sequence[Any]) -> list[Any]:
+def _copies(args: Sequence[Any]) -> list[object]:
     return [each.detach().clone() if _is_plain(each) else None for each in args]
 
 
@@ -491,7 +491,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((mine == theirs) | ((mine != mine) & (theirs != theirs))).all())
 
 
-def _in_memory_of_an_input(args: Sequence[Any], results: Any, at: int) -> Any:
+def _in_memory_of_an_input(args: Sequence[Any], results: Any, at: int) -> object:
     """The results, one of them written into an input."""
     tensor = results[at]
     donor = next(each for each in args if _has_room(each, tensor))
@@ -520,5 +520,5 @@ def _again(first: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().copy_(first)
 
 
-def _replaced(results: Any, at: int, tensor: torch.Tensor) -> Any:
+def _replaced(results: Any, at: int, tensor: torch.Tensor) -> object:
     return type(results)(tensor if index == at else each for index, each in enumerate(results))

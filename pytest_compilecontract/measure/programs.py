@@ -49,7 +49,7 @@ class Trail:
         )
 
 
-def uncompiled(target: object, **_overrides: object) -> Any:
+def uncompiled(target: object, **_overrides: object) -> object:
     """What a body compiles with where nothing is to be compiled."""
     return target
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -16,8 +16,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.errors import UsageError
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+    # A value, or a strategy that draws one.
+    Given: TypeAlias = T | SearchStrategy[T]
 
 # How each tensor that `tensor` made is written, and made again.
 _written: Any = WeakTensorKeyDictionary()
@@ -120,19 +125,19 @@ def sizes(low: int, high: int) -> SearchStrategy[int]:
     return found
 
 
-def buckets(*values: Any) -> SearchStrategy[Any]:
+def buckets(*values: T) -> SearchStrategy[T]:
     """One of these values, such as the sizes that a project pads to, flags or names."""
     if not values:
         raise UsageError("buckets: expected at least one value")
-    found: SearchStrategy[Any] = strategies().sampled_from(values)
+    found: SearchStrategy[T] = strategies().sampled_from(values)
     return found
 
 
 def tensors(
-    *dimensions: Any,
-    dtype: Any = torch.float32,
-    requires_grad: Any = False,
-    contiguous: Any = True,
+    *dimensions: Given[int],
+    dtype: Given[torch.dtype] = torch.float32,
+    requires_grad: Given[bool] = False,
+    contiguous: Given[bool] = True,
     high: int = HIGH,
 ) -> SearchStrategy[torch.Tensor]:
     """Tensors as `tensor` makes them; each size and each keyword is a value, or a strategy that draws one."""
@@ -142,35 +147,37 @@ def tensors(
     return found
 
 
-def calls(*args: Any, **kwargs: Any) -> SearchStrategy[call]:
+def calls(*args: object, **kwargs: object) -> SearchStrategy[call]:
     """Calls of these arguments, each a value or a strategy that draws one."""
     found: SearchStrategy[call] = strategies().builds(call, *map(_drawn, args), **_drawn_by_name(kwargs))
     return found
 
 
-def modes(drawn: Any, *, grad: Any = None, training: Any = None) -> SearchStrategy[Moded]:
+def modes(
+    drawn: SearchStrategy[object], *, grad: Given[bool | None] = None, training: Given[bool | None] = None
+) -> SearchStrategy[Moded]:
     """The calls from `drawn`, with or without gradients, in training or not: each a bool or a strategy for one."""
     given = _drawn_by_name({"grad": grad, "training": training})
     found: SearchStrategy[Moded] = strategies().builds(Moded, made=drawn.map(as_call), **given)
     return found
 
 
-def mode(made: Any, *, grad: bool | None = None, training: bool | None = None) -> Moded:
+def mode(made: object, *, grad: bool | None = None, training: bool | None = None) -> Moded:
     """One call in its modes, as `modes` draws it, for `compile_lane.run`: a tensor, a tuple or `call(...)`."""
     return Moded(made=as_call(made), grad=grad, training=training)
 
 
-def _drawn(value: Any) -> Any:
+def _drawn(value: object) -> object:
     """A strategy, or one that draws the value."""
     st = strategies()
     return value if isinstance(value, st.SearchStrategy) else st.just(value)
 
 
-def _drawn_by_name(values: dict[str, Any]) -> dict[str, Any]:
+def _drawn_by_name(values: dict[str, object]) -> dict[str, object]:
     return {name: _drawn(value) for name, value in values.items()}
 
 
-def as_call(value: Any) -> call:
+def as_call(value: object) -> call:
     """What was drawn, as a call: a tensor or another single value is its one argument."""
     if isinstance(value, call):
         return value

@@ -10,14 +10,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line, printed
 from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of, lacking
-from pytest_compilecontract.facts.ladder import Rung, rung
+from pytest_compilecontract.facts.ladder import Rung, Step, rung
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import logged, rerun_command
 from pytest_compilecontract.files.codec import plain
@@ -103,7 +102,7 @@ class Evidencing:
         if why := self._minified(turn, folder):
             left_out.append(f"minified program: {why}")
         command = logged(as_started(turn.contract.item.config, rerun_command(entry)), lane.backend)
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "contract": entry.contract,
             "lane": entry.lane,
             "test": entry.test,
@@ -157,7 +156,7 @@ class Evidencing:
         return rung([*climbed, *failed] or turn.contract.ladder[:1], self._settings.known)
 
 
-def _below(state: State) -> tuple[Any, ...]:
+def _below(state: State) -> tuple[Step, ...]:
     """The steps below the one that failed."""
     verdicts = [each.verdict for each in state.steps]
     return state.steps[: verdicts.index("failed")] if "failed" in verdicts else state.steps

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -242,9 +241,19 @@ class _Rank:
         connection = self.code < 0 and is_of_a_neighbour("", self._printed())
         return self._ended("lost", f"{death(self.code)} without a report", connection=connection)
 
-    def _ended(self, kind: Kind, said: str, **more: Any) -> RankEnd:
+    def _ended(
+        self, kind: Kind, said: str, *, exception: str = "", phase: str = "call", connection: bool = False
+    ) -> RankEnd:
         at = self.told_at if self.told is not None else self.ended_at or time.monotonic()
-        return RankEnd(rank=self.place.rank, kind=kind, seconds=round(at - self.started, 3), said=said, **more)
+        return RankEnd(
+            rank=self.place.rank,
+            kind=kind,
+            seconds=round(at - self.started, 3),
+            said=said,
+            exception=exception,
+            phase=phase,
+            connection=connection,
+        )
 
     def _where(self) -> Where:
         try:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
@@ -120,7 +120,7 @@ class Rank:
 
     def _tell(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
         measured = measured_in(state)
-        told: dict[str, Any] = {"outcome": report.outcome, "phase": call.when}
+        told: dict[str, object] = {"outcome": report.outcome, "phase": call.when}
         if report.failed:
             told |= _failure(call, report)
         elif report.skipped and call.excinfo is not None:
@@ -140,7 +140,7 @@ class Rank:
         )
 
 
-def _failure(call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str, Any]:
+def _failure(call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str, object]:
     """How a phase of the test failed, as the parent tells it."""
     if call.excinfo is None:
         return {"said": str(report.longrepr or "the test failed"), "text": report.longreprtext}

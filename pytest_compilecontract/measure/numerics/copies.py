@@ -235,7 +235,7 @@ def _deep(value: T, found: Iterable[torch.Tensor], alone: Iterable[object], tens
     return whole
 
 
-def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
+def _deepcopy(value: object, memo: dict[int, object]) -> Any:
     known = len(memo)
     try:
         return copy.deepcopy(value, memo)

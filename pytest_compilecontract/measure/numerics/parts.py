@@ -108,17 +108,17 @@ def _entries(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
         yield f"[{label}]", part
 
 
-def elements(value: Any) -> Iterator[Any]:
+def elements(value: Any) -> Iterator[object]:
     """What a container of Python's holds, whatever its class gives out, which may have no end."""
     kind = _pythons(value)
-    given: Iterator[Any] = iter(value) if kind is None else kind.__iter__(value)
+    given: Iterator[object] = iter(value) if kind is None else kind.__iter__(value)
     return given
 
 
-def entries(mapping: Any) -> Iterable[tuple[Any, Any]]:
+def entries(mapping: Any) -> Iterable[tuple[object, object]]:
     """The same of a dict; another mapping has nothing but what it gives out."""
     kind = _pythons(mapping)
-    given: Iterable[tuple[Any, Any]] = mapping.items() if kind is None else kind.items(mapping)
+    given: Iterable[tuple[object, object]] = mapping.items() if kind is None else kind.items(mapping)
     return given
 
 
@@ -128,7 +128,7 @@ def gives_out_more(value: Any) -> bool:
     if kind is None or kind is type(value):
         return False
     held: int = kind.__len__(value)
-    given: Iterable[Any] = value.items() if isinstance(value, dict) else value
+    given: Iterable[object] = value.items() if isinstance(value, dict) else value
     return len([*itertools.islice(given, held + 1)]) > held
 
 
@@ -149,7 +149,7 @@ def attributes_of(value: object) -> dict[str, object]:
     return found
 
 
-def own_dict(value: Any) -> dict[Any, Any] | None:
+def own_dict(value: object) -> dict[Any, object] | None:
     """The `__dict__` in which an object keeps its attributes, whatever its class says of it."""
     for base in type(value).__mro__:
         found = base.__dict__.get("__dict__")

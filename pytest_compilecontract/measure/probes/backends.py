@@ -242,7 +242,7 @@ def _kind(backend: object) -> str:
     return next((each.__name__ for each in type(backend).__mro__ if each.__name__ in (INDUCTORS, OTHERS)), "")
 
 
-def _function(backend: Any) -> Any:
+def _function(backend: Any) -> object:
     return backend.compiler_fn if _kind(backend) == OTHERS else backend
 
 

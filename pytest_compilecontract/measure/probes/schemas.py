@@ -52,7 +52,7 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
         yield from tensors_in(list(value.values()))
 
 
-def mapped(change: Callable[[Any], object], kind: type, value: Any) -> Any:
+def mapped(change: Callable[[Any], object], kind: type, value: object) -> Any:
     """What an operator takes, with each part of this kind changed."""
     if isinstance(value, kind):
         return change(value)

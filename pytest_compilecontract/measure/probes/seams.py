@@ -60,7 +60,7 @@ class Seams:
     def __exit__(self, *_exc: object) -> None:
         self._taps.close()
 
-    def _on_backend(self, original: Callable[..., Any], graph: Any, *args: object, **kwargs: object) -> object:
+    def _on_backend(self, original: Callable[..., Any], graph: object, *args: object, **kwargs: object) -> object:
         compiled = original(graph, *args, **kwargs)
         code = getattr(getattr(graph, "root_tx", None), "f_code", None)
         if self._graphs is None or _is_own(getattr(code, "co_filename", "")):
@@ -138,7 +138,7 @@ def lower_recompile_limit() -> str:
     return ""
 
 
-def _without_cuda_graphs(options: dict[str, Any]) -> dict[str, Any]:
+def _without_cuda_graphs(options: dict[str, Any]) -> dict[str, object]:
     """The keywords of torch.compile with which Inductor records no CUDA graphs."""
     if options.get("backend", "inductor") != "inductor":
         return options

@@ -138,7 +138,8 @@ def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
     def added() -> dict[str, object]:
         return {key: value for key, value in vars(kind).items() if key not in saved and not is_pythons(key)}
 
-    wanted = walk.pieces.wanted({}, added)
+    nothing: dict[str, object] = {}
+    wanted = walk.pieces.wanted(nothing, added)
 
     def new() -> dict[str, object]:
         return {key: value for key, value in added().items() if key not in wanted.wanted}

@@ -62,7 +62,8 @@ def _keep_new(
     def added() -> dict[object, object]:
         return {key: value for key, value in numerics.entries(mapping) if key not in known and not stays(key)}
 
-    wanted = walk.pieces.wanted({}, added)
+    nothing: dict[object, object] = {}
+    wanted = walk.pieces.wanted(nothing, added)
 
     def new() -> dict[object, object]:
         return {key: value for key, value in added().items() if key not in wanted.wanted}

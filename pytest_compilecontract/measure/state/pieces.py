@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -14,28 +14,30 @@ from pytest_compilecontract.wording import first_said
 from ..numerics import is_pythons
 from .values import MISSING, again, is_same_value, label, position
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class Kept(Generic[T]):
     """One piece of state: how to read it now, whether it is as it was saved, and how to put it back.
 
     `learned` are the parameters and buffers of modules, and a `gradient` is a leaf's; training compares both by itself.
     """
 
     name: str
-    read: Callable[[], object]
-    is_as_saved: Callable[[object], bool]
-    put_back: Callable[[], None]
+    read: Callable[[], T]
+    is_as_saved: Callable[[T], bool]
+    put_back: Callable[[], object]
     learned: bool = False
     gradient: bool = False
 
 
-class Saved:
+class Saved(Generic[T]):
     """A value as it was `found`, and as it is `wanted`: what was made on purpose takes its place for a while."""
 
     __slots__ = ("found", "wanted")
 
-    def __init__(self, found: Any) -> None:
+    def __init__(self, found: T) -> None:
         self.found = self.wanted = found
 
 
@@ -48,17 +50,17 @@ class Pieces:
 
     def __init__(self) -> None:
         self.beside = False
-        self._kept: list[Kept] = []
-        self._made: list[tuple[str, Callable[[], dict[object, object]]]] = []
-        self._releases: list[Callable[[], None]] = []
-        self._accepts: list[tuple[Saved, Callable[[], object]]] = []
+        self._kept: list[Kept[Any]] = []
+        self._made: list[tuple[str, Callable[[], dict[Any, object]]]] = []
+        self._releases: list[Callable[[], object]] = []
+        self._accepts: list[tuple[Saved[Any], Callable[[], object]]] = []
         self._names: Counter[str] = Counter()
         self._left_out: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def at_the_end(self, put_back: Callable[[], None]) -> None:
+    def at_the_end(self, put_back: Callable[[], object]) -> None:
         """Have `release` call this."""
         self._releases.append(put_back)
 
@@ -99,7 +101,7 @@ class Pieces:
         for saved, _ in self._accepts:
             saved.wanted = saved.found
 
-    def wanted(self, found: object, now: Callable[[], object]) -> Saved:
+    def wanted(self, found: T, now: Callable[[], T]) -> Saved[T]:
         """A value as it was found; `now` reads it again for `accept`."""
         saved = Saved(found)
         self._accepts.append((saved, now))
@@ -132,7 +134,14 @@ class Pieces:
             if isinstance(key, str) and not is_pythons(key)
         }
 
-    def keep(self, name: str, read: Any, is_as_saved: Any, put_back: Any, **more: bool) -> None:
+    def keep(
+        self,
+        name: str,
+        read: Callable[[], T],
+        is_as_saved: Callable[[T], bool],
+        put_back: Callable[[], object],
+        **more: bool,
+    ) -> None:
         if self.beside:
             return
         # One name, one piece: a helper's closure may have a variable of the same name as the target's.
@@ -144,7 +153,15 @@ class Pieces:
         if not self.beside:
             self._made.append((name, new))
 
-    def keep_place(self, name: str, read: Any, write: Any, value: object, *, learned: bool = False) -> None:
+    def keep_place(
+        self,
+        name: str,
+        read: Callable[[], object],
+        write: Callable[[object], object],
+        value: object,
+        *,
+        learned: bool = False,
+    ) -> None:
         """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
         if self.beside:
             self.keep_beside(read, write, value)
@@ -165,10 +182,11 @@ class Pieces:
 
         self.keep(label(name, value), now, lambda now: is_same_value(now, saved.wanted), put_back, learned=learned)
 
-    def keep_beside(self, read: Any, write: Any, value: object) -> None:
+    def keep_beside(self, read: Callable[[], object], write: Callable[[object], object], value: object) -> None:
         if not callable(value):
             return
-        saved = self.wanted(value, read)
+        found: object = value
+        saved = self.wanted(found, read)
 
         def put_back() -> None:
             if read() is not saved.wanted:
