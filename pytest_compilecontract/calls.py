@@ -1,4 +1,4 @@
-"""Calls: the arguments that a contract gives to its target. No torch here."""
+"""Calls: the arguments that a contract passes to its target. No torch here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes that take long: watched while they run, and ended with all that they started."""
+"""Long-running child processes: watched while they run, and ended together with all that they started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the calls of a hunt may be made of: strategies for `compile_lane.hunt`, and the tensors that they draw."""
+"""Strategies for `compile_lane.hunt`, and the tensors that they draw."""
 
 from pytest_compilecontract.measure.shapes import buckets, calls, mode, modes, sizes, tensor, tensors
 

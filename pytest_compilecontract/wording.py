@@ -1,4 +1,4 @@
-"""Wording: numbers with their nouns, and texts that fit. Data in, text out."""
+"""Wording: numbers with nouns, and text that fits a width. Data in, text out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trimming: contracts that a baseline has and the project no longer has. Told by any run that would have met them."""
+"""Trimming: contracts in a baseline that the project no longer has, reported by any run that would collect them."""
 
 from __future__ import annotations
 

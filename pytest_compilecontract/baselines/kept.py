@@ -1,4 +1,4 @@
-"""What a baseline keeps of a lane, and what may be recorded at all."""
+"""What a baseline keeps of a lane, and which lanes may be recorded."""
 
 from __future__ import annotations
 

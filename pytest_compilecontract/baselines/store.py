@@ -1,4 +1,4 @@
-"""Baselines: what a lane is held to by later runs, one JSON file a test module and environment, kept in git.
+"""Baselines: what later runs compare a lane with, one JSON file per test module and environment, kept in git.
 
 A file is written to be read in a diff: keys in order, one fact a line, no times, and nothing of a lane that did not
 run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/test_block.py`.

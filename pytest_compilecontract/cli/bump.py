@@ -1,4 +1,4 @@
-"""`compilecontract bump`: the options of the job that `upgrade.bump` does."""
+"""`compilecontract bump`: its options; the work is done in `upgrade.bump`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compilecontract check` and `init`: a sample run on the lanes, and the contract that it would keep today.
+"""`compilecontract check` and `init`: run a sample in the lanes, and write the contract that it would pass today.
 
 The sample runs in a child, as a test of the plugin's own: what is said here is what pytest would say. No torch here.
 """

@@ -1,4 +1,4 @@
-"""`compilecontract compare` and `gate`: every drift between two runs, and may we upgrade?"""
+"""`compilecontract compare` and `gate`: all drift between two runs, and may we upgrade?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends: the lines that it prints, and its exit code."""
+"""How a command ends: the lines that it prints and its exit code."""
 
 from __future__ import annotations
 

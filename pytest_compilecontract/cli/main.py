@@ -1,4 +1,4 @@
-"""The `compilecontract` command: its parser, its dispatch and its exit codes; each command is in its own module.
+"""The `compilecontract` command: parser, dispatch and exit codes. Each command has its own module.
 
 Exit codes: 0 yes, 1 no (a lane drifted or broke; a file does not match the schema), 2 a usage error or a file that
 cannot be read, 3 not known. No torch here.

@@ -1,4 +1,4 @@
-"""`compilecontract matrix`: lanes down and environments across, in every format that it can be written in."""
+"""`compilecontract matrix`: lanes down and environments across, in every output format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compilecontract merge`: the receipts of all shards of a suite, made into that of the whole."""
+"""`compilecontract merge`: merge the receipts of all shards of a suite into one."""
 
 from __future__ import annotations
 

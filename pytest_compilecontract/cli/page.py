@@ -1,4 +1,4 @@
-"""`compilecontract page`: a receipt as a page, with what happened on each line of the project's source."""
+"""`compilecontract page`: a receipt as a page that shows what happened on each line of the project's source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs that a command is given, and by which policy and waivers it judges them."""
+"""The runs that a command reads, and the policy and waivers that it applies."""
 
 from __future__ import annotations
 

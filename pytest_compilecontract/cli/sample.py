@@ -1,4 +1,4 @@
-"""Samples: a target and its calls, made by a user's function that is named as "module:factory"."""
+"""Samples: a target and its calls, returned by a user's function named as "module:factory"."""
 
 from __future__ import annotations
 

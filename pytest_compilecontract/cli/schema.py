@@ -1,4 +1,4 @@
-"""`compilecontract schema`: the JSON Schema of a document, for an editor or another program."""
+"""`compilecontract schema`: print the JSON Schema of a document, for editors and other programs."""
 
 from __future__ import annotations
 

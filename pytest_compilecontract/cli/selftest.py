@@ -1,4 +1,4 @@
-"""`compilecontract selftest`: every fault that can be planted, planted in contracts of its own, and noticed or not.
+"""`compilecontract selftest`: plant every possible fault in built-in contracts, and report which are noticed.
 
 They are written to a folder that is gone afterwards, and held by a pytest that hears of no other file. No torch here.
 """

@@ -1,4 +1,4 @@
-"""`compilecontract show` and `recover`: a receipt as pytest's summary, and the receipt of a run that was killed."""
+"""`compilecontract show` and `recover`: a receipt as pytest's summary, and the receipt of a killed run, recovered."""
 
 from __future__ import annotations
 

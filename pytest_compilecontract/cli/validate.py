@@ -1,4 +1,4 @@
-"""`compilecontract validate`: is a file what this package's schema says, and without contradictions?
+"""`compilecontract validate`: check that a file matches its schema and does not contradict itself.
 
 Waivers have no schema: their reader says what is wrong with them.
 """

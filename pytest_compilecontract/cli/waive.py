@@ -1,4 +1,4 @@
-"""`compilecontract waive`: the waivers that tolerate what drifted between two runs, to be added to a file."""
+"""`compilecontract waive`: print the waivers for what drifted between two runs, to append to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attribution: what differs between the two environments of a lane, by whose doing it is."""
+"""Attribution: what differs between the two environments of a lane, by who changed it."""
 
 from __future__ import annotations
 

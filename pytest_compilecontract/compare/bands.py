@@ -1,4 +1,4 @@
-"""Bands: where a metric that moves by itself lay over the repeats of one side, and how far apart two of them are."""
+"""Bands: the range of a varying metric over the repeats of one side, and how far apart two ranges are."""
 
 from __future__ import annotations
 

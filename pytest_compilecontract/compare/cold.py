@@ -1,4 +1,4 @@
-"""Cold seconds: what the first call of each lane took, old and new. They are shown, and no policy judges them."""
+"""First-call seconds of each lane, old and new. They are shown, and no policy judges them."""
 
 from __future__ import annotations
 

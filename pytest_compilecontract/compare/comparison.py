@@ -1,4 +1,4 @@
-"""Comparing: every contract and lane of two receipts, paired by name, and what becomes of each lane.
+"""Comparing: every contract and lane of two receipts, paired by name, with a verdict for each lane.
 
 Identity comes before number: one graph break gone and another come is two facts, not "unchanged". What is not known is
 never held: a metric that only one side measured makes its lane unverified.

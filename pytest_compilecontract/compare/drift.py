@@ -1,4 +1,4 @@
-"""Drift: how what was measured after differs from what was measured before, fact by fact. Data in, data out.
+"""Drift: how a later measurement differs from an earlier one, fact by fact. Data in, data out.
 
 Identity comes before number: one graph break gone and another come is two facts, not "unchanged". What is not known is
 never held: a metric that only one side measured makes its lane unverified.

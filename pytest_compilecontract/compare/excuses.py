@@ -1,4 +1,4 @@
-"""Excuses: why a change between two sides is not drift after all. Each is a rule with a name, which reports say.
+"""Excuses: why a change between two sides is not drift. Each is a rule with a name, which reports show.
 
 Each is there for something that torch did: its docstring names the case, where it can by its program in tests/corpus.
 """

@@ -1,4 +1,4 @@
-"""The gate: may we upgrade? Yes, no, or not known, each with its reasons. Not known is never yes."""
+"""The gate: may we upgrade? Yes, no, or not known, with reasons. Not known is never yes."""
 
 from __future__ import annotations
 

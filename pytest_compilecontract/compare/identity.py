@@ -1,4 +1,4 @@
-"""Identity: when two facts, measured on two torches, are the same fact. Torch's wording and numbering do not count.
+"""Identity: when two facts, measured on two torch releases, are the same. torch's wording and numbering do not count.
 
 A fact is known by the user's code that caused it. What torch calls it, the number torch gives it, the line it has moved
 to and the sizes that it met are shown, and not compared.

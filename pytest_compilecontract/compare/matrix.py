@@ -1,4 +1,4 @@
-"""The matrix: lanes of contracts down, environments across, each held against the first environment. Data only."""
+"""The matrix: lanes of contracts down, environments across, each compared with the first environment. Data only."""
 
 from __future__ import annotations
 

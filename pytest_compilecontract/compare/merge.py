@@ -1,4 +1,4 @@
-"""Merging: the receipts of all shards of one suite as that of the whole. What is no such set is refused, by name."""
+"""Merging: the receipts of all shards of one suite as one receipt. Anything else is refused with a reason."""
 
 from __future__ import annotations
 

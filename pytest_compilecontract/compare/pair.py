@@ -1,4 +1,4 @@
-"""A pair: one lane before and after: in which metrics it differs, and what cannot be told."""
+"""A pair: one lane before and after, the metrics in which it differs, and those that cannot be compared."""
 
 from __future__ import annotations
 

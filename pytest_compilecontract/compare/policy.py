@@ -1,4 +1,4 @@
-"""Policies: what a project lets an upgrade change. Which metrics gate, how far a banded one may move, what may be open.
+"""Policies: what an upgrade may change: which metrics gate, how far banded ones may move, which verdicts may stay open.
 
 A file in TOML; what it does not say is as by default:
 

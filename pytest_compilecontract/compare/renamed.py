@@ -1,4 +1,4 @@
-"""Renamed tests: a contract that is missing and one that is new, which show the same in the same lanes.
+"""Renamed tests: a missing and a new contract that measured the same in the same lanes.
 
 Only said, never judged: that two contracts show the same does not make them one. Where more than one would fit, as with
 small tests of one kind, nothing is said.

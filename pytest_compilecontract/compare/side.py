@@ -1,4 +1,4 @@
-"""A side: one lane of one run, with where it ran. What a comparison is made between, whatever it was read from."""
+"""A side: one lane of one run and where it ran. Comparisons are made between sides, whatever they were read from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of each metric, with what each is known by and how it is told."""
+"""The facts of each metric: how each is identified, and how it is shown."""
 
 from __future__ import annotations
 

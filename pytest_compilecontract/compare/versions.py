@@ -1,4 +1,4 @@
-"""Versions: releases of torch in their order, pre-releases below the release that they lead to."""
+"""Versions: torch releases in order, with pre-releases before their release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waivers: drift that is known and tolerated for a time, each with its issue, its owner and its last day.
+"""Waivers: drift that is tolerated until a date, each with its issue and owner.
 
     [[waiver]]
     contract = "contracts/test_decoder.py::*"      # a glob

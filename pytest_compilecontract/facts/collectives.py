@@ -1,4 +1,4 @@
-"""Collectives: what the calls of a contract have its process groups do, compiled and eager."""
+"""Collectives: what the calls of a contract make their process groups do, compiled and in eager."""
 
 from __future__ import annotations
 

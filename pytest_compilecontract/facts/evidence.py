@@ -1,4 +1,4 @@
-"""Evidence: what a lane that is not held leaves in a folder for whoever looks into it. No files here."""
+"""Evidence: the files that a lane that is not held leaves in a folder. Nothing here reads or writes files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults: each a small class, by what it does to a compiled program and by what should turn red for it.
+"""Faults: one small class each, by what it does to a compiled program and what should fail because of it.
 
 A fault of an output or a gradient changes a tensor that is handed in. The others are named here alone: what they do is
 done where the program runs (`planting`). No torch here: tensors bring their own methods.

@@ -1,4 +1,4 @@
-"""Joins: one value for a test that measured several times. Counts add up, facts follow one another."""
+"""Joins: one value for a test that measured several times. Counts add up, facts are concatenated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frontiers: a ladder of lanes, each rung adding one dimension to those below, and how far up it a contract holds.
+"""Frontiers: a ladder of lanes, each rung adding one dimension to those below, and how far up a contract holds.
 
 A rung that cannot be measured here is left out of those above it. The first that does not hold is where the walk stops.
 """

@@ -1,4 +1,4 @@
-"""Limits: what an author allows compiling to do, as data and as markers say it."""
+"""Limits: what an author allows compiling to do, as data and as markers state it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: one record for each thing that a lane shows. What is compared, shown, joined and kept is derived from them.
+"""Metrics: one record for each thing that a lane measures. Comparing, showing, joining and recording derive from it.
 
 A new metric is one record here, the field of `Measurement` that holds it, and what reads it: a probe, and where it has
 facts `compare.tell`.

@@ -1,4 +1,4 @@
-"""A test that failed by itself, and not by a limit: what its entry says of it, and what of that is compared."""
+"""A test that itself failed, rather than exceeding a limit: what its entry says, and what of that is compared."""
 
 from __future__ import annotations
 

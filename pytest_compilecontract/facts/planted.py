@@ -1,4 +1,4 @@
-"""Outcomes: what became of one planted fault, and whether a red lane is red for the right reason."""
+"""Outcomes: what became of one planted fault, and whether a failing lane failed because of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks: what each process of a lane that runs in several came to, and how it ended."""
+"""Ranks: what each process of a lane with several ranks measured, and how it ended."""
 
 from __future__ import annotations
 

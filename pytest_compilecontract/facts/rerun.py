@@ -1,4 +1,4 @@
-"""Reruns: the command that runs one lane of a contract again, as it was run."""
+"""Reruns: the command that reruns one lane of a contract in the same way."""
 
 from __future__ import annotations
 

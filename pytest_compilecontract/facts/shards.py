@@ -1,4 +1,4 @@
-"""Shards: a suite cut into parts for several machines, the same parts wherever it is cut. Data in, data out."""
+"""Shards: a suite split for several machines, the same way on each of them. Data in, data out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: what becomes of a lane, and the limits that it did not keep."""
+"""Verdicts: the outcome of a lane, and the limits that it exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a run, as its log tells it: what has run, what is running, and what was measured. No files here."""
+"""The course of a run, from its log: what has run, what is running, and what was measured. No file access here."""
 
 from __future__ import annotations
 

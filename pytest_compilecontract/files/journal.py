@@ -1,4 +1,4 @@
-"""Journals: what a session has measured so far, so that a run that is killed has lost nothing.
+"""Journals: what a session has measured so far, so that a killed run loses nothing.
 
 `journal.jsonl` lies beside the receipt while the session goes on, and is taken away once the receipt is written. One
 that is there afterwards is of a run that did not end; `recovered` makes the receipt of it that the run did not write.

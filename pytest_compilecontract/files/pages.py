@@ -1,4 +1,4 @@
-"""HTML pages as files: written whole, and never over a page that is somebody else's."""
+"""HTML pages as files: written whole, and never over a page of another tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project says in its pyproject.toml: `[tool.compilecontract]`, its lanes and the options it does not repeat."""
+"""A project's settings in pyproject.toml: `[tool.compilecontract]`, its lanes and default options."""
 
 from __future__ import annotations
 

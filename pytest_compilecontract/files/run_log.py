@@ -1,4 +1,4 @@
-"""The log of a run: a line of JSON for each thing as it happens. What the lines tell together is in `course`.
+"""The log of a run: one line of JSON for each event as it happens. `course` interprets the lines.
 
 Each line is handed to the system at once, which keeps it whatever happens to the process. A last line without an end is
 one that its writer has not finished, or never will: whoever follows the file finds it there the next time. Any other

@@ -1,4 +1,4 @@
-"""What makes sense in a file: a number's bounds, names that name something, and what agrees with what."""
+"""What is valid in a file beyond its types: bounds of numbers, names, and values that must agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source files as a receipt names them: read below one folder, never outside of it. A file that cannot be is said."""
+"""Source files named in a receipt: read from one folder, never outside of it, or left out with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes written whole or not at all, and what a killed writer left of them."""
+"""Bytes written whole or not at all, and cleaning up after a killed writer."""
 
 from __future__ import annotations
 

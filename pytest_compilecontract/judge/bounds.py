@@ -1,4 +1,4 @@
-"""What a limit allows by default, and why a metric that it needs is not known."""
+"""What a limit allows by default, and why a metric that it needs is unknown."""
 
 from __future__ import annotations
 

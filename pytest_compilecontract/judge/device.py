@@ -1,4 +1,4 @@
-"""Limits that a GPU alone can feed, held against a measurement."""
+"""Limits that need a GPU, checked against a measurement."""
 
 from __future__ import annotations
 

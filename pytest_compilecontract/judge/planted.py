@@ -1,4 +1,4 @@
-"""Judging a run with a fault in it: whether it turned red, by what, and what would have noticed a fault that it let by.
+"""Judging a run with a planted fault: whether it failed, by what, and what would have noticed a fault that passed.
 
 A red lane alone says nothing: what turned it red has to be what the fault is about.
 """

@@ -1,4 +1,4 @@
-"""Proposals: the contract that what was measured would keep today, as a line to paste. Data in, data out."""
+"""Proposals: the contract that a measurement would pass today, as a line to paste. Data in, data out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks held to one another: which of them failed first, and in what those that ran to their end differ."""
+"""Ranks compared with one another: which failed first, and how those that finished differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a violation says below its limit: the facts, a line or two each."""
+"""What a violation says below its limit: the facts, in a line or two each."""
 
 from __future__ import annotations
 

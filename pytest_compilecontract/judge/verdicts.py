@@ -1,4 +1,4 @@
-"""Verdicts: what the violations and doubts of a lane come to."""
+"""Verdicts: what follows from the violations and doubts of a lane."""
 
 from __future__ import annotations
 

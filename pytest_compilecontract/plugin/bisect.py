@@ -1,4 +1,4 @@
-"""Where it broke: with `--contract-bisect` a lane that fails in compiling or in its numbers is run again by stages.
+"""Bisecting: `--contract-bisect` reruns a lane that fails to compile, or gives wrong numbers, stage by stage.
 
 Each stage does more than the one before it: Dynamo's capture, AOTAutograd, decompositions, Inductor. The first that
 fails is named, if it fails twice, and as the lane did. The lane's own verdict and measurement stay as they were.

@@ -1,4 +1,4 @@
-"""Walks: a contract with a frontier runs once per rung, from a clean start each time, as one test with one verdict.
+"""Ladders: a contract with a frontier runs once per rung, each from a clean start, as one test with one verdict.
 
 Kept out: what a ladder is (`facts.ladder`), what a walk comes to (`judged`), and how one rung is measured (`run`).
 """

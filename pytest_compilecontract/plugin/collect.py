@@ -1,4 +1,4 @@
-"""Collecting: which tests are contracts, in which lanes, and what is wrong with them, said once for all of them."""
+"""Collecting: which tests are contracts, in which lanes, and what is wrong with them, reported all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run of a contract that is going on: what is known of it, and the one who changes that.
+"""The running contract: what is known of it, and the only object that changes that.
 
 `State` is what is known, frozen: what a run that is over came to is kept as it was. `Current` has the state of the run
 that goes on; the other parts tell it what has happened, and read.

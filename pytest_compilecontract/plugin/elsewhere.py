@@ -1,4 +1,4 @@
-"""Elsewhere: files with contracts that `testpaths` leaves out, so that a run without a path measures none of them."""
+"""Contracts outside `testpaths`, which a run without a path does not measure."""
 
 from __future__ import annotations
 

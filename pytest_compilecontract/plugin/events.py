@@ -1,4 +1,4 @@
-"""The log of a run for whoever started it: every test as it begins and ends, and what was measured.
+"""The log of a run for the process that started it: every test as it starts and ends, and what was measured.
 
 `compilecontract bump` loads this plugin with `-p`, so that it can say what is running, and so that what was measured is
 not lost where the whole process is: a compiler may take it along. A run that finds a file goes on after it.

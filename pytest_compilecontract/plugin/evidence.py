@@ -1,4 +1,4 @@
-"""Evidence: with `--contract-evidence` a lane that is not held is run once more, with torch's structured trace on.
+"""Evidence: `--contract-evidence` reruns a lane that is not held with torch's structured trace enabled.
 
 The verdict and the counts are those of the runs before it, which have nothing on that they would not have otherwise.
 What the last run leaves is for who looks into it: `files.evidence` has its folder, `measure.probes.evidence` fills it.

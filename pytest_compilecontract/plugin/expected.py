@@ -1,4 +1,4 @@
-"""A test that a mark expects to fail, where a strategy runs it: what pytest would make of its reports."""
+"""Tests that a mark expects to fail, when a strategy runs them: how pytest would report them."""
 
 from __future__ import annotations
 

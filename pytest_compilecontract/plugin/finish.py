@@ -1,4 +1,4 @@
-"""Finishing: what a session comes to once all tests have run: its receipt, its baselines, what the terminal shows."""
+"""Finishing a session after all tests: its receipt, its baselines, and what the terminal shows."""
 
 from __future__ import annotations
 

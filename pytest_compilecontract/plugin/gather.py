@@ -1,4 +1,4 @@
-"""One receipt of all ranks of a launch that is not ours: of torchrun, or of processes that a script started.
+"""One receipt for all ranks of a launch by torchrun, or by processes that a script started.
 
 Each rank is a session, and ends when it ends: it writes its own receipt, and then that of all that are there. Nobody
 waits, and nothing is overwritten but by what has it too. Knows no pytest.

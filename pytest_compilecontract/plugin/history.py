@@ -1,4 +1,4 @@
-"""History: what earlier runs recorded, what this run is held to, and what it is to add. Knows no pytest."""
+"""History: what earlier runs recorded, what this run is compared with, and what it adds. No pytest here."""
 
 from __future__ import annotations
 

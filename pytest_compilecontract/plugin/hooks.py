@@ -1,4 +1,4 @@
-"""The plugin, switched on: which parts a session that holds contracts has, and in which order pytest knows them."""
+"""The plugin when enabled: its parts, and the order in which they are registered with pytest."""
 
 from __future__ import annotations
 

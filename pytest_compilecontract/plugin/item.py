@@ -1,4 +1,4 @@
-"""Contracts as pytest collects them: a test with limits, in one lane. What a run of one comes to is in `run`."""
+"""Contracts as pytest collects them: a test with limits, in one lane. `run` has the outcome of running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs of a contract come to: the verdict over one, over repeats, over a ladder. Knows no pytest."""
+"""The outcome of a contract: the verdict over one run, over repeats, over a ladder. No pytest here."""
 
 from __future__ import annotations
 

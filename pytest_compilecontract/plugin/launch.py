@@ -1,4 +1,4 @@
-"""Launches: the ranks of one contract, each a process of pytest of its own, started, followed and ended together.
+"""Launching the ranks of one contract, each a pytest process: started, followed and ended together.
 
 No port: the ranks find one another by a file. What they tell is a log each, read on from where it was read to. Kept
 out: what their ends and measurements come to (`over_ranks`), and what a rank does (`rank`).

@@ -1,4 +1,4 @@
-"""Replacing a process that lost its CUDA device: what is left of a session runs in a new one, and reports as if here.
+"""Replacing a process that lost its CUDA device: a new one runs the rest of the session and reports for it.
 
 After an illegal memory access or a device-side assert CUDA refuses every call of the process. A worker of pytest-xdist
 ends then, and xdist starts another. Without xdist the tests that are left run in a child; a child that loses its device

@@ -1,4 +1,4 @@
-"""Observing: tests that are not contracts, measured where they compile. What `--contract-observe` adds to the hooks."""
+"""Observing tests that are not contracts if they compile: what `--contract-observe` adds to the hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin as pytest loads it: options and the fixture. What runs with `--compile-contracts` is in `hooks`."""
+"""The plugin as pytest loads it: options and the fixture. `hooks` has what `--compile-contracts` adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one verdict of a lane that several ranks ran: held if each rank holds, and all of them agree. Knows no pytest."""
+"""One verdict for a lane with several ranks: held if every rank holds and all agree. No pytest here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a contract's run: its lane is made before the setup, and what it measured is judged after the body."""
+"""The phases of a contract's run: its lane is created before setup, and its measurement is judged after the body."""
 
 from __future__ import annotations
 

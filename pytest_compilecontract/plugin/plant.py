@@ -1,4 +1,4 @@
-"""Sowing: with `--contract-plant` each lane that holds is run again with one fault planted at a time.
+"""Planting: `--contract-plant` reruns each lane that holds with one planted fault at a time.
 
 A run without a fault comes first: it has to hold once more, and it says what there is to plant faults in. The lane's
 own verdict and measurement stay as they were; what became of the faults is beside them in its entry.

@@ -1,4 +1,4 @@
-"""This process of a session: its worker's name, the environment that it measures in, and whether it has its device."""
+"""This process of a session: its worker name, its environment, and whether it still has its CUDA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of a contract: a process that `launch` starts, which runs the one test, measures it, and says what it saw.
+"""One rank of a contract: a process started by `launch` that runs and measures the one test, and reports it.
 
 All is said before anything is taken down: what ends a process group may end the process. The rank judges nothing.
 """

@@ -1,4 +1,4 @@
-"""The strategy that runs a contract in several ranks: a process each, beside one another, judged as one lane.
+"""The strategy that runs a contract in several ranks: one process each, at the same time, judged as one lane.
 
 Kept out: how they are started and followed (`launch`), what they do (`rank`), and what they come to (`over_ranks`).
 """

@@ -1,4 +1,4 @@
-"""Repeats: with `--contract-repeat=N` a contract runs N times, each from a clean start, as one test with one verdict.
+"""Repeats: `--contract-repeat=N` runs a contract N times, each from a clean start, as one test with one verdict.
 
 Kept out: what the repeats come to (`judged`), and how one of them is measured (`run`, `phases`).
 """

@@ -1,4 +1,4 @@
-"""Running: who runs a contract, how often, and what surrounds each run. Everything else runs as pytest runs it.
+"""Running: who runs a contract, how often, and in what surroundings. Other tests run as usual.
 
 `Runs` has the run that is going on, and enters isolation once for each: the settings around it are those of the lane
 that runs, and of no other. A strategy (a ladder, repeats, the stages of torch, planted faults) runs a contract several

@@ -1,4 +1,4 @@
-"""The page of a session, beside its receipt; and the command of it, as it may be shown to others. Knows no pytest."""
+"""The page of a session beside its receipt, and the session's command without secrets. No pytest here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session: what was measured of each contract in each lane, and the receipt of it. Knows no pytest."""
+"""The session: what was measured of each contract in each lane, and the receipt. No pytest here."""
 
 from __future__ import annotations
 

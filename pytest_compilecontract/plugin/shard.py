@@ -1,4 +1,4 @@
-"""Sharding: with `--contract-shard` a session runs its part of the tests, and its receipt says which part."""
+"""Sharding: with `--contract-shard` a session runs its part of the tests, and its receipt says which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pytest was started: by which words, with which options, from where, so that a command given works there too."""
+"""How pytest was started: command, options and folder, so that printed commands work in the same way."""
 
 from __future__ import annotations
 

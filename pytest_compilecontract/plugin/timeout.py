@@ -1,4 +1,4 @@
-"""A lane's time limit: what does not end by itself is ended, and the test that hangs is named."""
+"""The time limit of a lane: a test that runs too long is ended and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker of pytest-xdist tells its controller with pytest's reports, and what the controller makes of it."""
+"""What a pytest-xdist worker sends to its controller with pytest's reports, and how the controller handles it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text about baselines that pytest's terminal shows: a lane that drifted, and a session's summary."""
+"""Text about baselines in pytest's terminal output: a lane that drifted, and a session's summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts that no limit forbids, as a terminal shows them: each once for the lanes that agree. Nothing here writes."""
+"""Facts that no limit forbids, for a terminal: each once for all lanes that agree. Nothing here writes."""
 
 from __future__ import annotations
 

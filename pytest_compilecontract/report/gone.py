@@ -1,4 +1,4 @@
-"""Baselines of contracts that are gone, made into text."""
+"""Text about baselines of contracts that no longer exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of two sides, as a diff. Pure: code in, lines out."""
+"""Graphs of two sides as a diff. Pure: code in, lines out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTML pages that need nothing but themselves: no network, no other file. Nothing here writes.
+"""Self-contained HTML pages: no network, no other file. Nothing here writes.
 
 What receipts say goes into a page as data, each text once, and the page's own script makes elements of what is looked
 at. No text of a receipt is ever read as HTML: Jinja2 escapes what the template prints, the data is JSON without a "<",

@@ -1,4 +1,4 @@
-"""The matrix as one HTML page that needs nothing but itself. Nothing here writes."""
+"""The matrix as one self-contained HTML page. Nothing here writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted faults as people read them: lines of a terminal, a Markdown document, an HTML page. Nothing here writes."""
+"""Planted faults as terminal lines, a Markdown document and an HTML page. Nothing here writes."""
 
 from __future__ import annotations
 

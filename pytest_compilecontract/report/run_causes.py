@@ -1,4 +1,4 @@
-"""Causes: what does not hold in a run, once a cause, however many contracts and lanes it hits. Nothing here reads.
+"""Causes: what does not hold in a run, once per cause, however many contracts and lanes it affects. No file access.
 
 Where `run_view` says what is wrong with a contract, this says what is wrong with the code.
 """

@@ -1,4 +1,4 @@
-"""Marks: what a lane showed that belongs to a line of source, as words to put beside that line. Nothing here reads.
+"""Marks: facts of a lane that belong to a source line, as words to show beside it. No file access.
 
 A mark has no counts and no lane in it, so that two lanes that show the same have one.
 """

@@ -1,4 +1,4 @@
-"""What a page of a run shows, as data: the answer, what does not hold, files with what happened on each line, modules.
+"""What the page of a run shows, as data: the answer, what does not hold, files line by line, modules.
 
 Pure: a receipt and the lines of source files go in, frozen data comes out. What it looks like is for `run_page`.
 """

@@ -1,4 +1,4 @@
-"""A table for a terminal: as wide as that is, its cells wrapped; where there is no room for columns, a list."""
+"""A table for a terminal, as wide as the terminal, with wrapped cells; a list if there is no room for columns."""
 
 from __future__ import annotations
 

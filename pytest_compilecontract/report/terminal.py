@@ -1,4 +1,4 @@
-"""The text that a terminal shows: a failure of one lane, and the summary of a session. Nothing here writes."""
+"""Terminal text: the failure of one lane, and a session's summary. Nothing here writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench: where a side of an upgrade is measured, in an environment that is made for it or is there already."""
+"""The bench: where one side of an upgrade is measured, in an existing environment or one that is created for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compilecontract bump`: may we upgrade? Both environments made, the suite run in each, the matrix and the answer."""
+"""`compilecontract bump`: may we upgrade? Create both environments, run the suite in each, print matrix and answer."""
 
 # ruff: noqa: T201 - what this module prints is what it is for
 

@@ -1,4 +1,4 @@
-"""Trying settings: which of torch's changed defaults explains a drift. Each trial is a pytest of its own, elsewhere.
+"""Trying settings: which of torch's changed defaults explains a drift. Each trial is a separate pytest run.
 
 The lane is run on the new torch with the old torch's defaults: with all that changed, then with fewer, until those that
 the drift needs are left. Without torch here.

@@ -1,4 +1,4 @@
-"""The checkout: which commit a project is at, and whether its files stay as they are. Reads, and changes nothing."""
+"""The checkout: a project's commit, and whether its files change during a run. Only reads."""
 
 from __future__ import annotations
 

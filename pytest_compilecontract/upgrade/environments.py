@@ -1,4 +1,4 @@
-"""Environments to measure in: made with uv, or there already, and what is found in them. Knows no pytest and no torch.
+"""Environments: created with uv or existing, and what is installed in them. No pytest or torch here.
 
 An environment is resolved before it is made, and the second one prefers the versions of the first: what differs then is
 what was asked for, and what that cannot do without.

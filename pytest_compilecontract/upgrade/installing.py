@@ -1,4 +1,4 @@
-"""`compilecontract bump --matrix`: which releases of torch can be had, by Python and by build. No test is run.
+"""`compilecontract bump --matrix`: which torch releases install and import, by Python and build. No tests run.
 
 Each environment is resolved, installed and asked to import torch, as for a run, and removed again: several builds for
 CUDA are more than most disks have.

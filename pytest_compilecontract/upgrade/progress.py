@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error: one line that changes in a terminal, one line per stage elsewhere."""
+"""Progress of long work, on standard error: one updating line in a terminal, one line per stage elsewhere."""
 
 from __future__ import annotations
 

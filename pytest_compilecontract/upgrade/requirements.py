@@ -1,4 +1,4 @@
-"""Requirements: what a project wants installed beside torch, read from its own files. Nothing is installed here.
+"""Requirements: what a project needs besides torch, read from its own files. Nothing is installed here.
 
 Each line that names a package that was asked for by itself (torch, as a rule) is left out: a project that pins the
 torch of today is just the one that asks about the next.

@@ -1,4 +1,4 @@
-"""The two sides of an upgrade: what to go from and what to go to, as the command line and the project name them."""
+"""The two sides of an upgrade: from what and to what, as given on the command line or found in the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite's run in an interpreter: pytest started and followed, and what it measured kept, however it ends."""
+"""A suite's run in another interpreter: start and follow pytest, and keep what it measured, however it ends."""
 
 from __future__ import annotations
 
