@@ -21,9 +21,9 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
 class Attribution:
     """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
 
-    What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
-    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings of
-    torch that both have and whose defaults differ: they are torch's, so no suspect of their own.
+    An empty one is the same on both sides. `settings` are those of Dynamo, Inductor and the environment variables that
+    torch reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings
+    of torch that both have with different defaults: they come with torch, so they are not a suspect themselves.
     """
 
     torch: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ def torch_of(receipt: Receipt) -> str:
 
 
 def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
-    """The kind of device that a lane ran on: "cpu", or CUDA with its compute capability."""
+    """The device type that a lane ran on: "cpu", or CUDA with its compute capability."""
     named = lane_settings.get("device")
     if not env.capability or (isinstance(named, str) and named.startswith("cpu")):
         return "cpu"
@@ -53,12 +53,12 @@ def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:
 
 
 def attribution_of(before: Side, after: Side) -> Attribution:
-    """What differs between the two sides, those of the lane and its limits too."""
+    """What differs between the two sides, including the lane and its limits."""
     return with_lane(between_environments(before, after), before.entry, after.entry)
 
 
 def between_environments(before: Side, after: Side) -> Attribution:
-    """What differs between where the two sides ran, whichever lane it was."""
+    """What differs between the environments of the two sides, whichever lane it was."""
     told = tuple(_change(*each) for each in changed_defaults(before.defaults, after.defaults))
     return replace(_attribution(before.environment, after.environment), defaults=told)
 
@@ -75,7 +75,7 @@ def with_lane(found: Attribution, old: Entry, new: Entry) -> Attribution:
 
 
 def changed_defaults(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
-    """The settings that both torches have and whose defaults differ, each with the two."""
+    """The settings that both torch releases have with different defaults, each with both."""
     both = sorted(before.keys() & after.keys())
     return tuple((name, before[name], after[name]) for name in both if before[name] != after[name])
 

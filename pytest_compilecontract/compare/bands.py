@@ -12,7 +12,7 @@ from .drift import Direction, Fact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Band:
-    """Where a banded metric lay over the repeats of one side; a single value where there were none."""
+    """The range of a banded metric over the repeats of one side; a single value without repeats."""
 
     value: float
     low: float

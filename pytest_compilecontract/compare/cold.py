@@ -17,7 +17,7 @@ Pair = tuple[Band, Band]
 
 
 def cold_of(was: Entry, now: Entry) -> Pair | None:
-    """What the first call took on both sides; None where one of them did not measure it."""
+    """The time of the first call on both sides; None if one of them did not measure it."""
     before, after = band_of(was, COLD), band_of(now, COLD)
     return None if before is None or after is None else (before, after)
 
@@ -42,7 +42,7 @@ def summed(pairs: Sequence[Pair]) -> str:
 
 
 def told(pair: Pair) -> str:
-    """One lane's, with the spread where there are repeats."""
+    """The times of one lane, with the spread over repeats."""
     before, after = pair
     text = f"{short(before.value)} -> {short(after.value)} s"
     if before.repeats < 2 and after.repeats < 2:

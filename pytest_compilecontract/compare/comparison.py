@@ -59,7 +59,7 @@ def compare_sides(before: Side, after: Side, policy: Policy = DEFAULT_POLICY) ->
 
 
 def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
-    """In what the repeats of one lane are not the same, one line each; what only has a band may differ."""
+    """How the repeats of one lane differ, one line each; banded metrics may differ."""
     found: dict[str, str] = {}
     for number, other in enumerate(repeats[1:], start=2):
         pair = Pair(repeats[0], other, _EXACT, Attribution())

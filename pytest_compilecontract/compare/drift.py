@@ -27,7 +27,7 @@ Value = int | float | str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One fact that came or went: where in the user's code, the line's text, torch's reason, and what would help."""
+    """One fact that was added or removed: the place in the user's code, the line's text, torch's reason, and a hint."""
 
     where: str
     source: str = ""
@@ -38,7 +38,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """A metric of one contract in one lane that is not what it was.
+    """A metric of one contract in one lane that has changed.
 
     `before` and `after` are its values, `came` and `went` the facts behind them. `gates` says whether the policy judges
     it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it. `excuse` is the
@@ -87,17 +87,17 @@ class LaneComparison:
 
     @property
     def by_cause(self) -> tuple[Drift, ...]:
-        """The drifts, the one that is nearest to the cause of the others first."""
+        """The drifts, the closest to the root cause first."""
         return tuple(sorted(self.drifts, key=lambda drift: METRICS[drift.metric].cause or math.inf))
 
     @property
     def newly_broken(self) -> bool:
-        """Broken now, and not so before."""
+        """Whether the lane is broken now and was not before."""
         return self.verdict == "broken" and self.before != "broken"
 
     @property
     def compared(self) -> bool:
-        """Whether both sides were measured and could be held against each other."""
+        """Whether both sides were measured and could be compared."""
         return self.verdict in ("held", "improved", "waived", "drifted") or self.newly_broken
 
 
@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def drifts(self) -> tuple[Drift, ...]:
-        """All that is not as it was, whether it gates or not."""
+        """Everything that changed, whether it gates or not."""
         return tuple(drift for lane in self.lanes for drift in lane.drifts)
 
     def of(self, *verdicts: Verdict) -> tuple[LaneComparison, ...]:

@@ -19,7 +19,7 @@ from .tell import READERS, read_limits, without
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What a rule judges: a metric that is not as it was, and all that is known of both sides.
+    """What a rule judges: a metric that changed, and everything known about both sides.
 
     `other_torch` says whether the two ran on different ones, `came` and `went` are the facts behind the change.
     """
@@ -44,7 +44,7 @@ class Change:
 
     @property
     def worse(self) -> bool:
-        """Whether it is taken for a loss."""
+        """Whether it counts as a loss."""
         return self.direction == "worse"
 
 
@@ -93,7 +93,7 @@ def moved_with_its_break(change: Change) -> bool:
     return not new - old
 
 
-def named_otherwise(change: Change) -> bool:
+def reported_differently(change: Change) -> bool:
     """Whether torch gave the same guards for all recompiles, and only which of them is said to tell most differs.
 
     Receipts of older versions of this package have the guard of the oldest entry, "tensor 'x' size mismatch", also
@@ -109,7 +109,7 @@ def named_otherwise(change: Change) -> bool:
 # Operations
 
 
-def traced_otherwise(change: Change) -> bool:
+def traced_differently(change: Change) -> bool:
     """Whether another torch writes the same capture in other operations: `add_(x, alpha=a)` for `mul` and `add_`.
 
     An optimizer step is 34 operations up to torch 2.11, and 23 from 2.12 on (`lr_float_changes`). Nothing can have been
@@ -140,7 +140,7 @@ def _facts_lost(change: Change) -> bool:
     return False
 
 
-def compiled_again_otherwise_often(change: Change) -> bool:
+def recompiled_more_or_less(change: Change) -> bool:
     """Whether more operations were captured because the same code was compiled again more often, or fewer because it
     was less often, each graph as large.
 
@@ -161,7 +161,7 @@ def compiled_again_otherwise_often(change: Change) -> bool:
 # Kernels
 
 
-def tuned_by_a_stopwatch(change: Change) -> bool:
+def chosen_by_timing(change: Change) -> bool:
     """Whether Inductor is to time templates against libraries: which wins may be another in each run.
 
     In different runs of one torch an RMSNorm layer in `max-autotune` ran 4 to 8 kernels a step, as a template won its
@@ -171,7 +171,7 @@ def tuned_by_a_stopwatch(change: Change) -> bool:
 
 
 def times_kernels(lane_settings: Mapping[str, object]) -> bool:
-    """Whether a lane has Inductor choose kernels by timing them."""
+    """Whether Inductor chooses kernels by timing them in this lane."""
     # What an option says wins over a setting.
     tables = (lane_settings.get("inductor"), lane_settings.get("options"))
     asked = {name: value for table in tables if isinstance(table, Mapping) for name, value in table.items()}
@@ -201,7 +201,7 @@ def as_eager_does(change: Change) -> bool:
 # Any metric
 
 
-def wrong_numbers_are_right_now(change: Change) -> bool:
+def wrong_results_are_now_correct(change: Change) -> bool:
     """Whether wrong results are now correct, and the contract holds: what the wrong program counted is no measure.
 
     A float on a class is guarded from torch 2.12 on (`class_attr_not_guarded`): the recompile that it now costs is what
@@ -240,17 +240,17 @@ _BY_METRIC: dict[str, tuple[Excuse, ...]] = {
         Excuse(name="only moved with its graph break", applies=moved_with_its_break, becomes=_more_went),
     ),
     "ops_captured": (
-        Excuse(name="traced as different operations", applies=traced_otherwise),
-        Excuse(name="recompiled more or fewer times", applies=compiled_again_otherwise_often),
+        Excuse(name="traced as different operations", applies=traced_differently),
+        Excuse(name="recompiled more or fewer times", applies=recompiled_more_or_less),
     ),
     "kernels_a_step": (
-        Excuse(name="kernels chosen by timing", applies=tuned_by_a_stopwatch),
+        Excuse(name="kernels chosen by timing", applies=chosen_by_timing),
         Excuse(name="as in eager", applies=as_eager_does),
     ),
 }
 # Its change stays what it is, and gates nothing.
 MENDED = Excuse(
-    name="wrong results are now correct", applies=wrong_numbers_are_right_now, becomes=lambda change: change.direction
+    name="wrong results are now correct", applies=wrong_results_are_now_correct, becomes=lambda change: change.direction
 )
 # What these excuse is left out, as if both sides had it.
 NAMED_OTHERWISE = "the same guards, a different one reported"
@@ -258,7 +258,7 @@ NO_GRAPH = "runs no compiled graph at all"
 
 
 def excuse_for(change: Change) -> Excuse | None:
-    """The rule that makes another direction of this change; None where none does."""
+    """The rule that changes the direction of this change; None if no rule applies."""
     for excuse in _BY_METRIC.get(change.metric, ()):
         if excuse.applies(change) and excuse.becomes(change) != change.direction:
             return excuse

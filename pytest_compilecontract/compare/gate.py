@@ -13,7 +13,7 @@ Outcome = Literal["yes", "no", "not known"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """`against` are the lanes that say no, `open` those of which nobody knows; `note` is why where no lane says it.
+    """`against` are the lanes that say no, `open` those that are not known; `note` is the reason if it is not a lane.
 
     `stale` are the waivers to delete; they say no as well.
     """
@@ -39,7 +39,7 @@ def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY, stale: tuple
 
 
 def why_open(lane: LaneComparison, policy: Policy = DEFAULT_POLICY) -> str:
-    """Why nobody knows of this lane whether it held; empty where it is known, or where the policy lets it be."""
+    """Why it is not known whether this lane held; empty if it is known, or if the policy allows the verdict."""
     if lane.verdict in policy.allow:
         return ""
     if lane.verdict in ("held", "improved"):

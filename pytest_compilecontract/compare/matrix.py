@@ -26,7 +26,7 @@ from .waivers import Waiver, waived
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Whether a step went well, and why not: a torch may be there and not work.
+    """Whether a step succeeded, and why not: torch may be installed and not work.
 
     It is "not tried" where the step before it failed, and "not known" where nothing ran.
     """
@@ -70,17 +70,17 @@ class Cell:
 
     @property
     def fine(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Whether there is nothing to report."""
         return self.verdict in ("held", "reference") and not self.over_its_limits
 
     @property
     def over_its_limits(self) -> bool:
-        """Held to what it was, or better, and not to the limits of the contract."""
+        """Whether it is as before, or better, and exceeds the limits of the contract."""
         return self.verdict in ("held", "improved") and self.entry is not None and self.entry.verdict == "violated"
 
     @property
     def rerun(self) -> str:
-        """The command that runs this lane alone; empty for one that was never there."""
+        """The command that reruns this lane alone; empty if the lane was never measured."""
         if self.lane is not None:
             return self.lane.rerun
         return rerun_command(self.entry) if self.entry is not None else ""
@@ -151,14 +151,14 @@ def _told_apart(columns: Sequence[Column], runs: Sequence[str]) -> tuple[Column,
 
 
 def fact_of(lane: LaneComparison) -> str:
-    """The one fact that matters most of a lane that is not as it was; empty where no policy judges any."""
+    """The most important fact of a lane that changed; empty if no policy judges any."""
     wanted = "better" if lane.verdict == "improved" else "worse"
     drifts = [drift for drift in lane.by_cause if drift.gates and drift.direction == wanted]
     return _told(drifts[0]) if drifts else lane.reason
 
 
 def checked(measurement: Measurement) -> str:
-    """What a lane that held is known to have held, and over how much, as narrow as it was checked."""
+    """What a lane that held is known to have held, and over how many calls: no more than was checked."""
     counts = [
         _count(measurement.graph_breaks, "break"),
         _count(measurement.recompiles, "recompile"),

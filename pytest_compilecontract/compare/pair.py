@@ -23,7 +23,7 @@ _TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their 
 
 
 class Pair:
-    """Two entries of the same lane: what differs, and what cannot be told."""
+    """Two entries of the same lane: what differs, and what cannot be compared."""
 
     def __init__(self, old: Entry, new: Entry, policy: Policy, attribution: Attribution) -> None:
         self._old, self._new = old, new
@@ -74,7 +74,7 @@ class Pair:
         if not came and not went:
             return
         change = self._change(metric, "worse" if came else "better", came, went)
-        if metric == "recompiles" and came and went and excuses.named_otherwise(change):
+        if metric == "recompiles" and came and went and excuses.reported_differently(change):
             self._leave_out(metric, excuses.NAMED_OTHERWISE)
             return
         yield self._drift(change, before.count, after.count)

@@ -35,7 +35,7 @@ class Policy:
 
     `band` is how far beyond its measured spread a banded one may move (0.05 is 5 %).
 
-    `allow` are the verdicts that the gate does not wait for.
+    `allow` are the verdicts that the gate tolerates.
     """
 
     gate: frozenset[str] = frozenset(name for name, metric in METRICS.items() if metric.gates)
@@ -50,7 +50,7 @@ def read_policy(path: Path) -> Policy:
     """The policy in a TOML file.
 
     Raises:
-        UsageError: the file cannot be read, or says what cannot mean anything.
+        UsageError: the file cannot be read, or is not a valid policy.
     """
     try:
         with path.open("rb") as file:
@@ -65,7 +65,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def policy_from_table(table: Mapping[str, object], *, where: str) -> Policy:
-    """The policy that a table describes; `where` is the file that it is in.
+    """The policy in a table; `where` is the file that contains it.
 
     Raises:
         UsageError: an unknown key or name, or a value of the wrong type.

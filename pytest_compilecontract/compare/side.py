@@ -24,7 +24,7 @@ def sides_of(receipt: Receipt) -> dict[Key, Side]:
     """Every lane of a receipt, by contract and lane.
 
     Raises:
-        ReceiptError: a lane of a contract is there twice, as in several environments.
+        ReceiptError: the receipt has a lane of a contract twice, for example in several environments.
     """
     sides: dict[Key, Side] = {}
     for entry in receipt.entries:

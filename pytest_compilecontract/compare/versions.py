@@ -23,7 +23,7 @@ _HOW: dict[str, Callable[[Version, Version], bool]] = {
 
 
 def version_key(text: str) -> Version | None:
-    """What to order a version by; None for what is not a version. A local part ("+cu130") does not count."""
+    """A sort key for a version; None if it is not a version. A local part ("+cu130") is ignored."""
     try:
         return Version(Version(text).public)
     except ValueError:
@@ -33,7 +33,7 @@ def version_key(text: str) -> Version | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionRange:
-    """Bounds that a version keeps all of, as ">=2.12,<2.14"; no bound is kept by every version."""
+    """Bounds that a version must satisfy, such as ">=2.12,<2.14"; without bounds every version does."""
 
     text: str
     bounds: tuple[Specifier, ...] = ()

@@ -71,12 +71,12 @@ class Waiver:
     place: str = ""
 
     def is_about(self, lane: LaneComparison) -> bool:
-        """Whether it speaks of this lane on the torch that it ran with."""
+        """Whether it applies to this lane, on the torch that it ran with."""
         named = fnmatchcase(lane.contract, _glob(self.contract)) and fnmatchcase(lane.lane, self.lane)
         return named and lane.torch is not None and lane.torch in self.torch
 
     def names(self, fact: Fact) -> bool:
-        """Whether it speaks of this fact."""
+        """Whether it names this fact."""
         told = (fact.where, fact.source, f"{fact.where}: {fact.source}")
         return not self.facts or any(fnmatchcase(text, _glob(each)) for each in self.facts for text in told if text)
 
@@ -95,7 +95,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
     """The waivers in the file.
 
     Raises:
-        UsageError: the file cannot be read, or has a waiver that cannot mean anything.
+        UsageError: the file cannot be read, or has an invalid waiver.
     """
     try:
         with path.open("rb") as file:
@@ -128,7 +128,7 @@ def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.da
 
 
 def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime.date) -> LaneComparison:
-    """The same of one lane."""
+    """The same for one lane."""
     wanted = [waiver for waiver in waivers if waiver.expires >= today and waiver.is_about(lane)]
     if not wanted or not (lane.verdict == "drifted" or lane.newly_broken):
         return lane
@@ -316,7 +316,7 @@ def _texts(given: object, expected: str) -> tuple[str, ...]:
 
 
 def as_toml(lane: LaneComparison, *, torch: str, issue: str, owner: str, expires: datetime.date, kind: Kind) -> str:
-    """The waiver that tolerates all that drifted in a lane, as the file has it; empty where nothing needs one."""
+    """The waiver, as TOML, for everything that drifted in a lane; empty if nothing needs one."""
     metrics = list(dict.fromkeys(drift.metric for drift in lane.drifts if _is_worse(drift) and not drift.waived))
     if not metrics:
         return ""

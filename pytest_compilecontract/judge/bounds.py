@@ -13,7 +13,7 @@ def means_nothing(seen: Measurement, metric: str) -> bool:
 
 
 def bound_of(limits: Limits, name: str) -> Bound[float] | None:
-    """What a limit on a number allows, given or by default; None where nothing is to be kept."""
+    """What a limit on a number allows, given or by default; None if there is no limit."""
     given: float | None = getattr(limits, name)
     if given is not None:
         return Bound(name=name, allows=given)

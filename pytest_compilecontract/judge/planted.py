@@ -37,10 +37,10 @@ LONGEST = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """What a run with a fault in it showed.
+    """What a run with a planted fault showed.
 
-    `entry` is None where nothing was judged. `drifted` are the metrics that its baseline found otherwise. `own` is the
-    type of what the test itself raised, `asserted` whether it was an assertion.
+    `entry` is None if nothing was judged. `drifted` are the metrics that differ from its baseline. `own` is the type
+    of what the test itself raised, `asserted` whether it was an assertion.
     """
 
     entry: Entry | None
@@ -50,7 +50,7 @@ class Shown:
 
 
 def judged(fault: Fault, shown: Shown) -> tuple[Noticed, str]:
-    """What became of a fault that was planted, and by what."""
+    """The outcome of a planted fault, and what caused it."""
     right = list(dict.fromkeys(_right(fault, shown)))
     if right:
         return "noticed", ", ".join(right)
@@ -113,7 +113,7 @@ NOT_COMPARED = "no limit: what the fault changed is not compared"
 
 
 def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward: bool) -> str:
-    """What would notice a fault in a lane where nothing did.
+    """What would notice a fault in a lane in which nothing did.
 
     `seen` is what the lane shows without it. `backward`: the program asks for gradients.
     """

@@ -39,11 +39,11 @@ class Proposal:
     allowed: dict[tuple[str, Facts], tuple[str, ...]]
 
     def decorator(self) -> str:
-        """The line to paste above a test."""
+        """The decorator to paste above a test."""
         return f"@compile_contract({', '.join(self.arguments())})"
 
     def arguments(self) -> list[str]:
-        """What the decorator is given, as Python writes it."""
+        """The arguments of the decorator, as Python."""
         shown = self.limits if self.refused else replace(self.limits, lanes=None)
         unsaid = Limits()
         return [

@@ -33,16 +33,16 @@ _TOLD = 8
 
 
 def is_of_a_neighbour(exception: str, said: str) -> bool:
-    """Whether an exception is what a rank sees of another one's end."""
+    """Whether an exception is only the effect of another rank's end."""
     text = said.lower()
     return exception.rpartition(".")[2] in _CONNECTION_TYPES or any(each in text for each in _OF_A_NEIGHBOUR)
 
 
 def to_blame(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """The rank whose end is the cause of the others; None where all passed, or all were skipped.
+    """The rank whose end caused that of the others; None if all passed, or all were skipped.
 
-    A rank that failed by itself or was lost comes before one that hung, that before those that saw a neighbour go, and
-    these before those that waited for it or were ended for it. A rank that alone was skipped is one that failed.
+    A rank that failed or was lost comes before one that hung, then those that lost a connection, and then those that
+    waited or were stopped. A rank that was skipped while others were not has failed.
     """
     if len({each.kind for each in ends} - {"passed"}) == 0 or all(each.kind == "skipped" for each in ends):
         return None
@@ -56,9 +56,9 @@ def _weight(end: RankEnd) -> int:
 
 
 def disagreement(seen: Mapping[int, Measurement]) -> Violation | None:
-    """In what the measurements of ranks differ that have to be alike; None where they do not.
+    """How the measurements of ranks differ where they must agree; None if they do not.
 
-    A rank that compiles alone, or makes its collectives in another order, is what the others wait for without end.
+    If one rank compiles alone, or makes its collectives in another order, the others wait forever.
     """
     names, facts = [], []
     for name, read in _ALIKE.items():

@@ -81,7 +81,7 @@ def told_operators(found: StepOperators | None) -> Facts:
 
 
 def told_nothing(seen: Measurement) -> Facts:
-    """What to say of a test in which Dynamo had nothing to do at all."""
+    """What to report for a test in which Dynamo had nothing to do."""
     if seen.graphs or seen.first_compiles or seen.recompiles or seen.limit_hits:
         return ()
     if seen.elsewhere:

@@ -13,15 +13,15 @@ from .device import speed_text
 
 
 def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
-    """Why the lane is unverified: two independent counts disagree, or nothing is known of what only a default judges.
+    """Why the lane is unverified: two independent counts disagree, or a metric with only a default limit is unknown.
 
-    Where `calls` is None the test calls by itself: then there is nothing to compare with eager, and no call to count.
+    If `calls` is None the test makes its own calls: then there is nothing to compare with eager, and no call to count.
     """
     return tuple(_doubts(limits, measurement))
 
 
 def verdict(measurement: Measurement, violations: Sequence[Violation], doubted: Sequence[str]) -> Verdict:
-    """The verdict of a lane that ran and is judged. The worst counts: broken, violated, unverified, held."""
+    """The verdict of a lane that ran and is judged: the worst of broken, violated, unverified, held."""
     if measurement.raised is not None:
         return "broken"
     if violations:

@@ -40,7 +40,7 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
 
     `mode` is the mode of recording that would accept it; `refusal` is why it takes a reason for that, if it does.
     """
-    head = f"compile contract drifted: {plain(lane.contract)}, lane {plain(lane.lane)}, held to {_where(found)}"
+    head = f"compile contract drifted: {plain(lane.contract)}, lane {plain(lane.lane)}, compared with {_where(found)}"
     accept = "accept it as the baseline:"
     if refusal:
         accept = cut(f"accept it as the baseline, with your reason ({plain(refusal)}):")

@@ -114,7 +114,7 @@ def failure_text(
         blocks.append(_Block(head="its repeats disagree:", facts=tuple((plain(each),) for each in unsteady)))
     blocks += _once([_Block(head=_judged(each), facts=tuple(map(laid_out, each.facts))) for each in violations])
     if doubts:
-        blocks.append(_Block(head="not certain, so not held:", facts=tuple((plain(each),) for each in doubts)))
+        blocks.append(_Block(head="uncertain, so not held:", facts=tuple((plain(each),) for each in doubts)))
     found = "unstable" if unsteady else "violated" if violations else "unverified"
     start = f"compile contract {found}: "
     end = f", lane {plain(lane)}"

@@ -64,7 +64,7 @@ def test_a_failure_in_full() -> None:
         "      reason",
         "      hint: do not",
         "  max_recompiles=0: cannot be measured on torch 2.16.0: its tap is gone",
-        "  not certain, so not held:",
+        "  uncertain, so not held:",
         "    two independent counts disagree: graphs",
         "rerun this lane alone:",
         RERUN,
@@ -77,7 +77,7 @@ def test_a_lane_that_is_only_in_doubt() -> None:
     assert text.splitlines() == [
         "limit_hits: cannot be measured: its tap is gone",
         "compile contract unverified: tests/test_block.py::test_block, lane aot",
-        "  not certain, so not held:",
+        "  uncertain, so not held:",
         "    limit_hits: cannot be measured: its tap is gone",
         "rerun this lane alone:",
         RERUN,

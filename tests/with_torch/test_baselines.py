@@ -190,7 +190,7 @@ def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Proje
     text = ran.out[ran.out.index("compile contract drifted: ") :]
     lines = text.splitlines()
     assert lines[:3] == [
-        f"compile contract drifted: contracts/test_block.py::test_breaks, lane capture, held to {where}",
+        f"compile contract drifted: contracts/test_block.py::test_breaks, lane capture, compared with {where}",
         "  graph breaks 0 -> 1 at contracts/test_block.py:15 in step",
         '    + contracts/test_block.py:15 in step: print("one")',
     ]
