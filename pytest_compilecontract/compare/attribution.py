@@ -21,9 +21,9 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
 class Attribution:
     """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
 
-    An empty one is the same on both sides. `settings` are those of Dynamo, Inductor and the environment variables that
-    torch reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings
-    of torch that both have with different defaults: they come with torch, so they are not a suspect themselves.
+    What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
+    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings of
+    torch that both have and whose defaults differ: they are torch's, so no suspect of their own.
     """
 
     torch: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ Value = int | float | str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One fact that was added or removed: the place in the user's code, the line's text, torch's reason, and a hint."""
+    """One fact that came or went: where in the user's code, the line's text, torch's reason, and what would help."""
 
     where: str
     source: str = ""
