@@ -17,7 +17,7 @@ COUNTED_BY_NAME = ("operations",)
 
 
 def refusal(entry: Entry) -> str:
-    """Why it would be wrong to hold later runs to this one; empty where it would not."""
+    """Why later runs should not be compared with this one; empty if they may be."""
     if entry.measurement is None:
         return f"nothing was measured ({entry.reason or entry.verdict})"
     if entry.verdict != "held":

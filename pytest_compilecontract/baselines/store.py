@@ -77,7 +77,7 @@ class Baselines:
         self._defaults = _Defaults(folder)
 
     def find(self, contract: str, lane: str, environment: Environment) -> Found | None:
-        """The lane's own baseline, else that of the newest older torch on the same kind of device.
+        """The lane's own baseline, else that of the newest older torch on the same device type.
 
         Raises:
             ReceiptError: a file on the way cannot be read.
@@ -99,7 +99,7 @@ class Baselines:
     def compared(
         self, entry: Entry, environment: Environment, found: Found, defaults: Mapping[str, str] | None = None
     ) -> LaneComparison:
-        """A lane that ran, held against its baseline by the default policy.
+        """A lane that ran, compared with its baseline under the default policy.
 
         A session asks at the test's end, in its summary and when it records: what it has asked is not compared again.
         """
@@ -123,7 +123,7 @@ class Baselines:
         return self.folder.joinpath(key, *parts).with_suffix(".json")
 
     def older(self, key: str) -> tuple[str, ...]:
-        """The environments with a baseline of an older torch on the same kind of device, the newest first."""
+        """The environments with a baseline of an older torch on the same device type, the newest first."""
         if key not in self._older:
             own = _parsed(key)
             names = [path.name for path in self.folder.iterdir() if path.is_dir()] if self.folder.is_dir() else []
@@ -148,7 +148,7 @@ class Baselines:
         return tuple(name for _, baseline in self._files(key) for name in baseline.contracts)
 
     def remove(self, key: str, contracts: Collection[str]) -> None:
-        """Take these contracts out of the files of an environment; a file that has no other goes.
+        """Remove these contracts from the files of an environment; a file without others is deleted.
 
         Raises:
             ReceiptError: a file cannot be read or written.
@@ -224,7 +224,7 @@ class Baselines:
         return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused))
 
     def _says_otherwise(self, entry: Entry, environment: Environment, baseline: Baseline) -> bool:
-        """Whether an entry is not what its baseline says; else that is left as it is, with where it was recorded."""
+        """Whether an entry differs from its baseline; if not, the baseline is left as it is."""
         kept = baseline.contracts[entry.contract][entry.lane]
         found = Found(
             key=environment_key(environment),
@@ -322,7 +322,7 @@ def compare_lane(
     policy: Policy = DEFAULT_POLICY,
     defaults: Mapping[str, str] | None = None,
 ) -> LaneComparison:
-    """A lane that ran, held against its baseline; `defaults` are those of the torch that it ran on."""
+    """A lane that ran, compared with its baseline; `defaults` are those of the torch that it ran on."""
     before = Side(entry=found.entry, environment=found.environment, defaults=found.defaults)
     after = Side(entry=kept_entry(entry), environment=environment, defaults=defaults or {})
     return compare_sides(before, after, policy)

@@ -109,7 +109,7 @@ def _seconds(text: str) -> float:
 
 
 def _installability(chosen: argparse.Namespace) -> int:
-    """The table of what can be installed; what runs the tests has no say."""
+    """The table of what can be installed; options for running tests do not apply."""
     given = {"--from": chosen.before, "--python": chosen.python, "--from-python": chosen.from_python}
     if refused := next((name for name, value in {**given, "--": chosen.passed_on}.items() if value), ""):
         raise UsageError(f"{refused} does nothing with --matrix, which runs no tests")

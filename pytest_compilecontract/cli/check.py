@@ -188,7 +188,7 @@ def _hides(out: Path, module: str) -> bool:
 
 
 def _promise(allowed: Sequence[tuple[int | None, str]], steps: str) -> str:
-    """What a contract's docstring says that it allows; what has no limit is not in it."""
+    """The docstring of a contract: what it allows, without what has no limit."""
     told = [
         f"at most {counted(count, noun)}" if count else f"no {noun}s" for count, noun in allowed if count is not None
     ]
@@ -221,7 +221,7 @@ def _folded(found: Proposal) -> str:
 
 
 def _proposal(receipt: Receipt, sample: str) -> Proposal:
-    """What would hold.
+    """The contract that would hold.
 
     Raises:
         UsageError: no lane says anything of compiling.
@@ -274,7 +274,7 @@ def _print_no_steady(found: Proposal) -> None:
 
 
 def _print_allowed(found: Proposal) -> None:
-    """Where each break, recompile and eager frame of the contract comes from: what it allows may be a fault to mend."""
+    """Where each break, recompile and eager frame of the contract comes from: it may be a fault to fix."""
     if found.allowed:
         print("\nwhat it allows:")
     for (limit, facts), lanes in found.allowed.items():

@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def exit_codes(yes: str, no: str = "", not_known: str = "") -> str:
-    """What a command's --help says of how it ends."""
+    """The exit codes in a command's --help."""
     told = {YES: yes, NO: no, UNREADABLE: "a usage error, or a file that cannot be read", NOT_KNOWN: not_known}
     return "Exit codes: " + "; ".join(f"{code} {what}" for code, what in told.items() if what) + "."
 
@@ -25,11 +25,11 @@ def code_of(outcome: Outcome) -> int:
 
 
 def say(*lines: str, stream: TextIO | None = None) -> None:
-    """Print lines, the only way that anything but a document is printed here: no workflow obeys one of them."""
+    """Print lines so that no CI workflow takes them for commands; everything but documents is printed here."""
     print("\n".join(map(printed, lines)), file=stream, flush=True)
 
 
 def refused(error: ContractError) -> int:
-    """Say why nothing could be done, and the exit code of that."""
+    """Print why nothing could be done, and return the exit code."""
     say(f"compilecontract: {one_line(str(error), 1000)}", stream=sys.stderr)
     return UNREADABLE

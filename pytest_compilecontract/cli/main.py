@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complete() -> None:
-    """Tell a shell how the words so far go on, and end; the shell has asked for it (docs/reference.md)."""
+    """Complete the words so far for a shell that asks for it, and exit (docs/reference.md)."""
     with contextlib.suppress(ImportError):
         import argcomplete
 
@@ -71,7 +71,7 @@ def _complete() -> None:
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of this command, and those behind -- that `bump` passes on to pytest."""
+    """The words of this command, and those after -- that `bump` passes to pytest."""
     if words[:1] != ["bump"] or "--" not in words:
         return list(words), []
     at = words.index("--")

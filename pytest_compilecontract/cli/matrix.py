@@ -134,7 +134,7 @@ def _place(path: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """A matrix with the gate's answer to it, None where there is one environment alone."""
+    """A matrix with the gate's answer, None if there is only one environment."""
 
     found: Matrix
     answered: Answer | None
@@ -151,7 +151,7 @@ class Made:
 
 
 def rendered(kind: str, made: Made, *, width: int | None = None, paint: color.Paint = color.unpainted) -> bytes:
-    """The matrix in one of the formats; as text it is as wide as it is told."""
+    """The matrix in one of the formats; text is `width` wide."""
     found, answered = made.found, made.answered
     if kind == "markdown":
         return _lined(markdown(found, made.question).splitlines())

@@ -16,7 +16,7 @@ from pytest_compilecontract.files.receipt import read_receipt
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
-    """The options that say what gates, and what is tolerated."""
+    """Add the options for what gates and what is tolerated."""
     parser.add_argument(
         "--policy", metavar="FILE", type=Path, help="the policy: what gates and what may stay open, in TOML"
     )
@@ -41,7 +41,7 @@ def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
 
 
 def read_run(path: Path) -> Receipt:
-    """A receipt, that of a folder, or the baselines in it.
+    """A receipt, the receipt in a folder, or the baselines in it.
 
     Raises:
         ReceiptError: it cannot be read, or its run did not end.

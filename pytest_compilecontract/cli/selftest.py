@@ -144,7 +144,7 @@ def _selftest(chosen: argparse.Namespace) -> int:
 
 
 def on_device() -> list[Receipt]:
-    """What becomes of the faults that only a CUDA device has."""
+    """The outcome of the faults that need a CUDA device."""
     faults = [each.name for each in KNOWN.values() if isinstance(each, DeviceFault)]
     faults.remove(GraphSkipped.name)
     return [

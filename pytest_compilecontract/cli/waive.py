@@ -79,7 +79,7 @@ def _waive(chosen: argparse.Namespace) -> int:
 
 
 def _why_nothing(lanes: Sequence[LaneComparison]) -> str:
-    """Why there is nothing to waive, and what would do."""
+    """Why there is nothing to waive."""
     if any(lane.verdict == "waived" for lane in lanes):
         return "nothing to waive: what drifted is waived already"
     if open_ := [lane for lane in lanes if why_open(lane)]:

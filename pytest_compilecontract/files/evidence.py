@@ -27,7 +27,7 @@ _MARKED = "# Made by pytest-compilecontract: evidence of lanes that are not held
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that somebody else's files are in.
+    """Refuse a folder with files of another origin.
 
     Raises:
         UsageError: it is no folder, or has files and is not one of evidence.
@@ -152,7 +152,7 @@ class Folder:
             self._failed(error)
 
     def close(self, facts: dict[str, object], left_out: Sequence[str], told: Sequence[str]) -> None:
-        """Write what there is, and why it is no more."""
+        """Write what there is, and why anything is missing."""
         try:
             if self._trace is not None:
                 self._trace.close()

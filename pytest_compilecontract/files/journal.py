@@ -43,7 +43,7 @@ class Journal(Log):
         self.write("session", plugin=plugin, created=created)
 
     def leave(self) -> None:
-        """Stop writing, and take the journal away: the receipt has it all."""
+        """Stop writing and remove the journal: the receipt has everything."""
         if self.close():
             remove(self.path)
 
@@ -72,7 +72,7 @@ def journals_of_workers(folder: Path) -> list[Path]:
 
 
 def remove(path: Path) -> None:
-    """Take away a session's journal and those of its workers, once what they hold is in the receipt.
+    """Remove a session's journal and those of its workers, once their contents are in the receipt.
 
     Raises:
         ReceiptError: one of them cannot be removed.
@@ -83,7 +83,7 @@ def remove(path: Path) -> None:
 
 
 def recovered(path: Path) -> Recovered:
-    """What a journal holds of its run, with those of its workers.
+    """The run recorded in a journal and those of its workers.
 
     A line that cannot be read is left out, and named unless it is the last of its file.
 

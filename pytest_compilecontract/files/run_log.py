@@ -65,7 +65,7 @@ class Log:
             self.problem = self.problem or f"{self.path}: cannot be written ({error})"
 
     def close(self) -> bool:
-        """Stop writing; whether it was being written."""
+        """Stop writing; return whether it was being written."""
         was, self._file = self._file, None
         if was is not None:
             was.close()
@@ -108,7 +108,7 @@ class Followed:
     _read: int = 0
 
     def news(self) -> Iterator[Event]:
-        """What has come since it was asked last; nothing where there is no such file yet."""
+        """What is new since the last call; nothing if the file does not exist yet."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -122,7 +122,7 @@ class Followed:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Be the only process inside, of those that ask for the same file; where there are no locks, nobody is."""
+    """Hold a lock on the file exclusively; without locks, nothing is exclusive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while not _locked(file):

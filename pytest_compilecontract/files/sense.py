@@ -138,7 +138,7 @@ def spread_faults(repeats: int, spread: Mapping[str, tuple[float, float]]) -> It
 
 
 def _miscounted(seen: Measurement) -> Iterator[tuple[str, str]]:
-    """A part that is more than the whole."""
+    """Parts that are larger than the whole."""
     first, later = seen.first_compiles, seen.continuations
     if first is not None and later is not None and later > first:
         yield "continuations", f"{later}, more than first_compiles, {first}"

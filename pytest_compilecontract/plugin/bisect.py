@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """What torch does up to here, the backend that stops there, and the built-in lane of that backend, if any."""
+    """How far torch goes, the backend that stops there, and the built-in lane of that backend, if any."""
 
     what: str
     backend: str
@@ -50,7 +50,7 @@ STAGES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one run of the contract showed: the kinds of its faults, none where it holds.
+    """The outcome of one run of the contract: the kinds of its faults, none if it holds.
 
     `why` is why it was not measured, empty where it was. `backends` are the names of those that compiled in it.
     """
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """The first stage to fail, the last before it that held, and those not measured; or why that is not known."""
+    """The first stage to fail, the last before it that held, and those not measured; or why this is unknown."""
 
     stage: Stage | None = None
     held: Stage | None = None
@@ -103,7 +103,7 @@ class Bisecting:
 
 
 def _bisected(turn: Turn, entry: Entry) -> list[str]:
-    """Which stage is the first to fail, and the command that shows it."""
+    """The first stage that fails, and the command that shows it."""
     lane, item = turn.contract.lane, turn.contract.item
     own = next((each for each in STAGES if each.backend == lane.backend), Stage(what="", backend=lane.backend))
 
@@ -131,7 +131,7 @@ def _bisected(turn: Turn, entry: Entry) -> list[str]:
 
 
 def _outcome(turn: Turn, lane: Lane) -> Outcome:
-    """What the contract shows in this lane."""
+    """The outcome of the contract in this lane."""
     if turn.process.lost:
         return Outcome(why="the process has lost its CUDA device")
     from pytest_compilecontract.measure.probes.backends import Backends
@@ -159,7 +159,7 @@ WRONG_NUMBERS = "wrong numbers"
 
 
 def faults(entry: Entry) -> frozenset[str]:
-    """What a stage of torch's can be the cause of: the types of what compiling raised, and wrong numbers."""
+    """Faults that a stage of torch can cause: exceptions raised by compiling, by type, and wrong numbers."""
     seen = entry.measurement
     if seen is None:
         return frozenset()

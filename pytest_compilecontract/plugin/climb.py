@@ -23,7 +23,7 @@ from .run import Run, Turn
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Climbed:
-    """What one rung came to: what it showed, or why it was skipped, `unusable` where it cannot run here.
+    """The outcome of one rung: what it measured, or why it was skipped; `unusable` if it cannot run here.
 
     `ended` says that the test itself ended the walk, and `trained` whether anything was trained.
     """
@@ -37,7 +37,7 @@ class Climbed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
-    """How far a contract climbed: its steps so far, and what the rungs that ran showed.
+    """How far a contract climbed: its steps so far, and what the rungs measured.
 
     `cannot_climb`: a rung cannot run here, and nothing else kept the walk from it. `ended`: the test itself ended it.
     """
@@ -103,7 +103,7 @@ class Climbing:
         self._results = results
 
     def takes(self, contract: Contract) -> bool:
-        """Whether the contract has a ladder, and nothing says that it is not to be run."""
+        """Whether the contract has a ladder that is to be run."""
         if not contract.ladder:
             return False
         mark = expected(contract.item)

@@ -25,7 +25,7 @@ NEED_FIXTURE = tuple(name for name, limit in LIMITS.items() if limit.fixture)
 
 
 class Collecting:
-    """The part of the plugin that finds contracts. `collected` are all tests, `deselected` says if some went."""
+    """The part of the plugin that finds contracts. `collected` are all tests; `deselected`: some were removed."""
 
     def __init__(self, settings: Settings, worker: str) -> None:
         self._settings = settings
@@ -85,7 +85,7 @@ class Collecting:
             raise pytest.UsageError(message)
 
     def _problems(self, items: list[pytest.Item]) -> Iterator[str]:
-        """What is wrong with each test; those that are contracts are known as such from here on."""
+        """What is wrong with each test; contracts are marked as such from here on."""
         for item in items:
             try:
                 if (contract := contract_from(item, self._settings)) is not None:
@@ -96,7 +96,7 @@ class Collecting:
                 yield str(error)
 
     def _named_alike(self, items: list[pytest.Item]) -> Iterator[str]:
-        """Tests with one name between them: what one of them shows would hide what the other does."""
+        """Tests with the same name: the result of one would hide that of the other."""
         first: dict[str, pytest.Item] = {}
         for item in items:
             if contract_of(item) is None and not (self._settings.observe and isinstance(item, pytest.Function)):
@@ -111,7 +111,7 @@ class Collecting:
 
 
 def contract_from(item: pytest.Item, settings: Settings) -> Contract | None:
-    """The contract that a test is, if it is one.
+    """The contract of a test, if it is one.
 
     Raises:
         UsageError: its markers say what cannot be.
@@ -160,7 +160,7 @@ def in_ranks(limits: Limits, lane: Lane) -> tuple[Limits, Lane]:
 
 
 def limits_of(node: pytest.Item) -> Limits:
-    """The limits of a test, by its markers and those of what it is in.
+    """The limits of a test, from its markers and those of its class and module.
 
     Raises:
         UsageError: a marker says what is not a limit.

@@ -70,7 +70,7 @@ class State:
         return bool(self.drifted) or (self.judged is not None and self.judged.failed)
 
     def subject(self, process: Process) -> Subject:
-        """Who is judged."""
+        """The subject of the verdict."""
         return Subject(
             contract=self.contract.name,
             lane=self.lane,
@@ -100,25 +100,25 @@ class Current:
         self.state = replace(self.state, unusable=why)
 
     def refuse(self, why: str) -> None:
-        """The lane is not to be run, and the test fails."""
+        """The lane must not run, and the test fails."""
         self.state = replace(self.state, refused=why)
 
     def note(self, *notes: str) -> None:
-        """A setting of the project differs in the lane from the one around the test."""
+        """A setting in the lane differs from the one around the test."""
         self.state = replace(self.state, notes=(*self.state.notes, *notes))
 
     def place_on(self, card: str) -> None:
-        """The lane has a CUDA device; an empty name is none."""
+        """The lane has this CUDA device; empty for none."""
         self.state = replace(self.state, card=card)
 
     # its phases
 
     def turn_away(self) -> None:
-        """The test is skipped, since its lane cannot run."""
+        """The test is skipped because its lane cannot run."""
         self.state = replace(self.state, turned_away=self.state.unusable or "")
 
     def give(self, compile_lane: CompileLane) -> None:
-        """The test has this of the fixture."""
+        """The test got this from the fixture."""
         self.state = replace(self.state, compile_lane=compile_lane)
 
     def begin_body(self) -> None:
@@ -138,7 +138,7 @@ class Current:
         self.state = replace(self.state, overdue=True)
 
     def end_body(self) -> None:
-        """The body has ended, however."""
+        """The body has ended, in whatever way."""
         self.state = replace(self.state, running=False)
 
     def cut(self, by: str) -> None:
@@ -146,7 +146,7 @@ class Current:
         self.state = replace(self.state, cut_short=by)
 
     def lose_device(self) -> None:
-        """The run took the CUDA device of its process with it."""
+        """The run lost the CUDA device of its process."""
         self.state = replace(self.state, lost=True)
 
     def fail(self, raised: BaseException) -> None:
@@ -157,7 +157,7 @@ class Current:
     # what it comes to
 
     def judge(self, judged: Judged | None) -> None:
-        """What stands for the run; None where it is not judged."""
+        """The verdict of the run; None if it is not judged."""
         self.state = replace(self.state, judged=judged)
 
     def judge_whole(self, own: Judged) -> None:
@@ -166,5 +166,5 @@ class Current:
         self.state = replace(self.state, own=own, judged=over_all, whole=True)
 
     def drift(self, said: str) -> None:
-        """What is said of its baseline; empty where it is as that says."""
+        """How it differs from its baseline; empty if it does not."""
         self.state = replace(self.state, drifted=said)

@@ -20,12 +20,12 @@ MOST_BYTES = 1024 * 1024
 
 
 def given_paths(config: pytest.Config) -> tuple[str, ...]:
-    """What pytest was told to collect on its command line; nothing where it was left to its settings."""
+    """The paths on pytest's command line; none if it uses its settings."""
     return tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
 
 
 def elsewhere_lines(config: pytest.Config) -> list[Line]:
-    """What to say of the contracts that were not collected, with the command that holds them."""
+    """What to report about contracts that were not collected, with the command that runs them."""
     found = _left_out(config)
     if not found:
         return []

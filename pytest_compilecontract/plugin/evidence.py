@@ -36,7 +36,7 @@ CAPTURE = "eager"
 
 
 class Evidencing:
-    """The strategy around all others: what they report, and evidence of it where a lane is not held."""
+    """The strategy around all others: their reports, with evidence if a lane is not held."""
 
     def __init__(self, inner: Sequence[Strategy], settings: Settings, session: Session) -> None:
         assert settings.evidence is not None
@@ -145,7 +145,7 @@ class Evidencing:
         return why
 
     def _rung(self, turn: Turn, state: State) -> Rung | None:
-        """Of a ladder the rung that did not hold, which has to be run as it was."""
+        """The rung of a ladder that did not hold, to be rerun in the same way."""
         if not turn.contract.ladder:
             return None
         if state.rung is not None:
@@ -172,7 +172,7 @@ def _not_held(report: pytest.TestReport) -> Entry | None:
 
 
 def _shown(run: Run, before: Entry) -> str:
-    """What the run for evidence came to, beside the lane's own verdict."""
+    """The outcome of the evidence run, beside the lane's own verdict."""
     entry = run.entry
     if entry is None:
         return f"{'the test was skipped: ' + run.skipped if run.skipped else 'nothing was measured'}"
@@ -213,7 +213,7 @@ def _readme(entry: Entry, shown: str, command: str) -> list[str]:
 
 
 def _tell(report: pytest.TestReport, found: Evidence | None, line: str) -> None:
-    """Say in a failure where the evidence is, and in its entry what it is."""
+    """Name the evidence folder in the failure, and its contents in the entry."""
     if isinstance(report.longrepr, str):
         report.longrepr = f"{report.longrepr}\n{printed(line)}"
     else:

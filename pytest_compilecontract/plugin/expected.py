@@ -12,7 +12,7 @@ def expected(item: pytest.Item) -> Xfail | None:
 
 
 def expect(mark: Xfail, reports: list[pytest.TestReport]) -> None:
-    """What pytest makes of a failure that was expected, or did not come. One by another exception is none of them."""
+    """How pytest reports an expected failure that happened or did not. Another exception is not expected."""
     failed = next((each for each in reports if each.failed), None)
     if failed is not None:
         if mark.raises is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Finishing:
-    """The part of the plugin that writes and tells what was measured; it is the controller's alone."""
+    """The part of the plugin that writes and reports what was measured; only in the controller."""
 
     def __init__(self, session: Session, history: History, collecting: Collecting, worker: str) -> None:
         self._session = session
@@ -72,7 +72,7 @@ class Finishing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _cut_off(self, exitstatus: int) -> str:
-        """Why the session did not come to its end; empty where it did."""
+        """Why the session was cut off; empty if it was not."""
         if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
             return "pytest had an internal error"
         # A second Ctrl+C while pytest tells of the first leaves the status that it had before.
@@ -81,7 +81,7 @@ class Finishing:
         return "it was interrupted" if stopped or exitstatus == pytest.ExitCode.INTERRUPTED else ""
 
     def _write(self) -> str:
-        """Write what there is to write; what is wrong with it, one line each."""
+        """Write all files; return problems, one line each."""
         try:
             self._receipt = self._gathered(self._session.write_report())
             return self._hold_to_history()
@@ -127,7 +127,7 @@ class Finishing:
         return "\n".join(problems)
 
     def _find_gone(self) -> tuple[str, ...]:
-        """Contracts that the baselines have and the project no longer has; removed by a recording of all there is."""
+        """Contracts in the baselines that no longer exist; removed if this run records everything."""
         collected = self._collecting.collected
         if collected is None:
             return ()
@@ -174,7 +174,7 @@ class Finishing:
         return baseline_lines(lanes, len(self._held.new), self._held.known, mode, paths)
 
     def _surroundings(self) -> list[Line]:
-        """In what this run is not as others are."""
+        """How this run differs from ordinary ones."""
         lines: list[Line] = []
         if overrides := self._settings.overrides:
             said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
@@ -207,7 +207,7 @@ class Finishing:
         ]
 
     def _waiving(self, report: Path) -> list[Line]:
-        """What tolerates the lanes that drifted, which recording them as they are would do for ever."""
+        """The command that waives the lanes that drifted, as an alternative to recording them."""
         if self._held is None or self._recorded is not None:
             return []
         keys = {each.found.key for each in self._held.held if each.lane.verdict == "drifted"}

@@ -72,7 +72,7 @@ def of_ranks(receipts: Mapping[int, Receipt]) -> Receipt:
 
 
 def _of_lane(entries: Mapping[int, Entry]) -> Entry:
-    """The entry of a lane: that of the rank whose verdict is the worst, all of them held to one another."""
+    """The entry of a lane: that of the rank with the worst verdict, after comparing all ranks."""
     broken = {rank: each for rank, each in entries.items() if each.verdict == "broken"}
     unmeasured = {rank: each for rank, each in entries.items() if each.verdict == "unmeasured"}
     if broken:

@@ -19,7 +19,7 @@ from .settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """A lane held against a baseline: its `own` environment's, or that of an older torch."""
+    """A lane compared with a baseline: of its `own` environment, or of an older torch."""
 
     found: Found
     lane: LaneComparison
@@ -32,7 +32,7 @@ class Held:
 
     @property
     def failed(self) -> bool:
-        """Drift fails; what is not known is told and fails no test."""
+        """Drift fails; what is not known is reported and does not fail."""
         return self.lane.verdict == "drifted" or self.lane.newly_broken
 
 
@@ -65,7 +65,7 @@ class History:
         self.baselines = Baselines(self.settings.baselines, self.settings.root)
 
     def hold(self, entry: Entry, environment: Environment, defaults: Mapping[str, str]) -> Held | None:
-        """The lane against its baseline; None where it has none, or is the reference. `defaults` are torch's own.
+        """The lane compared with its baseline; None without one, or for the reference. `defaults` are torch's own.
 
         Raises:
             ReceiptError: a baseline cannot be read.
@@ -80,7 +80,7 @@ class History:
         return Held(found=found, lane=lane, own=found.key == environment_key(environment))
 
     def knows(self, contract: str, lane: str) -> bool:
-        """Whether a baseline of any environment has this lane: cheap, and asked before torch is there."""
+        """Whether a baseline of any environment has this lane: cheap, and possible before torch is imported."""
         return (contract, lane) in self._names()
 
     def _names(self) -> frozenset[tuple[str, str]]:
@@ -104,7 +104,7 @@ class History:
         environments: Mapping[str, Environment],
         defaults: Mapping[str, Mapping[str, str]],
     ) -> Recorded | None:
-        """Write what the session was asked to; None where it was not.
+        """Record what was requested; None if nothing was.
 
         Raises:
             ReceiptError: a baseline cannot be read or written.
@@ -119,7 +119,7 @@ class History:
         environments: Mapping[str, Environment],
         defaults: Mapping[str, Mapping[str, str]],
     ) -> Summary:
-        """All lanes of a session against their baselines.
+        """All lanes of a session compared with their baselines.
 
         Raises:
             ReceiptError: a baseline cannot be read.
@@ -145,7 +145,7 @@ class History:
         }
 
     def marked(self, rows: Sequence[Row], summary: Summary | None) -> list[Row]:
-        """The rows of a session, those that keep to their limits and not to their baseline as drifted."""
+        """The rows of a session, with those that hold but differ from their baseline as drifted."""
         drifted = self.drifted(summary)
         return [
             replace(row, verdict="drifted", reason=what_drifted(drifted[row.contract, row.lane]))

@@ -35,7 +35,7 @@ ALL_FAULTS = "all"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What the parts share."""
+    """What the parts of the plugin share."""
 
     session: Session
     history: History
@@ -61,7 +61,7 @@ class Opening:
 
 
 def switch_on(config: pytest.Config) -> Parts:
-    """Have this session hold contracts.
+    """Enable contracts in this session.
 
     Raises:
         pytest.UsageError: an option, or a file that it names, says what cannot be.
@@ -137,7 +137,7 @@ def switch_on(config: pytest.Config) -> Parts:
 
 
 def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
-    """Have this process be a rank: it measures one test, and writes, holds and judges nothing."""
+    """Make this process a rank: it measures one test, and writes and judges nothing."""
     from .rank import Rank
 
     try:
@@ -194,7 +194,7 @@ def _variables() -> Mapping[str, str]:
 
 
 def _refuse_beside_one_another(config: pytest.Config, settings: Settings) -> None:
-    """What cannot be done in one run."""
+    """Refuse options that cannot be combined."""
     if config.getoption("--contract-bisect") and settings.repeat > 1:
         raise UsageError("--contract-bisect runs a lane once per stage: remove --contract-repeat")
     if config.getoption("--contract-plant") is None:

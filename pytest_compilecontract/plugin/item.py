@@ -39,7 +39,7 @@ class Contract:
 
     @property
     def ladder(self) -> tuple[str, ...]:
-        """Its rungs, the lowest first; none where it has one lane."""
+        """Its rungs, the lowest first; none if it has one lane."""
         return self.limits.frontier or ()
 
 
@@ -47,7 +47,7 @@ CONTRACT = pytest.StashKey[Contract]()
 
 
 def contract_of(item: pytest.Item) -> Contract | None:
-    """What the item is, if it is a contract."""
+    """The contract of an item, if it is one."""
     return item.stash.get(CONTRACT, None)
 
 
@@ -65,6 +65,6 @@ def test_of(item: pytest.Item) -> str:
 
 
 def refuse_name(item: pytest.Item) -> None:
-    """Refuse a test that no receipt could name."""
+    """Refuse a test whose name a receipt cannot hold."""
     if fault := name_fault(item.nodeid):
         raise UsageError(f"{plain(test_of(item))}: {fault} (rename the file)")

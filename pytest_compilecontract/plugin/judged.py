@@ -21,7 +21,7 @@ from pytest_compilecontract.judge.verdicts import doubts, verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """Who is judged: a contract in a lane, run by a test, somewhere."""
+    """The subject of a verdict: a contract in a lane, the test that ran it, and where."""
 
     contract: str
     lane: Lane
@@ -36,7 +36,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """One lane of a contract, judged: the entry for the receipt, and what is to be said if it failed."""
+    """One judged lane of a contract: the entry for the receipt, and what to report if it failed."""
 
     entry: Entry
     doubts: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
 
 
 def over_repeats(runs: Sequence[Judged], ended: str = "") -> Judged:
-    """The one verdict of a lane that ran several times: held if every run was, and all showed the same.
+    """The verdict of a lane that ran several times: held if every run held and all agree.
 
     The worst counts: broken, unstable, then as a single run is judged. What is kept is the first run that shows it.
     `ended` is what cut the last repeat short, where the others went through.
@@ -96,7 +96,7 @@ def over_repeats(runs: Sequence[Judged], ended: str = "") -> Judged:
 
 
 def over_walk(subject: Subject, runs: Sequence[Judged], walked: Frontier) -> Judged:
-    """The one verdict of a contract that climbed a ladder: held if it reaches the rung that it has to.
+    """The verdict of a contract that climbed a ladder: held if it reaches the required rung.
 
     Kept are the measurement and counts of the highest rung that held.
     """
@@ -145,7 +145,7 @@ def unmeasured(subject: Subject, reason: str) -> Entry:
 
 
 def failed(subject: Subject, reason: str, measured: Entry | None, own: OwnFailure | None = None) -> Entry:
-    """The entry of a lane whose test failed by itself, or whose process ended; what was measured until then is kept."""
+    """The entry of a lane whose test itself failed, or whose process ended; what was measured until then is kept."""
     if measured is None:
         return replace(_entry(subject, "broken", reason), own_failure=own)
     if measured.measurement is not None and measured.measurement.raised_in_both is not None:

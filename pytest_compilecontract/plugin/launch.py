@@ -49,7 +49,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<func
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Which rank a process is, and the folder that its launch has."""
+    """The rank of a process, and the folder of its launch."""
 
     rank: int
     folder: Path
@@ -59,7 +59,7 @@ class Place:
 
 
 def place_of(text: str) -> Place:
-    """What the option of a rank says."""
+    """The place that a rank's option gives."""
     rank, _, folder = text.partition(":")
     return Place(rank=int(rank), folder=Path(folder))
 
@@ -71,7 +71,7 @@ def log_of(place: Place) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankRun:
-    """What one rank came to: its end, all that it measured, and its own words: of its failure, and what it printed."""
+    """The outcome of one rank: how it ended, all that it measured, its failure, and what it printed."""
 
     end: RankEnd
     measurements: tuple[Measurement, ...] = ()
@@ -83,7 +83,7 @@ class RankRun:
 
 
 def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[RankRun, ...]:
-    """Run a test once in each of so many ranks, its body no longer than so many seconds; nothing of it is left."""
+    """Run a test once in each rank, its body no longer than the time limit; no process is left over."""
     limit = seconds or LONGEST_SECONDS
     with tempfile.TemporaryDirectory(prefix="compilecontract-ranks-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -121,7 +121,7 @@ def _output(place: Place) -> Path:
 
 
 def _variables(place: Place, ranks: int) -> Mapping[str, str]:
-    """What a rank finds in its environment: what torchrun would say, and its share of the cores."""
+    """The environment of a rank: the variables that torchrun sets, and its share of the cores."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TORCHELASTIC"))}
     share = max(1, (os.cpu_count() or 1) // ranks)
     mine.setdefault("OMP_NUM_THREADS", str(share))
@@ -135,7 +135,7 @@ def _variables(place: Place, ranks: int) -> Mapping[str, str]:
 
 @dataclass(kw_only=False, slots=True)
 class _Rank:
-    """A rank as it is followed: what it has told so far, and how its process ended."""
+    """A rank that is followed: what it has reported so far, and how its process ended."""
 
     place: Place
     child: subprocess.Popen[bytes]
@@ -155,7 +155,7 @@ class _Rank:
         self.log = Followed(path=log_of(self.place))
 
     def look(self) -> None:
-        """See what has come."""
+        """Read what is new."""
         if self.code is None and (code := self.child.poll()) is not None:
             self.code, self.ended_at = code, time.monotonic()
         # After the process was asked: what it told before its end is there by now.
@@ -186,7 +186,7 @@ class _Rank:
         return not self.told["well"]
 
     def run(self) -> RankRun:
-        """What it came to, once all is over."""
+        """Its outcome, once everything has ended."""
         told = self.told or {}
         measured = self._measurements() if self.told is not None else ()
         notes = told.get("notes")
@@ -276,7 +276,7 @@ class _Rank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Where:
-    """Where a rank is: its innermost line that is neither torch's nor Python's, and whether torch runs from there."""
+    """Where a rank is: its innermost line outside torch and Python, and whether torch is running from there."""
 
     line: str = ""
     in_torch: bool = False
@@ -288,7 +288,7 @@ class Where:
 
 
 def where(stack: str) -> Where:
-    """What a stack that faulthandler wrote says, the innermost call first."""
+    """The place in a stack written by faulthandler, the innermost call first."""
     frames = [found for line in stack.splitlines() if (found := _FRAME.match(line)) is not None]
     packages = f"{os.sep}site-packages{os.sep}"
     library = os.path.dirname(os.__file__)
@@ -298,7 +298,7 @@ def where(stack: str) -> Where:
 
 
 def _follow(ranks: Sequence[_Rank], started: float, limit: float) -> None:
-    """Wait until all ranks are over, or their time is; whoever is left then is asked where it is."""
+    """Wait until all ranks have ended or timed out; those left are asked where they are."""
     bad_since: float | None = None
     while True:
         for each in ranks:
@@ -331,7 +331,7 @@ def _ask_where(ranks: Sequence[_Rank], *, overdue: bool) -> None:
 
 @contextlib.contextmanager
 def turn_of(item: pytest.Item, ranks: int) -> Iterator[None]:
-    """Wait for cores: workers of pytest-xdist have no more ranks at work at once than there are cores."""
+    """Wait for cores: pytest-xdist workers run no more ranks at once than there are cores."""
     base = item.config.getoption("basetemp", None)
     if "PYTEST_XDIST_TESTRUNUID" not in os.environ or not base:
         yield

@@ -29,7 +29,7 @@ LOST_TEST = "???"
 
 
 def leave_worker() -> None:
-    """End a worker of pytest-xdist in the middle of its test, so that xdist starts another for the ones that are left.
+    """End a pytest-xdist worker in the middle of its test, so that xdist starts another for the remaining tests.
 
     At once, since Python's own way out would have torch free what it holds on the device, and abort.
     """
@@ -39,7 +39,7 @@ def leave_worker() -> None:
 
 
 class Parent:
-    """Runs what is left in a child, once the device is lost, and gives the child's reports, test by test."""
+    """Runs the remaining tests in a child once the device is lost, and returns the child's reports, test by test."""
 
     def __init__(self) -> None:
         self._reports: dict[str, list[dict[str, object]]] | None = None
@@ -101,7 +101,7 @@ class Parent:
 
 
 class Child:
-    """Run what a process that lost its device has left, and write down each report."""
+    """Run the tests that a process without its device has left, and write each report."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -120,7 +120,7 @@ class Child:
 
 
 def ordered(items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest.Item]:
-    """The items that are wanted, in the order wanted."""
+    """The requested items, in the requested order."""
     by_name = {item.nodeid: item for item in items}
     return [by_name[name] for name in wanted if name in by_name]
 

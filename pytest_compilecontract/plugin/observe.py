@@ -118,7 +118,7 @@ class Observer:
             terminalreporter.write_line(f"no test could be observed: {self._watch.why_not}", yellow=True)
 
     def _as_asked(self) -> contextlib.AbstractContextManager[None]:
-        """The settings that this run was given in place of torch's defaults."""
+        """The settings that this run overrides."""
         overrides = self._settings.overrides
         if not overrides or no_torch() is not None:
             return contextlib.nullcontext()
@@ -141,7 +141,7 @@ class Observer:
     def _entry(
         self, item: pytest.Item, watched: Watched | None, call: pytest.CallInfo[None], report: pytest.TestReport
     ) -> Entry | None:
-        """The entry of a test that was to compile, or is held to a baseline; None for all others."""
+        """The entry of a test that compiled, or has a baseline; None for all others."""
         measured = watched.judged.entry if watched is not None and watched.judged is not None else None
         drifted = watched is not None and bool(watched.drifted)
         raised = call.excinfo if not drifted else None
@@ -166,7 +166,7 @@ class Observer:
         return State(contract=contract, lane=BODY).subject(self._process)
 
     def _is_held(self, item: pytest.Item) -> bool:
-        """Whether the test has a baseline to be held to."""
+        """Whether the test has a baseline to compare with."""
         history = self._history
         if not history.knows(item.nodeid, BODY.name):
             return False

@@ -20,7 +20,7 @@ _WORST: tuple[Verdict, ...] = ("broken", "violated", "unverified", "held", "refe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfRank:
-    """What the judge of a lane is given of one rank."""
+    """What is judged of one rank of a lane."""
 
     end: RankEnd
     measurements: tuple[Measurement, ...] = ()
@@ -29,7 +29,7 @@ class OfRank:
 def over_ranks(
     subject: Subject, runs: Sequence[OfRank], *, seconds: float, torch_version: str
 ) -> tuple[Judged, RankEnd | None]:
-    """The verdict, and the rank whose end is the cause of the others where one did not come to its end."""
+    """The verdict, and the rank that caused the others to end, if one did not finish."""
     each = {
         run.end.rank: judged(subject, measurements=run.measurements, seconds=seconds, torch_version=torch_version)
         for run in runs

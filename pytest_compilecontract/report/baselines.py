@@ -29,14 +29,14 @@ _ORDER: tuple[Verdict, ...] = (
 
 
 def recording(mode: str, paths: Sequence[str], *, reason: bool = False) -> str:
-    """The command that records in this mode what a session collected that was given these paths."""
+    """The command that records in this mode, for a session with these paths."""
     given = "" if mode == "all" and not paths else f"={mode}"
     why = ' --contract-accept-reason="..."' if reason else ""
     return f"{RECORD}{given}{why}{' ' + typed(as_tests(*paths)) if paths else ''}"
 
 
 def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
-    """Why a lane is not what its baseline says, at most as long as a failure by limits, and what to do.
+    """How a lane differs from its baseline, at most as long as a failure by limits, and what to do.
 
     `mode` is the mode of recording that would accept it; `refusal` is why it takes a reason for that, if it does.
     """
@@ -55,7 +55,7 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
 def baseline_lines(
     lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str, paths: Sequence[str] = ()
 ) -> list[Line]:
-    """What the session's lanes were held to, and how that went; `mode` of recording keeps what improved.
+    """Which baselines the session's lanes were compared with, and the result; `mode` records what improved.
 
     `paths` are those that the session was given, for commands that collect the same.
     """
@@ -118,7 +118,7 @@ def record_lines(recorded: Recorded, folder: str, mode: str = "all", paths: Sequ
 
 
 def what_drifted(lane: LaneComparison, labels: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The metrics that are not as they were, in one line: the cause first, with its place.
+    """The metrics that changed, in one line: the root cause first, with its place.
 
     `labels` are what metrics are called, where that is not their own label.
     """

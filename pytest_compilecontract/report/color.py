@@ -27,7 +27,7 @@ Paint = Callable[[str, str], str]
 
 
 def wanted(choice: Choice, stream: TextIO) -> bool:
-    """Whether a stream is to have colors; where nothing is chosen, as NO_COLOR, FORCE_COLOR and the stream say."""
+    """Whether to use colors on a stream; "auto" follows NO_COLOR, FORCE_COLOR and whether it is a terminal."""
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -53,7 +53,7 @@ def unpainted(text: str, says: str) -> str:
 
 
 def paint_of(colors: bool) -> Paint:
-    """What colors a text, if colors are wanted."""
+    """`painted` if colors are wanted, else `unpainted`."""
     return painted if colors else unpainted
 
 

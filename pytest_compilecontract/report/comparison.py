@@ -45,7 +45,7 @@ _STACK_SHOWN = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """The lanes of one contract of which the same is to be said."""
+    """Lanes of one contract with the same text."""
 
     verdict: str
     contract: str
@@ -77,7 +77,7 @@ def answer_lines(
     runs: tuple[Path, Path] | None = None,
     paint: Paint = unpainted,
 ) -> list[str]:
-    """What says no or leaves it open, and the answer on the last line.
+    """The lanes that say no or are not known, and the answer on the last line.
 
     `runs` are where the two are, for the command that writes the waivers of what drifted. `paint` colors the verdicts
     and the answer.
@@ -100,19 +100,19 @@ def answer_lines(
 
 
 def waiving(old: Path, new: Path) -> list[str]:
-    """The command that writes the waivers of all that drifted, to be completed by whoever owns them."""
+    """The command that writes waivers for all drift, to be completed by their owner."""
     command = typed(["compilecontract", "waive", str(old), str(new)])
     return ["to waive this drift until a date:", f"{command} --owner ... --issue ... --expires ... >> {WAIVERS}"]
 
 
 def cold_told(comparison: Comparison, *, everything: bool = False) -> list[str]:
-    """What the first calls took before and after: in all, and if `everything` is asked for, where it differs most."""
+    """First-call seconds before and after: in total, and with `everything`, where they differ most."""
     first, *lanes = cold_lines(comparison.lanes) or [""]
     return [first, *(cut(f"{_MARGIN}{plain(each)}") for each in lanes if everything)] if first else []
 
 
 def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:
-    """What is tolerated, by whom, for what and until when: a line for each set of waivers, with its lanes."""
+    """The waivers in use, with owner, issue and date: one line for each set of waivers, with its lanes."""
     reasons: dict[str, list[LaneComparison]] = {}
     for lane in lanes:
         reasons.setdefault(lane.reason, []).append(lane)
@@ -140,7 +140,7 @@ def title(comparison: Comparison) -> str:
 
 
 def totals(comparison: Comparison) -> str:
-    """How many lanes have which verdict."""
+    """The number of lanes with each verdict."""
     found = Counter(lane.verdict for lane in comparison.lanes)
     named = ", ".join(f"{found[verdict]} {verdict}" for verdict in reversed(_ORDER) if found[verdict])
     exceeding = sum(lane.verdict in ("held", "improved") and lane.after == "violated" for lane in comparison.lanes)
@@ -163,12 +163,12 @@ def place_of(drift: Drift) -> str:
 
 
 def excuse_note(drift: Drift) -> str:
-    """By which rule a drift is not what it looks like; empty where it is."""
+    """The rule that excuses a drift; empty if none does."""
     return f"not gated: {drift.excuse}" if drift.excuse and not drift.gates else drift.excuse
 
 
 def lane_lines(lane: LaneComparison) -> Iterator[str]:
-    """What is to be said of one lane alone: its drifts with their facts, and what differs between the two runs."""
+    """The text about one lane: its drifts with their facts, and what differs between the two runs."""
     yield from _lane_lines(lane, lane.attribution, False)
     yield from _attribution_lines(lane.attribution)
 
@@ -182,7 +182,7 @@ def _is_news(lane: LaneComparison) -> bool:
 
 
 def _shared(comparison: Comparison) -> Attribution:
-    """What differs for most lanes; a lane of which more is to be said says it itself."""
+    """What differs for most lanes; other lanes report their own differences."""
     found = Counter(lane.attribution for lane in comparison.lanes if lane.before and lane.after)
     return found.most_common(1)[0][0] if found else Attribution()
 
@@ -291,7 +291,7 @@ def _open_lines(lanes: Sequence[LaneComparison], policy: Policy) -> Iterator[str
 
 
 def verdict_line(comparison: Comparison, answer: Answer) -> str:
-    """The question, and the gate's answer to it with what it rests on."""
+    """The question, and the gate's answer with its reasons."""
     question = f"may we upgrade from {plain(comparison.before)} to {plain(comparison.after)}?"
     if answer.outcome == "yes":
         return f"{question} yes"

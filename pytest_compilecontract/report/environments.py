@@ -13,7 +13,7 @@ _OF_ENVIRONMENT = tuple(each.name for each in fields(Environment))
 
 
 def environment_rows(columns: Sequence[Sequence[Environment]]) -> list[dict[str, object]]:
-    """What is known of each column's environment, one row per field; `differs` where it is not the same in all."""
+    """Each column's environment, one row per field; `differs` if it is not the same in all."""
     rows = []
     for name in _OF_ENVIRONMENT:
         values = [list(_texts(column, name)) for column in columns]

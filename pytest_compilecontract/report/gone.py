@@ -13,7 +13,7 @@ from .terminal import Line
 
 
 def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool, paths: Sequence[str] = ()) -> list[Line]:
-    """What to say of contracts that are gone, and how to be rid of their baselines."""
+    """Text about contracts that no longer exist, and how to remove their baselines."""
     if not contracts:
         return []
     found = counted(len(contracts), "contract")

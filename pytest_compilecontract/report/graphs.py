@@ -14,7 +14,7 @@ _FOLDER = re.compile(r"(# File: )\S*/(?=[^/\s]+:\d+)")
 
 
 def graph_diffs(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What differs, graph by graph: its name and the lines of a diff. One that only a side has is told in one line."""
+    """The differing graphs: name and diff of each. A graph that only one side has is one line."""
     found: list[tuple[str, tuple[str, ...]]] = []
     for name in sorted({*before, *after}):
         if name not in before or name not in after:

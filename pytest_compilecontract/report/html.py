@@ -23,7 +23,7 @@ MOST_LINES = 40
 
 
 def rendered(name: str, data: object, **values: object) -> str:
-    """The page of that name: its template, style and script, each upon those that all pages share."""
+    """The page with this name: its template, style and script, based on those that all pages share."""
     import jinja2
 
     templates = jinja2.Environment(
@@ -47,7 +47,7 @@ def rendered(name: str, data: object, **values: object) -> str:
 
 
 def _own(text: str) -> object:
-    """Text of this package, or made by it, that is to be printed as it is."""
+    """Text from this package that needs no escaping."""
     import markupsafe
 
     return markupsafe.Markup(text)

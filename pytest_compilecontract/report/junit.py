@@ -33,7 +33,7 @@ MOST_LINES = 60
 
 
 def junit(found: Matrix, policy: Policy = DEFAULT_POLICY) -> str:
-    """The document. The gate's answer is of the last environment alone, this is of each of them."""
+    """The document. Unlike the gate's answer, which is about the last environment, it covers all of them."""
     suites = []
     for at, column in enumerate(found.columns):
         # A lane that the first run did not have is no test case there.

@@ -32,7 +32,7 @@ COLD_ROW = "first calls, s"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """Lanes of one contract that say the same in every environment: their cells, and their three lists."""
+    """Lanes of one contract with the same text in every environment: their cells and their three lists."""
 
     name: str
     lanes: int
@@ -73,7 +73,7 @@ def terminal_lines(
 
 
 def _wrapped(text: str, width: int | None, indent: str) -> list[str]:
-    """A line, in as many as the terminal's width makes of it."""
+    """A line, wrapped to the terminal's width."""
     if width is None or len(text) <= width:
         return [text]
     start = text[: len(text) - len(text.lstrip())]
@@ -81,7 +81,7 @@ def _wrapped(text: str, width: int | None, indent: str) -> list[str]:
 
 
 def markdown(found: Matrix, answer: str = "") -> str:
-    """The matrix in GitHub's Markdown, short enough for a comment: what is long folds, what is too long is cut.
+    """The matrix in GitHub's Markdown, short enough for a comment: long parts are folded, or cut.
 
     `answer` is the gate's, as a line, and comes first.
     """
@@ -125,7 +125,7 @@ def markdown(found: Matrix, answer: str = "") -> str:
 
 
 def cold_cells(found: Matrix) -> list[str]:
-    """What the first calls took in each environment, of the lanes that the first one measured too; no verdict."""
+    """First-call seconds in each environment, over the lanes that the first one measured too; no verdict."""
     first = sum(bands.value for row in found.rows if (bands := _cold(row.cells[0])) is not None)
     measured = any(_cold(row.cells[0]) for row in found.rows)
     cells = [f"{short(first)} in all" if measured else ""]
@@ -144,7 +144,7 @@ def _details(summary: str, lines: Sequence[str]) -> list[str]:
 
 
 def _shown(rows: Sequence[MatrixRow], columns: Sequence[Column]) -> list[_Shown]:
-    """Rows that say the same, together: those of one contract, and of any where nothing was measured for one reason."""
+    """Rows with the same text, grouped: within one contract, or across contracts unmeasured for the same reason."""
     groups: dict[tuple[str, tuple[TableCell, ...], tuple[tuple[str, str], ...]], list[MatrixRow]] = {}
     for row in rows:
         anyone = all(cell.verdict in ("unmeasured", None) for cell in row.cells)
@@ -174,12 +174,12 @@ def _within(lines: Sequence[str], room: int) -> list[str]:
 
 
 def _below(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], everything: bool) -> list[str]:
-    """What stands under the table."""
+    """The text below the table."""
     return [*_folded(found, shown, kept, everything), *_excused(found), *stopped_lines(found.columns)]
 
 
 def _excused(found: Matrix) -> Iterator[str]:
-    """What differs and gates nothing, and by which rule: cells have no room for what changes no verdict."""
+    """Excused changes that do not gate, with the rule: cells show only what affects a verdict."""
     lanes: dict[str, set[tuple[str, str]]] = {}
     for lane in (lane for comparison in found.comparisons for lane in comparison.lanes):
         drifts = [drift for drift in lane.drifts if drift.excuse and not drift.gates]
@@ -201,7 +201,7 @@ def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], ever
 
 
 def stopped_lines(columns: Sequence[Column]) -> list[str]:
-    """What the first rows have no room for: the whole reason why an environment measured nothing, or not all."""
+    """What the first rows have no room for: the full reason why an environment measured nothing, or not all."""
     lines = []
     for column in columns:
         for what, why in (

@@ -227,7 +227,7 @@ def _trend(entry: Entry) -> tuple[object, ...]:
 
 
 def _number(value: object) -> float | None:
-    """A number that JSON has; of one that is none, nobody knows the value."""
+    """A number for JSON; None for NaN and infinity."""
     if not isinstance(value, int | float) or not abs(value) < float("inf"):
         return None
     return value if isinstance(value, int) else float(f"{value:.3g}")

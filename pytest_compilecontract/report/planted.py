@@ -42,7 +42,7 @@ def planted_lines(entries: Sequence[Entry], verbosity: int) -> list[Line]:
 
 
 def title(entries: Sequence[Entry]) -> str:
-    """What all planted faults came to, in one line."""
+    """The outcome of all planted faults, in one line."""
     planted = [each for entry in entries for each in entry.planted]
     tried = [each for each in planted if each.outcome != "not applicable"]
     left = survivors(tried)
@@ -54,7 +54,7 @@ def title(entries: Sequence[Entry]) -> str:
 
 
 def line_of(planted: Planted) -> str:
-    """What became of one fault, in one line."""
+    """The outcome of one fault, in one line."""
     fault = KNOWN.get(planted.fault)
     what = f" ({fault.what})" if fault is not None else ""
     said = {
@@ -67,7 +67,7 @@ def line_of(planted: Planted) -> str:
 
 
 def _folded(left: Sequence[Planted]) -> Iterator[str]:
-    """What was not noticed, a line for all that one thing would have."""
+    """The faults that were not noticed, one line for all that the same change would notice."""
     groups: dict[str, list[str]] = {}
     for each in left:
         said = each.why if each.outcome == "not noticed" else f"failed for another reason: {each.by}"

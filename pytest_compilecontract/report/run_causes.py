@@ -62,7 +62,7 @@ class _Found:
 
 
 def causes_of(lanes: Sequence[LaneView], marks: Sequence[PlacedMark]) -> tuple[Cause, ...]:
-    """The causes by which lanes do not hold, what hurts most contracts most first."""
+    """The causes of lanes that do not hold, those that affect the most contracts first."""
     by_lane: dict[int, list[int]] = {}
     for number, each in enumerate(marks):
         for seen_by, _ in each.seen:

@@ -111,7 +111,7 @@ def marks_of(seen: Measurement) -> Iterator[tuple[Mark, int]]:
 
 
 def moved(guard: str) -> tuple[str, str] | None:
-    """From what to what a guard says that a value went; None where it does not say."""
+    """The values before and after, from a guard; None if it does not say."""
     found = _MOVED.search(first_line(guard)[:_LONGEST])
     return (found["before"].strip().rstrip(","), found["after"].strip()) if found else None
 

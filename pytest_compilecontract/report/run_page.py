@@ -71,7 +71,7 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
 
 
 def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
-    """What is said below the answer: where and when it was measured, and of what."""
+    """The text below the answer: where, when and what was measured."""
     environments = list(receipt.environments.values())
     yield "torch", _distinct(each.torch for each in environments)
     yield "device", _distinct(each.device for each in environments)
@@ -166,7 +166,7 @@ class _Data:
         ]
 
     def _lane_words(self) -> Iterator[tuple[str, str]]:
-        """What each lane is, in words."""
+        """A description of each lane."""
         settings = {each.entry.lane: each.entry.lane_settings for each in self._view.lanes}
         for name, values in sorted(settings.items()):
             own = ", ".join(f"{key}={value!r}" for key, value in values.items())

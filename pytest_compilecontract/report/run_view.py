@@ -58,7 +58,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneView:
-    """A lane as the page tells it; `verdict` and `reason` may be those of a drift from its baseline.
+    """A lane as the page shows it; `verdict` and `reason` may be those of drift from its baseline.
 
     `drift` is that of a lane which is worse than drifted.
     """
@@ -122,7 +122,7 @@ class Unmeasured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunView:
-    """The whole of it."""
+    """Everything that the page shows."""
 
     outcome: Outcome
     sentence: str
@@ -177,7 +177,7 @@ def run_view(
 
 
 def lane_notes(entry: Entry) -> tuple[str, ...]:
-    """What else is to be said of a lane: how far it holds, how it was compared, and what of it was not seen."""
+    """Notes on a lane: how far it holds, how it was compared, and what was not measured."""
     seen = entry.measurement
     notes = [entry.frontier.told()] if entry.frontier is not None else []
     if entry.repeats > 1:
@@ -297,7 +297,7 @@ def _is_moved(place: Location, source: Source | None) -> bool:
 
 
 def _is_of(receipt: Receipt, checkout: tuple[str, bool] | None) -> bool:
-    """Whether the sources are known to be those of the run."""
+    """Whether the sources are known to be the ones that ran."""
     environments = receipt.environments.values()
     return (
         checkout is not None
@@ -434,7 +434,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def does_not_hold(lane: LaneView) -> bool:
-    """Whether something is against a lane; nothing is known against one that could not be measured."""
+    """Whether a lane does not hold; an unmeasured lane does not count."""
     return lane.verdict in _WORST and lane.verdict != "unmeasured"
 
 
@@ -469,7 +469,7 @@ def _words(lane: LaneView) -> tuple[str, ...]:
 
 
 def _of_which(found: Violation, lane: LaneView) -> str:
-    """What a limit on eager frames counts together, where a drift of some of them is told beside it."""
+    """The parts that a limit on eager frames adds up, if drift of some of them is shown beside it."""
     seen = lane.entry.measurement
     drifts = lane.drift.drifts if lane.drift is not None else ()
     if found.name != "max_eager_frames" or not any(drift.metric == "eager_frames" for drift in drifts):

@@ -31,7 +31,7 @@ Row = tuple[str, Sequence[TableCell]]
 
 
 def room(stream: TextIO) -> int | None:
-    """How wide a line may be there: as wide as a terminal is; elsewhere nothing says it."""
+    """The width of a terminal; None if the stream is not one."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
@@ -80,7 +80,7 @@ def _painted(text: str, says: str, paint: Paint) -> str:
 
 
 def _fitted(text: str, width: int, most: int) -> list[str]:
-    """The text in so many lines, the last of them cut."""
+    """The text in at most this many lines, the last of them cut."""
     if most == 1 or len(text) <= width:
         return [cut(text, width)]
     lines = textwrap.wrap(text, max(width, 1)) or [""]

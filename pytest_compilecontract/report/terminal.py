@@ -75,13 +75,13 @@ def row_of(entry: Entry) -> Row:
 
 
 def hunt_told(found: Hunted) -> str:
-    """How far a hunt came, and what ended it before its end."""
+    """How far a hunt got, and what ended it early."""
     ended = f", ended {found.ended}" if found.ended else ""
     return f"hunted {counted(found.sequences, 'sequence')} of calls{ended}"
 
 
 def _why_fewer(entry: Entry) -> str:
-    """Why a hunt that holds held less than it was to."""
+    """Why a hunt that holds checked fewer sequences than requested."""
     seen = entry.measurement
     return hunt_told(seen.hunted) if seen is not None and seen.hunted is not None and seen.hunted.ended else ""
 
@@ -131,7 +131,7 @@ def failure_text(
 
 
 def headline(rows: Sequence[Row], torch_version: str) -> str:
-    """What a session's contracts came to, as one title. `torch_version` is empty where no torch was imported.
+    """The result of a session's contracts, as one title. `torch_version` is empty where no torch was imported.
 
     A contract is held if no lane of it fails and at least one ran.
     """
@@ -226,7 +226,7 @@ def _body(blocks: Sequence[_Block], room: int) -> list[str]:
 
 
 def _whole_lines(fact: tuple[str, ...]) -> tuple[str, ...]:
-    """The fact with what is too long for a line, as torch's hints are, on several."""
+    """The fact with its long parts, such as torch's hints, on several lines."""
     width = FAILURE_WIDTH - 2 * len(_MARGIN)
     within = [(line, line[: len(line) - len(line.lstrip())] + _MARGIN) for line in fact]
     return tuple(part for line, indent in within for part in _wrapped(line, indent, width))
@@ -244,7 +244,7 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _fitted(facts: Sequence[tuple[str, ...]], room: int) -> list[str]:
-    """Whole facts while they fit, and how many do not; a first fact that is too long alone loses its end."""
+    """Whole facts while they fit, and how many do not; a first fact that is too long is cut."""
     if sum(len(fact) for fact in facts) <= room:
         return [line for fact in facts for line in fact]
     if room <= 0:
@@ -290,7 +290,7 @@ def _contract_lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def _why_not(lanes: Sequence[Row]) -> Iterator[str]:
-    """Why lanes are broken or unverified, which no count tells; a reason that several share, once."""
+    """Why lanes are broken or unverified, which counts do not show; shared reasons once."""
     reasons: dict[tuple[Shown, str], list[str]] = {}
     for row in lanes:
         if row.verdict in ("broken", "unverified") and row.reason.strip():

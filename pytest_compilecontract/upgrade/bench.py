@@ -36,7 +36,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What came of one side: its receipt, the file of it, and what was found in its interpreter.
+    """The result of one side: its receipt, the receipt's file, and what its interpreter has.
 
     `usage_error` is why pytest did not take its arguments; empty where it did.
     """
@@ -64,7 +64,7 @@ class Bench:
     _packages: Mapping[str, str] = field(default_factory=dict)
 
     def measure(self, side: Side) -> Measured:
-        """Make the side's environment if there is none, and run the suite in it.
+        """Create the side's environment if there is none, and run the suite in it.
 
         Raises:
             UsageError: an interpreter cannot be used, or pytest does not take its arguments.
@@ -73,7 +73,7 @@ class Bench:
         return self.run(self.prepare(side))
 
     def prepare(self, side: Side) -> Ready:
-        """Make the side's environment if there is none, and see what is in it.
+        """Create the side's environment if there is none, and see what is in it.
 
         Raises:
             UsageError: an interpreter cannot be used.
@@ -104,7 +104,7 @@ class Bench:
         return Ready(side=side, folder=folder, found=found, python=python, setup=Setup(asked=name))
 
     def run(self, ready: Ready) -> Measured:
-        """Run the suite where it can be run.
+        """Run the suite if it can run.
 
         Raises:
             ReceiptError: the receipt cannot be written.
@@ -132,7 +132,7 @@ class Bench:
         )
 
     def leave(self, ready: Ready) -> Measured:
-        """What comes of a side without running anything: how far it came.
+        """The result of a side without running anything: how far it got.
 
         Raises:
             ReceiptError: the receipt cannot be written.
@@ -169,7 +169,7 @@ class Bench:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """The folder that keeps environments and receipts, made where it is missing, and nobody else's until the end.
+    """The folder for environments and receipts, created if missing and locked until the end.
 
     Raises:
         UsageError: it cannot be written, or another run has it.

@@ -62,7 +62,7 @@ except BaseException as error:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """What an interpreter has. `torch` is None where torch cannot be imported, and `failed` why not.
+    """What an interpreter has installed. `torch` is None where torch cannot be imported, and `failed` why not.
 
     `plugin` is why this plugin cannot be loaded there; empty where it can.
     """
@@ -200,7 +200,7 @@ def plugin_lines(wanted: Wanted) -> list[str]:
 
 
 def probe(python: Path, cwd: Path, variables: Mapping[str, str]) -> Probe:
-    """What this interpreter has, asked as the tests will see it.
+    """What this interpreter has, as the tests will see it.
 
     Raises:
         UsageError: it is not a working Python.
@@ -266,7 +266,7 @@ def differing(before: Mapping[str, str], after: Mapping[str, str], asked: Mappin
 
 
 def reason_of(said: str) -> str:
-    """What a program's error output comes to, as one line without its decoration and without credentials."""
+    """A program's error output as one line, without decoration and credentials."""
     parts: list[str] = []
     for line in said.splitlines():
         bare = _DECORATION.sub("", line).strip()

@@ -34,7 +34,7 @@ WIDEST = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """How far one environment came: the number of steps that it has passed, and why it did not pass the next.
+    """How far one environment got: the number of steps that it passed, and why it did not pass the next.
 
     `absent` is why nothing is known: there is no such Python here.
     """
@@ -60,7 +60,7 @@ class Tried:
 
 
 def installability(chosen: argparse.Namespace) -> list[Tried]:
-    """Try every environment that is asked for: releases by Pythons by builds.
+    """Try every requested environment: releases by Pythons by builds.
 
     Raises:
         UsageError: what is asked for cannot mean anything, or there is no uv.
@@ -115,7 +115,7 @@ def _tried(one: Tried, specs: Mapping[str, str], contents: Wanted, uv: Uv, kept:
 
 
 def table_lines(found: Sequence[Tried]) -> list[str]:
-    """The table, as text; what is long is told in full below it."""
+    """The table as text; long cells are shown in full below it."""
     rows = [HEAD, *(each.cells for each in found)]
     shown = [[cut(plain(cell), WIDEST) for cell in row] for row in rows]
     widths = [max(len(row[at]) for row in shown) for at in range(len(HEAD))]
@@ -125,7 +125,7 @@ def table_lines(found: Sequence[Tried]) -> list[str]:
 
 
 def table_markdown(found: Sequence[Tried]) -> str:
-    """The same, as a table of Markdown."""
+    """The same as a Markdown table."""
     rows = [HEAD, ("---",) * len(HEAD), *(tuple(map(in_markdown, each.cells)) for each in found)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

@@ -15,7 +15,7 @@ EVERY_SECONDS = 0.2
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """Says what is being done. `live` lines replace one another in a terminal, and are not said anywhere else."""
+    """Reports what is being done. `live` lines replace one another in a terminal, and are not shown elsewhere."""
 
     stream: TextIO
     prefix: str

@@ -20,7 +20,7 @@ from .requirements import exact, pinned, specs_from
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the environments: what is asked for in it, and its interpreter where that is there already."""
+    """One of the environments: the requested packages, and its interpreter if it exists already."""
 
     specs: Mapping[str, str]
     python: Path | None = None

@@ -91,7 +91,7 @@ class Suite:
         return receipt
 
     def _once(self) -> tuple[int | None, str]:
-        """Run pytest once: its exit code, and how it ended if not by itself."""
+        """Run pytest once: its exit code, and how it ended if it was killed."""
         self.course.ended = False
         command = [
             str(self.python),
@@ -153,7 +153,7 @@ class Suite:
         return ""
 
     def _said(self) -> str:
-        """The last line of pytest's that sounds like a reason."""
+        """The last line of pytest's output that looks like a reason."""
         lines = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
         found = [match for line in lines if (match := _REASON.match(line))]
         return one_line(found[-1]["said"].strip(), REASON) if found else ""
