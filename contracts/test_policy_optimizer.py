@@ -17,7 +17,7 @@ from contracts.policies.optimizer import Muon, decay_groups, make_momentum, step
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
-# More than Dynamo's recompile limit of 8: an optimizer that compiles at each step runs eager before the end.
+# More than Dynamo's recompile limit of 8: an optimizer that compiles at each step runs in eager before the end.
 STEPS = 12
 MAX_NORM = 0.5
 Compile = Callable[..., Any]

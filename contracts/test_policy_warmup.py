@@ -107,7 +107,7 @@ def test_fullgraph_everywhere_is_a_crash_where_nothing_is_compiled(compile_lane:
 
 @compile_contract(max_graphs=0, min_ops_captured=0, lanes=["capture"])
 def test_fullgraph_only_where_something_is_compiled_warms_up_everywhere(compile_lane: CompileLane) -> None:
-    """The mend: it is asked for where it can be kept, and a warm-up in a dispatch mode runs eager on every release."""
+    """The fix: it is set where it can be kept, and a warm-up in a dispatch mode runs in eager on every release."""
     with compile_lane.observe(), torch.no_grad(), Watching():
         serve = compile_lane.compile(a_stack(), fullgraph=may_ask_for_fullgraph())
         warm_up(serve, [(rows(4),)])

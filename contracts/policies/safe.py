@@ -28,8 +28,8 @@ class CompileConfig:
     """Every flag of the policy.
 
     `allow` and `block` are patterns of module names ("blocks.*"): without `allow` the model is compiled whole, with it
-    the modules that it names; what `block` names runs eager. `steps` (1 to 3) are the steps of the trial, `train` makes
-    them training steps. `rtol` and `atol` are how near compiled outputs, gradients and buffers are to eager ones;
+    the modules that it names; what `block` names runs in eager. `steps` (1 to 3) are the steps of the trial, `train`
+    makes them training steps. `rtol` and `atol` are how near compiled outputs, gradients and buffers are to eager ones;
     `numerics=False` compares nothing. Inductor draws other random numbers than eager does, so that a model with dropout
     is only trusted by it with `train=False` in eval mode, with `numerics=False`, or with the Inductor setting
     `fallback_random` on.

@@ -32,7 +32,7 @@ def refusal(entry: Entry) -> str:
     if entry.measurement.limit_hits and not entry.limits.get("allow_recompile_limit"):
         return "the recompile limit was reached"
     if entry.measurement.frames_run_eager and not entry.limits.get("max_eager_frames"):
-        return "frames ran eager"
+        return "frames ran in eager"
     return ""
 
 

@@ -138,7 +138,7 @@ def _eager_frames(seen: Measurement) -> Facts | None:
 def _eager_fact(found: EagerFrame) -> Fact:
     place = found.location or found.frame
     where = _place(place, found.continuation)
-    reason = f"ran eager, {found.cause}: {found.reason}" if found.reason else f"ran eager, {found.cause}"
+    reason = f"ran in eager, {found.cause}: {found.reason}" if found.reason else f"ran in eager, {found.cause}"
     return Fact(where=where, source=place.source.strip(), reason=reason)
 
 

@@ -135,7 +135,7 @@ class EagerOps:
         torchs = self.frame is not None and self.frame.file.startswith("torch/")
         whose = "it is torch's own code" if torchs else "Dynamo skips it"
         broke = f" and broke at {self.broke.file}:{self.broke.line}" if self.broke is not None else ""
-        return f"all of {self.name} runs eager, {self.told}: {whose}{broke}"
+        return f"all of {self.name} runs in eager, {self.told}: {whose}{broke}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

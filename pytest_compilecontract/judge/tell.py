@@ -62,7 +62,7 @@ def told_eager(frames: Sequence[EagerFrame]) -> Facts:
     facts: list[tuple[str, ...]] = []
     for each, times in Counter(frames).items():
         after = " after its graph break" if each.continuation else ""
-        fact = [f"{each.frame}{after}: ran eager, {each.cause}{repeated(times)}"]
+        fact = [f"{each.frame}{after}: ran in eager, {each.cause}{repeated(times)}"]
         if each.reason:
             fact += [first_line(each.reason)]
         if each.location is not None and each.location != each.frame:

@@ -182,8 +182,8 @@ class CompiledRun:
         if after.operators is None:
             measured = without(measured, "operators_run", after.no_operators)
             if measured.graph_breaks and silent:
-                # Behind a break whole frames may run eager, and the limit on eager frames would not see them.
-                doubt = f"what ran eager besides the graph breaks is unknown: {after.no_operators}"
+                # Behind a break whole frames may run in eager, and the limit on eager frames would not see them.
+                doubt = f"what ran in eager besides the graph breaks is unknown: {after.no_operators}"
                 measured = replace(measured, doubts=(*measured.doubts, doubt))
         if self._limits.capture_targets is not None:
             found = capture_targets(self._limits.capture_targets, measuring.ledger.told.classes())

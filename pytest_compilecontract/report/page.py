@@ -185,7 +185,9 @@ class _Data:
             return
         for metric in _WITH_FACTS:
             yield self._line(metric, METRICS[metric].label, *_counted(metric, entry, facts))
-        yield self._line("eager_ops", "operators that ran eager", _known(seen, "eager_ops"), facts.get("eager_ops", ()))
+        yield self._line(
+            "eager_ops", "operators that ran in eager", _known(seen, "eager_ops"), facts.get("eager_ops", ())
+        )
         yield self._line("numerics", "numeric differences", *_counted("numerics", entry, facts))
         yield self._line("state_dict", "state dict changes", *_counted("state_dict", entry, facts))
         for metric in _NUMBERS:

@@ -44,8 +44,8 @@ _LONGEST = 1000
 class Cause:
     """One thing that is wrong, called `title`; marks and lanes are by number.
 
-    `marks` are the same thing wherever it was seen, `follows` what runs eager because of its graph break. `lanes` are
-    those that do not hold by it, each with the limits that it breaks there.
+    `marks` are the same thing wherever it was seen, `follows` what runs in eager because of its graph break. `lanes`
+    are those that do not hold by it, each with the limits that it breaks there.
     """
 
     title: str

@@ -35,7 +35,7 @@ TAGS: dict[Kind, str] = {
     "error": "error",
     "limit": "recompile limit",
     "break": "graph break",
-    "eager": "ran eager",
+    "eager": "ran in eager",
     "skipped": "skipped",
     "recompile": "recompiled",
     "operators": "eager operators",
@@ -171,7 +171,7 @@ def _kind_told(found: Recompile) -> str:
 def _limit_hit(found: LimitHit) -> Mark:
     return Mark(
         kind="limit",
-        title=f"{found.limit}: from here on, calls that match no compiled code run eager",
+        title=f"{found.limit}: from here on, calls that match no compiled code run in eager",
         at=found.frame,
         said=_said(("why", found.reason), ("guard", found.guard)),
     )
@@ -181,7 +181,7 @@ def _eager(found: EagerFrame) -> Mark:
     after = " after its graph break" if found.continuation else ""
     return Mark(
         kind="eager",
-        title=f"{found.frame.function}{after} runs eager: {found.cause}",
+        title=f"{found.frame.function}{after} runs in eager: {found.cause}",
         at=found.location or found.frame,
         callers=(found.frame,),
         said=_said(("why", found.reason), ("frame", str(found.frame) if found.location is not None else "")),
@@ -192,7 +192,7 @@ def _operators(found: EagerOps) -> Mark:
     if found.why == "skipped":
         return Mark(
             kind="skipped",
-            title=f"{found.name or 'a frame'}, called here, runs eager: {found.told}",
+            title=f"{found.name or 'a frame'}, called here, runs in eager: {found.told}",
             at=found.location or found.frame,
             said=_said(("why", found.sentence), ("frame", str(found.frame or ""))),
             broke=found.broke,

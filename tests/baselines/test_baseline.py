@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[Entry, str]] = {
         "unverified: two independent counts disagree",
     ),
     "limit-hit": (an_entry(replace(HOLDING, limit_hits=(LIMIT_HIT,))), "the recompile limit was reached"),
-    "lost-frames": (an_entry(replace(HOLDING, eager_frames=(EAGER,))), "frames ran eager"),
+    "lost-frames": (an_entry(replace(HOLDING, eager_frames=(EAGER,))), "frames ran in eager"),
     "nothing-captured": (an_entry(replace(HOLDING, graphs=0)), "nothing was captured"),
     "not-known-whether-captured": (an_entry(replace(HOLDING, graphs=None)), "nothing was captured"),
 }

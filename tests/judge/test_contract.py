@@ -57,7 +57,7 @@ RECOMPILE_LINES = (
     "  at model.py:41 in forward: n = mask.sum().item()",
 )
 LOST_LINES = (
-    "model.py:40 in forward: ran eager, graph break",
+    "model.py:40 in forward: ran in eager, graph break",
     "  a break in a loop",
     "  at model.py:41 in forward: n = mask.sum().item()",
 )
@@ -272,7 +272,7 @@ def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
             Violation(
                 limit="min_ops_captured=1 (default)",
                 measured=0,
-                details=("model.py:40 in forward: ran eager, nothing to compile", "  no ops"),
+                details=("model.py:40 in forward: ran in eager, nothing to compile", "  no ops"),
             ),
             id="nothing captured",
         ),
@@ -313,7 +313,7 @@ def test_breaks_and_recompiles_are_not_judged_by_default() -> None:
                     "call 3: ran no compiled graph, call 0 (the first) ran 2 compiled graphs",
                 ),
             ),
-            id="steady calls run eager",
+            id="steady calls run in eager",
         ),
         pytest.param(
             Limits(),
@@ -633,7 +633,7 @@ def test_what_a_reset_dropped_counts_as_compiled_again_and_what_was_asked_for_as
         (
             "max_eager_frames=0 (default)",
             1,
-            ("model.py:1 in f: ran eager, by request", "  stance 'force_eager' was set"),
+            ("model.py:1 in f: ran in eager, by request", "  stance 'force_eager' was set"),
         ),
     ]
 

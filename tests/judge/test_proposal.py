@@ -77,7 +77,7 @@ def test_what_it_allows_is_told_with_the_lanes_that_show_it() -> None:
     found = of(entry("capture", lost), entry("aot", lost), entry("inductor", seen(graph_breaks=(BREAK,))))
 
     assert found.allowed == {
-        ("max_eager_frames", (("model.py:3 in forward: ran eager, graph break", "in a loop"),)): ("capture", "aot"),
+        ("max_eager_frames", (("model.py:3 in forward: ran in eager, graph break", "in a loop"),)): ("capture", "aot"),
         ("max_graph_breaks", (("model.py:3 in forward: x = f(x)", "a call that Dynamo cannot trace"),)): ("inductor",),
     }
 

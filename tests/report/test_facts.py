@@ -55,7 +55,7 @@ def test_an_eager_frame_and_a_recompile_limit_are_facts_too() -> None:
     lines = told(an_entry(replace(WORSENED["eager_frames"], limit_hits=WORSENED["limit_hits"].limit_hits)))
 
     assert lines[3:] == [
-        "    eager frame: model.py:40 in forward: ran eager, graph break",
+        "    eager frame: model.py:40 in forward: ran in eager, graph break",
         "      a loop",
         "      at model.py:45 in forward: n = mask.sum().item()",
         "    recompile limit: model.py:40 in forward: recompile_limit",

@@ -119,19 +119,19 @@ def test_what_a_guard_says_moved(guard: str, change: tuple[str, str] | None) -> 
         pytest.param(
             Measurement(eager_frames=(EagerFrame(frame=COPY, cause="error", reason="no"),)),
             "eager",
-            "forward runs eager: error",
+            "forward runs in eager: error",
             id="eager frame",
         ),
         pytest.param(
             Measurement(limit_hits=(LimitHit(frame=COPY, limit="recompile_limit", reason="reached (8)"),)),
             "limit",
-            "recompile_limit: from here on, calls that match no compiled code run eager",
+            "recompile_limit: from here on, calls that match no compiled code run in eager",
             id="limit",
         ),
         pytest.param(
             Measurement(operators_run=StepOperators(compiled=1, eager=8, groups=(SKIPPED,))),
             "skipped",
-            "Sequential.forward, called here, runs eager: 4 linear, 4 relu",
+            "Sequential.forward, called here, runs in eager: 4 linear, 4 relu",
             id="skipped library frame",
         ),
         pytest.param(

@@ -132,8 +132,8 @@ def test_what_comes_of_a_break_is_folded_under_it(browser: RunPage, tmp_path: Pa
     (folded,) = browser.causes()
     browser.one(".follows summary").click()
 
-    assert folded[-1] == "because of it, more ran eager: 1 fact"
-    assert browser.one(".follows li").text.endswith("Sequential.forward, called here, runs eager: 4 linear, 4 relu")
+    assert folded[-1] == "because of it, more ran in eager: 1 fact"
+    assert browser.one(".follows li").text.endswith("Sequential.forward, called here, runs in eager: 4 linear, 4 relu")
 
 
 def test_no_cause_is_out_of_reach_and_what_one_contract_has_alone_is_seen(browser: RunPage, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_skipped_library_frame_is_on_the_line_that_calls_it(browser: RunPage, 
     browser.open(write(receipt, tmp_path / "index.html"))
 
     assert browser.operators() == {"9": "slow 8"}
-    assert browser.notes() == {"9 skipped": "Sequential.forward, called here, runs eager: 4 linear, 4 relu"}
+    assert browser.notes() == {"9 skipped": "Sequential.forward, called here, runs in eager: 4 linear, 4 relu"}
 
 
 def test_evidence_is_linked_whatever_its_folder_is_called(browser: RunPage, tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ def equal_blocks():
         x = block(x)
 
 
-# The ninth block that differs, and all after it, run eager.
+# The ninth block that differs, and all after it, run in eager.
 @counts(graphs=8, backend=8, first=1, recompiles=7, limit=1, kinds=("instance",) * 7, executed=8)
 def unequal_blocks():
     x = torch.ones(2, 4, requires_grad=True)

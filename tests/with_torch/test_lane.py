@@ -286,7 +286,7 @@ def test_an_optimizer_is_made_for_each_pass() -> None:
     with lane_of("capture") as lane:
         lane.train(Model(), [(X,), (X,)], optimizer=Makes())
 
-    # Eager, eager again, eager in float64, compiled, and the step that tells what ran eager.
+    # Eager, eager again, eager in float64, compiled, and the step that tells what ran in eager.
     assert len({id(each) for each in made}) == len(made) == 5
 
 

@@ -1,4 +1,4 @@
-"""What ran eager in a steady call: measured operator by operator, so that no frame that Dynamo skips is left out."""
+"""What ran in eager in a steady call: measured operator by operator, so that no frame that Dynamo skips is left out."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def of(entry: Entry) -> StepOperators:
 
 
 def eager(entry: Entry, *why: str) -> dict[str, int]:
-    """The operators that ran eager, by name, over all groups of these reasons."""
+    """The operators that ran in eager, by name, over all groups of these reasons."""
     found: Counter[str] = Counter()
     for each in of(entry).groups:
         if each.why in (why or ("skipped", "graph break", "frame")):
@@ -149,9 +149,9 @@ def test_the_failure_says_what_runs_eager_where_and_why() -> None:
     line = Net.forward.__code__.co_firstlineno + 1
     broke = Watch.forward.__code__.co_firstlineno + 1
     frame, sentence, at = violation.details
-    assert frame.endswith("in forward: ran eager, skipped")
+    assert frame.endswith("in forward: ran in eager, skipped")
     assert sentence == (
-        "  all of Sequential.forward runs eager, 2 linear, 2 relu: it is torch's own code and broke at "
+        "  all of Sequential.forward runs in eager, 2 linear, 2 relu: it is torch's own code and broke at "
         f"test_operators.py:{broke}"
     )
     assert at == f"  at test_operators.py:{line} in forward: return F.relu(self.block(self.stem(x)))"
@@ -507,7 +507,7 @@ def test_a_call_that_compiles_again_tells_nothing(tmp_path: Path) -> None:
 
     assert unknown(measured(entry)) == "a repeated call compiles again"
     assert entry.verdict == "unverified"
-    assert "what ran eager besides the graph breaks is unknown" in entry.reason
+    assert "what ran in eager besides the graph breaks is unknown" in entry.reason
 
 
 def test_an_iterator_that_has_come_to_its_end_begins_anew() -> None:

@@ -104,7 +104,7 @@ class Attempt:
 
     @property
     def forbidden(self) -> bool:
-        """The user's setting `error_on_recompile` raised: nothing was compiled, and nothing ran eager."""
+        """The user's setting `error_on_recompile` raised: nothing was compiled, and nothing ran in eager."""
         return type(self.error).__name__ == "RecompileError" and not self.suppressed
 
     @property

@@ -1,7 +1,7 @@
-"""What ran eager: every operator of one steady call, by torch's profiler, and whether a compiled graph ran it.
+"""What ran in eager: every operator of one steady call, by torch's profiler, and whether a compiled graph ran it.
 
 What Dynamo tried says nothing of frames that it never tries: after a graph break in torch's own or installed code it
-skips that frame by rule, and each of the operators there runs eager in every call. So the call itself is recorded.
+skips that frame by rule, and each of the operators there runs in eager in every call. So the call itself is recorded.
 
 An operator is what the dispatcher was asked for by name (`aten::linear`; what that asks for in turn is part of it). It
 ran compiled where it lies inside a mark of ours, set around each compiled graph that runs. torch's own span
@@ -106,7 +106,7 @@ def marked(run: Callable[..., object]) -> Callable[..., object]:
 def operators_of(
     step: Callable[[], object], *, ledger: Ledger, paths: Paths, modules: Mapping[int, str]
 ) -> StepOperators:
-    """Make a steady call of a target that is `marked`, and tell its operators; twice, where some of them ran eager.
+    """Make a steady call of a target that is `marked`, and tell its operators; twice, where some of them ran in eager.
 
     The first recording has no calls of Python's in it, which may be millions, and every thread. Only where there is
     something to tell a second one has the calls, of this thread: those of several it puts into one another. `modules`
@@ -445,7 +445,7 @@ class _Told:
         )
 
     def _why(self, frames: tuple[_Frame, ...], callees: Callees) -> tuple[WhyEager, _Frame | None]:
-        """Why an operator ran eager, and the frame that did."""
+        """Why an operator ran in eager, and the frame that did."""
         start = max((at for at, each in enumerate(frames) if each.dynamos), default=-1)
         inner = frames[start + 1 :]
         if start >= 0 and (all(map(_is_dynamos_own, inner)) or _is_formatting(inner[0])):
@@ -502,7 +502,7 @@ class _Told:
         return inside and called[0] in librarys and librarys[-1].file == copy.__file__
 
     def _is_known(self, frame: _Frame) -> bool:
-        """Whether another metric says already that the frame ran eager."""
+        """Whether another metric says already that the frame ran in eager."""
         return frame.first in self._known.get((frame.file, frame.name), ())
 
     def _place(self, frames: tuple[_Frame, ...]) -> Location | None:

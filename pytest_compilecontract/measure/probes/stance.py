@@ -1,4 +1,4 @@
-"""Calls of compiled code that ran eager by request: a stance, or a setting that turns Dynamo off. Dynamo logs neither.
+"""Calls of compiled code that ran in eager by request: by a stance, or with Dynamo disabled. Dynamo logs neither.
 
 What torch.compile returns asks for the stance each time it is called (torch/_dynamo/eval_frame.py,
 `_callback_from_stance`). Under "force_eager" nothing compiled runs; under "eager_on_recompile" and the stances that
@@ -105,7 +105,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """A frame that ran eager by request."""
+    """A frame that ran in eager by request."""
 
     code: CodeType | None
     name: str
@@ -113,7 +113,7 @@ class Lost:
 
 
 class Stances:
-    """Note what runs eager by request, on every thread.
+    """Note what runs in eager by request, on every thread.
 
     `executed` gives, for the thread that asks, what says how many compiled graphs that thread has run.
 

@@ -99,7 +99,7 @@ class Told:
         )
 
     def eager_by_request(self) -> tuple[EagerFrame, ...]:
-        """Frames that ran eager, or in part, since a stance or a setting said so."""
+        """Frames that ran in eager, or in part, since a stance or a setting said so."""
         return tuple(map(self._eager_by_request, self._stances.lost()))
 
     def _eager_by_request(self, lost: Lost) -> EagerFrame:

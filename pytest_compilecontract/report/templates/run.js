@@ -107,7 +107,7 @@
         make("a", { class: "mono", href: `#mark=${at}` }, parted(where)), " ", make("code", {}, texts[marks[at][SOURCE]])))),
       make("p", { class: "hits" }, make("span", { class: "of" }, make("span", { class: "muted" }, "in "), hitsTold(hit)),
         limits.size ? make("span", { class: "over" }, make("span", { class: "muted" }, "limits broken: "), [...limits].map((each) => texts[each]).join(", ")) : null),
-      after.length ? make("details", { class: "follows" }, make("summary", {}, `because of it, more ran eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
+      after.length ? make("details", { class: "follows" }, make("summary", {}, `because of it, more ran in eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
   }
 
   const WIDEST = 20, OF_ONE = 20;
@@ -249,7 +249,7 @@
         found.compiled ? make("span", { class: "c" }, String(found.compiled)) : null,
         found.compiled && found.eager ? "+" : null,
         found.eager ? make("span", { class: "e" }, String(found.eager)) : null,
-        kind ? make("span", { class: "hidden" }, [broke ? " breaks the graph" : "", { ran: " ran compiled", slow: " ran eager", both: " ran compiled and eager" }[ranAs]].filter(Boolean).join(",")) : null),
+        kind ? make("span", { class: "hidden" }, [broke ? " breaks the graph" : "", { ran: " ran compiled", slow: " ran in eager", both: " ran compiled and eager" }[ranAs]].filter(Boolean).join(",")) : null),
       make("span", { class: "text" }, text));
   }
 
@@ -309,7 +309,7 @@
       gone.length ? make("div", { class: "was" }, gone.map((at) => [
         make("p", { class: "muted" }, `line ${marks[at][LINE]} was: `, make("code", {}, texts[marks[at][SOURCE]] || "(not known)")), note(at)])) : "",
       make("p", { class: "legend" },
-        make("span", {}, make("i", { class: "swatch ran" }), "ran compiled"), make("span", {}, make("i", { class: "swatch both" }), "both"), make("span", {}, make("i", { class: "swatch slow" }), "ran eager"), make("span", {}, make("i", { class: "swatch broke" }), "breaks the graph"),
+        make("span", {}, make("i", { class: "swatch ran" }), "ran compiled"), make("span", {}, make("i", { class: "swatch both" }), "both"), make("span", {}, make("i", { class: "swatch slow" }), "ran in eager"), make("span", {}, make("i", { class: "swatch broke" }), "breaks the graph"),
         make("span", {}, "the numbers are operators of one more call, in which nothing was compiled, the most in any lane that is shown")),
       make("div", { class: "code" }, blocks));
   }
@@ -509,7 +509,7 @@
     });
     only.addEventListener("change", () => rows.forEach((each) => { each.hidden = only.checked && !each.classList.contains("slow"); }));
     holder.replaceChildren(
-      make("div", { class: "pick" }, select, make("label", { class: "switch" }, only, "only where something ran eager")),
+      make("div", { class: "pick" }, select, make("label", { class: "switch" }, only, "only where something ran in eager")),
       make("p", { class: "muted" }, "Operators of one more call, made after the counted ones, in which nothing is compiled; each module includes those below it."),
       make("div", { class: "tree" }, rows));
   }

@@ -1,6 +1,6 @@
 """A TorchDispatchMode of the user's is active from the second call on.
 
-Right: the calls under it run eager, and that is seen.
+Right: the calls under it run in eager, and that is seen.
 Source: own find.
 """
 

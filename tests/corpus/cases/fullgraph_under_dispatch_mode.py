@@ -1,6 +1,6 @@
 """`fullgraph=True` while a TorchDispatchMode of the user's is active: Dynamo skips the frame.
 
-Right: an error, for the promise of one graph is broken. Up to 2.12 the call runs eager.
+Right: an error, for the promise of one graph is broken. Up to 2.12 the call runs in eager.
 Source: pytorch/pytorch#181247, pytorch/pytorch#161790, pytorch/pytorch#177809.
 """
 

@@ -1,4 +1,4 @@
-"""A string argument takes more values than the recompile limit allows; what follows runs eager.
+"""A string argument takes more values than the recompile limit allows; what follows runs in eager.
 
 Right: the limit is seen, and results are eager's.
 Source: vllm-project/vllm#27178, NVIDIA/TensorRT-LLM#6142.
