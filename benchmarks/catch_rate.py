@@ -480,7 +480,7 @@ def put(path: Path, figures: str) -> None:
 
 def log(bench: Bench, found: Sequence[Step]) -> str:
     """Every drift from one release to the next, in Markdown: what it is of, what it does to users, what was seen."""
-    lines = ["| release | program | effect | seen | told of |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| release | program | effect | seen | reported in |", "| --- | --- | --- | --- | --- |"]
     drifts = [each for each in found if each.effect]
     for after in bench.pythons:
         for case in bench.cases.values():
