@@ -1,5 +1,9 @@
 """Errors that people can act on: each is one line that says where, what was found and what was expected."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
 
 class ContractError(Exception):
     """Anything this package refuses. The message is one line, ready to print."""
@@ -29,3 +33,23 @@ class InstallError(ContractError):
     def __init__(self, message: str, *, step: str = "installed") -> None:
         super().__init__(message)
         self.step = step
+
+
+def message_of(error: object) -> str:
+    """What an exception says; of one whose `__str__` raises, that."""
+    try:
+        return str(error)
+    except Exception as raised:  # noqa: BLE001 - whatever a class of the user's does there
+        return f"its __str__ raises {type(raised).__name__}"
+
+
+def chain(error: BaseException | None, *, contexts: bool = False) -> Iterator[BaseException]:
+    """An exception, and each that it was raised from; with `contexts`, or else that it was raised while handling.
+
+    A chain may lead back to itself, as that of an exception that is kept and raised again from another.
+    """
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        met.add(id(error))
+        yield error
+        error = error.__cause__ or (error.__context__ if contexts else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from types import FrameType
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.measurement import Location, Raised, RaisedInBoth
 from pytest_compilecontract.wording import first_said
 
@@ -96,7 +97,7 @@ class Endings:
             (each.filename, each.lineno or 0, each.name) for each in getattr(error, "real_stack", None) or ()
         ] or [
             (file, int(line), name)
-            for file, line, name in _TRACED.findall(str(error).partition("\nfrom user code:")[2])
+            for file, line, name in _TRACED.findall(message_of(error).partition("\nfrom user code:")[2])
         ]
         if traced:
             own = [each for each in traced if not self._paths.is_out_of_reach(each[0])]
@@ -128,4 +129,4 @@ def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Of the error's own text; Dynamo adds the user's line to it, even where there was none."""
-    return first_said(str(error).partition("from user code:")[0])
+    return first_said(message_of(error).partition("from user code:")[0])

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.errors import UsageError, message_of
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.judge.limits import judge
@@ -131,7 +131,7 @@ class Hunt:
             self._refuse_nothing()
         except errors.InvalidArgument as error:
             # hypothesis adds to what it says, a line each.
-            said = str(error).partition("\n")[0].removesuffix(".")
+            said = message_of(error).partition("\n")[0].removesuffix(".")
             raise UsageError(f"compile_lane.hunt: hypothesis could draw nothing from this strategy: {said}") from error
         except errors.Flaky:
             # What nothing is known of is not run any more once time is over.

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.measurement import Measurement
 
 from .probes.counters import Rises, counters_kept
@@ -151,7 +152,7 @@ class Watch(contextlib.ExitStack):
             with _without_warnings():
                 self.why_not = self._unusable() or self._tap()
         except Exception as error:  # noqa: BLE001
-            self.why_not = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.why_not = f"{type(error).__name__}: {message_of(error)}".splitlines()[0]
 
     def _tap(self) -> str:
         from .isolation import exact

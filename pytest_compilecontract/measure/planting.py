@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.faults import (
     FAULTS,
     AliasesInput,
@@ -304,7 +305,7 @@ class Planting(_Seam):
                 return results
             return self._around(number, args, before, results)
         except Exception as error:  # noqa: BLE001 - what cannot be planted is no fault of the program's
-            self.problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.problem = f"{type(error).__name__}: {message_of(error)}".splitlines()[0]
             return results
 
     def _is_wrong_now(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.errors import UsageError, message_of
 from pytest_compilecontract.facts.ladder import TRAIN
 
 from .current import Current, State
@@ -261,7 +261,7 @@ def _forget_skips(item: pytest.Item) -> None:
 
 def _said_at_the_end(error: BaseException) -> str:
     """What ended a test before its end, in one line."""
-    said = next(iter(str(error).splitlines()), "")
+    said = next(iter(message_of(error).splitlines()), "")
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from pytest_compilecontract.errors import chain, message_of
 from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.run_log import Log
 from pytest_compilecontract.judge.ranks import is_of_a_neighbour
@@ -145,9 +146,5 @@ def _failure(call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str
     if call.excinfo is None:
         return {"said": str(report.longrepr or "the test failed"), "text": report.longreprtext}
     own = own_failure(call)
-    error: BaseException | None = call.excinfo.value
-    connection = False
-    while error is not None:
-        connection = connection or is_of_a_neighbour(type(error).__name__, str(error))
-        error = error.__cause__
+    connection = any(is_of_a_neighbour(type(each).__name__, message_of(each)) for each in chain(call.excinfo.value))
     return {"exception": own.exception, "said": own.said, "text": report.longreprtext, "connection": connection}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_compilecontract.baselines.kept import refusal
-from pytest_compilecontract.errors import ReceiptError
+from pytest_compilecontract.errors import ReceiptError, message_of
 from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.facts.ladder import Step, completed
 from pytest_compilecontract.facts.own_failure import SUBTEST, OwnFailure
@@ -186,4 +186,4 @@ def own_failure(call: pytest.CallInfo[None]) -> OwnFailure:
 
 def said_by(raised: pytest.ExceptionInfo[BaseException]) -> str:
     """The first line of an exception's message, or its type's name."""
-    return next(iter(str(raised.value).splitlines()), "") or raised.typename
+    return next(iter(message_of(raised.value).splitlines()), "") or raised.typename

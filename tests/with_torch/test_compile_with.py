@@ -10,7 +10,7 @@ from holding import hold, lane_of, measured
 from torch import Tensor, nn
 
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.verdict import STEADY
+from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
 from pytest_compilecontract.measure.compile_lane import CompileLane
 
 pytestmark = pytest.mark.torch
@@ -398,3 +398,27 @@ def test_a_call_that_raises_needs_no_compiled_graph() -> None:
             lane.run(Refuses(), X, X[:1], compile_with=regional(lane))
 
     assert hold(body).verdict == "held"
+
+
+class Mute(Exception):  # noqa: N818 - what it is called does not matter
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("make", [lambda: Mute(), lambda: in_a_circle()], ids=["without text", "in a circle"])
+def test_an_exception_of_compiled_code_is_told_whatever_it_is(make: Any) -> None:
+    class Raises(nn.Module):
+        def forward(self, _x: Tensor) -> Tensor:
+            raise make()
+
+    entry = hold(lambda lane: lane.run(Region(), X, compile_with=lambda _model: Raises()))
+
+    assert entry.violations[0].name == NO_EXCEPTION
+    assert entry.violations[0].measured == f"raised {type(make()).__name__}"
+
+
+def in_a_circle() -> Exception:
+    """An exception whose causes lead back to it."""
+    kept, other = ValueError("kept"), TypeError("other")
+    kept.__cause__, other.__cause__ = other, kept
+    return kept

@@ -254,3 +254,49 @@ def test_a_lane_in_which_pytest_exit_is_called_says_so(tmp_path: Path) -> None:
     (entry,) = read_receipt(tmp_path / "r" / "receipt.json").entries
     assert entry.verdict == "broken"
     assert entry.reason == "pytest.exit was called while this lane ran: out of disk"
+
+
+UNUSUAL = """
+import torch
+from pytest_compilecontract import compile_contract
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@compile_contract
+def test_without_a_text(compile_lane):
+    compile_lane.run(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    raise Mute
+
+
+@compile_contract
+def test_in_a_circle(compile_lane):
+    kept, other = ValueError("kept"), TypeError("other")
+    kept.__cause__, other.__cause__ = other, kept
+    compile_lane.run(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    raise kept
+
+
+@compile_contract
+def test_after_them(compile_lane):
+    compile_lane.run(torch.nn.Linear(2, 2), torch.ones(1, 2))
+"""
+
+
+def test_an_exception_of_an_unusual_kind_ends_its_own_test_alone(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_it.py").write_text(UNUSUAL, encoding="utf-8")
+    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
+
+    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
+
+    assert ran.returncode == 1
+    entries = read_receipt(tmp_path / "r" / "receipt.json").entries
+    assert {entry.test.partition("::")[2]: (entry.verdict, entry.reason) for entry in entries} == {
+        "test_without_a_text[capture]": ("broken", "the test failed in call: Mute: its __str__ raises RuntimeError"),
+        "test_in_a_circle[capture]": ("broken", "the test failed in call: ValueError: kept"),
+        "test_after_them[capture]": ("held", ""),
+    }

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.errors import message_of
+
 from ..probes.tensors import is_fake, without_torch_function
 from .parts import (
     DEPTH,
@@ -325,7 +327,7 @@ def _type_name(value: object) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    return message_of(error).strip().split("\n")[0]
 
 
 def _inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]] | None:

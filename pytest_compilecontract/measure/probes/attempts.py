@@ -12,6 +12,7 @@ from functools import reduce
 from operator import or_
 from types import CodeType, FrameType
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
 from .backends import Handed
@@ -125,7 +126,7 @@ def user_function(name: str) -> str:
 
 def break_from(error: object, reason: str = "") -> Break:
     stack = getattr(error, "real_stack", None) or ()
-    message = str(getattr(error, "msg", "") or reason or error or type(error).__name__)
+    message = str(getattr(error, "msg", "") or reason) or message_of(error) or type(error).__name__
     return Break(
         message=message, stack=tuple((each.filename, each.lineno or 0, each.name, each.line or "") for each in stack)
     )
@@ -145,7 +146,7 @@ def is_restart(error: BaseException) -> bool:
 
 
 def first_line_of(error: BaseException) -> str:
-    return first_said(str(error)) or type(error).__name__
+    return first_said(message_of(error)) or type(error).__name__
 
 
 def forget_frames(attempts: Iterable[Attempt]) -> None:

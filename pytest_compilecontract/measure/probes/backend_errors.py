@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.measurement import Location
 from pytest_compilecontract.wording import first_said
 
@@ -48,7 +49,7 @@ def backend_error(error: BaseException, paths: Paths) -> BackendError | None:
     inner = _of_backend(error)
     if inner is None:
         return None
-    text = str(inner)
+    text = message_of(inner)
     return BackendError(
         exception=type(inner).__name__,
         said=paths.text(first_said(text)),
@@ -62,7 +63,7 @@ def _of_backend(error: BaseException) -> BaseException | None:
     if isinstance(inner, BaseException):
         return inner
     # Where the backend says that it cannot, and not that it failed, Dynamo breaks the graph.
-    gave_up = str(getattr(error, "gb_type", "") or error).startswith("Backend compiler exception")
+    gave_up = (str(getattr(error, "gb_type", "")) or message_of(error)).startswith("Backend compiler exception")
     return error.__cause__ if gave_up else None
 
 

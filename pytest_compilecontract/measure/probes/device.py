@@ -6,6 +6,8 @@ import re
 
 import torch
 
+from pytest_compilecontract.errors import chain, message_of
+
 # What CUDA says of an error after which no call of the process works.
 _STICKY = re.compile(
     r"illegal memory access|device-side assert|misaligned address|illegal instruction|illegal address|"
@@ -20,10 +22,8 @@ def lost(error: BaseException | None) -> str:
 
     An error's text alone does not tell, since a launch with wrong arguments says "CUDA error" too and hurts nothing.
     """
-    text = ""
-    while error is not None and not text:
-        found = [line.strip() for line in str(error).splitlines() if _STICKY.search(line)]
-        text, error = (found[0] if found else ""), error.__cause__ or error.__context__
+    lines = (line for each in chain(error, contexts=True) for line in message_of(each).splitlines())
+    text = next((line.strip() for line in lines if _STICKY.search(line)), "")
     if not text or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ""
     try:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.errors import chain
+
 from .. import numerics
 
 # The pool of what no CUDA graph holds.
@@ -87,11 +89,7 @@ def growth(samples: Sequence[int]) -> int:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether the device had no memory left, also where that is the cause of what was raised."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        error = error.__cause__
-    return False
+    return any(isinstance(each, torch.OutOfMemoryError) for each in chain(error))
 
 
 def let_go(error: BaseException) -> None:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pytest_compilecontract.errors import message_of
+
 from . import dispatch_keys
 from .protocols import Node
 
@@ -222,7 +224,7 @@ def refused_for(error: BaseException) -> str:
     Both raise before anything is known but the reasons, which are in the text (torch/_dynamo/guards.py,
     `get_and_maybe_log_recompilation_reasons`, and torch/_dynamo/eval_frame.py, `fail_callback`).
     """
-    _, _, told = str(error).partition("triggered by the following guard failure(s):")
+    _, _, told = message_of(error).partition("triggered by the following guard failure(s):")
     lead = leading(_REFUSED.findall(told), lambda _: Entry())
     return lead.guard if lead is not None else ""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
 from .. import numerics, tensors
@@ -119,7 +120,7 @@ class State:
                         tensor.data = tensors.wide(data, dtype)
                 except (RuntimeError, NotImplementedError, TypeError) as error:
                     wanted = numerics.short(dtype)
-                    raise NotWide(f"{name!r} cannot be cast to {wanted}: {first_said(str(error))}") from error
+                    raise NotWide(f"{name!r} cannot be cast to {wanted}: {first_said(message_of(error))}") from error
             yield
         finally:
             for tensor, data, grad in before:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
 from ..numerics import is_pythons
@@ -94,7 +95,7 @@ class Pieces:
             try:
                 saved.wanted = now()
             except Exception as error:  # noqa: BLE001 - what was made may be of a kind that cannot be saved
-                self._left_out[f"what was made of the target (cannot be saved: {first_said(str(error))})"] = None
+                self._left_out[f"what was made of the target (cannot be saved: {first_said(message_of(error))})"] = None
 
     def forget(self) -> None:
         """What was accepted is no longer wanted: `restore` puts back what was found."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
 from .. import tensors
@@ -31,7 +32,9 @@ def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, l
         found = tensors.Saved(tensor)
     except Exception as error:  # noqa: BLE001 - a subclass refuses in its own way
         # Whether it was written to is known even so.
-        walk.pieces.leave_out(f"{name!r} (a {type(tensor).__name__} that cannot be saved: {first_said(str(error))})")
+        walk.pieces.leave_out(
+            f"{name!r} (a {type(tensor).__name__} that cannot be saved: {first_said(message_of(error))})"
+        )
         written = version(tensor)
         walk.pieces.keep(name, lambda: tensor, lambda now: version(now) == written, lambda: None, learned=learned)
         return
@@ -41,7 +44,7 @@ def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, l
         try:
             saved.wanted.put_in(tensor)
         except Exception as error:  # noqa: BLE001 - as above
-            walk.pieces.leave_out(f"{name!r} (cannot be put back: {first_said(str(error))})")
+            walk.pieces.leave_out(f"{name!r} (cannot be put back: {first_said(message_of(error))})")
         if tensor.is_leaf:
             tensor.grad = None if own is None or grad is None else _with_values(own, grad)
         if tensor.is_leaf and tensor.requires_grad != requires_grad:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
 from .. import numerics
@@ -54,7 +55,7 @@ class Walk(Reached):
             self._save_one(value, name, depth=depth)
         except (RuntimeError, NotImplementedError, TypeError, AttributeError, OSError) as error:
             # An object of any kind may refuse to be read, even to tell its class.
-            self.pieces.leave_out(f"{name!r} (cannot be read: {first_said(str(error))})")
+            self.pieces.leave_out(f"{name!r} (cannot be read: {first_said(message_of(error))})")
 
     def _save_one(self, value: object, name: str, *, depth: int) -> None:
         if isinstance(value, functools.partial):
