@@ -15,7 +15,9 @@ from pytest_compilecontract.facts.collectives import Collective, Collectives, by
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.judge.limits import judge
+from pytest_compilecontract.measure.numerics.snapshot import TensorLeaf, snapshot
 from pytest_compilecontract.measure.probes.collectives import kind_of, recorded
+from pytest_compilecontract.measure.probes.tensors import waited
 
 pytestmark = pytest.mark.insides
 
@@ -26,6 +28,23 @@ def group() -> Iterator[None]:
     yield
     dist.destroy_process_group()
     torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("group")
+def test_what_a_collective_fills_is_the_tensor_that_compiled_code_gives() -> None:
+    def reduce(x: Tensor) -> Tensor:
+        return functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+
+    eager = reduce(torch.ones(4))
+    compiled = torch.compile(reduce, backend="aot_eager", fullgraph=True)(torch.ones(4))
+
+    assert type(eager) is not Tensor
+    assert type(waited(eager)) is type(compiled) is Tensor
+    assert torch.equal(waited(eager), torch.full((4,), 2.0))
+    assert waited(compiled) is compiled
+    (leaf,) = snapshot(reduce(torch.ones(4)), at="output").nodes.values()
+    assert isinstance(leaf, TensorLeaf)
+    assert leaf.type == "Tensor"
 
 
 def reduced(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from pytest_compilecontract.errors import message_of
 
-from ..probes.tensors import is_fake, without_torch_function
+from ..probes.tensors import is_fake, waited, without_torch_function
 from .parts import (
     DEPTH,
     VALUES_INSTALLED,
@@ -273,6 +273,7 @@ class _Walk:
         return True
 
     def _tensor(self, tensor: torch.Tensor, at: str, depth: int) -> bool:
+        tensor = waited(tensor)
         known = self._copies.get(id(tensor))
         if known is not None and isinstance(known[1], TensorLeaf):
             self.nodes[at] = known[1]

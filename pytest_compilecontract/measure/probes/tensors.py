@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -37,6 +38,18 @@ def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no values: one of a meta device, or of a trace."""
     fake: Any = importlib.import_module("torch._subclasses").FakeTensor
     return tensor.device.type == "meta" or isinstance(tensor, fake)
+
+
+def waited(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a functional collective fills, once it has; any other as it is.
+
+    Eager waits for it where it is used first, in a tensor of a class of its own until then, and a compiled graph before
+    it returns (`_maybe_wrap_tensor` in torch/distributed/_functional_collectives.py).
+    """
+    kind = getattr(sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None)
+    wait = getattr(tensor, "trigger_wait", None) if kind is not None and isinstance(tensor, kind) else None
+    made: torch.Tensor = wait() if wait is not None else tensor
+    return made
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
