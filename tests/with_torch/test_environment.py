@@ -30,6 +30,7 @@ pytestmark = pytest.mark.torch
 DYNAMO: Any = torch._dynamo.config
 COMPILER: Any = torch.compiler.config
 ROOT = Path(__file__).parent.parent.parent
+QUIET = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 MEASURE = """
 import json, sys
 from pathlib import Path
@@ -62,6 +63,17 @@ def elsewhere(project: Path, *, before: str = "", **variables: str) -> Environme
         check=True,
     )
     return environment_from_data(json.loads(ran.stdout))
+
+
+@pytest.fixture(scope="module")
+def elsewhere_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="module")
+def fresh(elsewhere_project: Path) -> Environment:
+    """The environment of a process in which nothing was compiled."""
+    return elsewhere(elsewhere_project, **QUIET, PYTHONHASHSEED="1")
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -119,8 +131,8 @@ def test_it_is_quick(project: Path) -> None:
 # torch's settings
 
 
-def test_a_fresh_torch_differs_in_nothing(project: Path) -> None:
-    assert elsewhere(project).settings == {}
+def test_a_fresh_torch_differs_in_nothing(fresh: Environment) -> None:
+    assert fresh.settings == {}
 
 
 def test_each_module_s_changed_settings_are_named_in_full(project: Path) -> None:
@@ -303,12 +315,10 @@ def test_a_commit_and_whether_files_differ_from_it(project: Path, monkeypatch: p
 # What must not matter
 
 
-def test_two_processes_and_a_compile_make_no_difference(project: Path) -> None:
+def test_two_processes_and_a_compile_make_no_difference(elsewhere_project: Path, fresh: Environment) -> None:
     compiled = "import torch; torch.compile(lambda x: x.sin() + 1)(torch.ones(4))"
-    quiet = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONHASHSEED": "1"}
 
-    fresh = elsewhere(project, **quiet)
-    used = elsewhere(project, before=compiled, **{**quiet, "PYTHONHASHSEED": "2"})
+    used = elsewhere(elsewhere_project, before=compiled, **{**QUIET, "PYTHONHASHSEED": "2"})
 
     assert used == fresh
     assert fingerprint(used) == fingerprint(fresh)
