@@ -25,6 +25,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What is left at the end is collected, or libraries of torch's say that they have leaked."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a file that is in no stage: nothing would run it on another torch, and nobody would notice."""
     here = Path(__file__).parent
