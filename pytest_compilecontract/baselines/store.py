@@ -54,11 +54,15 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """What recording did: the lanes written, and those refused with why, each as (contract, lane[, why])."""
+    """What recording did: the lanes written, and those refused with why, each as (contract, lane[, why]).
+
+    `unmeasured` counts those refused since nothing was measured, which no reason records.
+    """
 
     files: tuple[Path, ...] = ()
     lanes: tuple[tuple[str, str], ...] = ()
     refused: tuple[tuple[str, str, str], ...] = ()
+    unmeasured: int = 0
 
 
 class Baselines:
@@ -198,6 +202,7 @@ class Baselines:
         written: dict[Path, Baseline] = {}
         lanes: list[tuple[str, str]] = []
         refused: list[tuple[str, str, str]] = []
+        unmeasured = 0
         for entry in entries:
             environment = environments[entry.environment]
             path = self.path(entry.contract, environment_key(environment))
@@ -210,6 +215,7 @@ class Baselines:
             why = refusal(entry)
             if why and not (accepted and entry.measurement is not None):
                 refused.append((entry.contract, entry.lane, why))
+                unmeasured += entry.measurement is None
                 continue
             written[path] = _with(baseline, entry, environment, accepted if why else "")
             lanes.append((entry.contract, entry.lane))
@@ -221,7 +227,7 @@ class Baselines:
             write_bytes(path, to_json(baseline))
             self._read[path] = baseline
         self._older.clear()
-        return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused))
+        return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused), unmeasured=unmeasured)
 
     def _says_otherwise(self, entry: Entry, environment: Environment, baseline: Baseline) -> bool:
         """Whether an entry differs from its baseline; if not, the baseline is left as it is."""

@@ -13,6 +13,8 @@ from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.report.terminal import Line
 from pytest_compilecontract.wording import counted
 
+from .started import session_words
+
 # What a file that holds contracts has in it.
 WORDS = (b"compile_lane", b"compile_contract")
 MOST_FOLDERS = 5000
@@ -30,7 +32,7 @@ def elsewhere_lines(config: pytest.Config) -> list[Line]:
     if not found:
         return []
     told = ", ".join(f"{folder} ({counted(count, 'file')})" for folder, count in sorted(found.items()))
-    command = f"pytest --compile-contracts {typed(as_tests(*sorted(found)))}"
+    command = typed([*session_words(config), *as_tests(*sorted(found))])
     return [(f"contracts outside testpaths, not collected: {told}; to run them: {command}", {"yellow": True})]
 
 

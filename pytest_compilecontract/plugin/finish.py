@@ -25,6 +25,7 @@ from .gather import gathered
 from .history import History, Summary
 from .run_page import write_run_page
 from .session import UNKNOWN, Session
+from .started import session_words
 
 if TYPE_CHECKING:
     from pytest_compilecontract.baselines.store import Recorded
@@ -150,28 +151,30 @@ class Finishing:
             return
         rows = self._history.marked(self._session.rows(), self._held)
         terminalreporter.write_sep("=", headline(rows, self._session.torch_versions()))
-        paths = given_paths(terminalreporter.config)
-        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims, paths=paths)
+        config = terminalreporter.config
+        paths, start = given_paths(config), session_words(config)
+        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims, paths=paths, start=start)
         facts = fact_lines(self._session.entries.values(), every=False) if terminalreporter.verbosity > 1 else []
-        lines = (*summary_lines(rows, terminalreporter.verbosity), *facts, *self._history_lines(paths), *told)
+        lines = (*summary_lines(rows, terminalreporter.verbosity), *facts, *self._history_lines(config), *told)
         for text, markup in (
             *lines,
-            *elsewhere_lines(terminalreporter.config),
+            *elsewhere_lines(config),
             *self._surroundings(),
             *self._closing(),
         ):
             terminalreporter.write_line(printed(text), **markup)
 
-    def _history_lines(self, paths: tuple[str, ...]) -> list[Line]:
+    def _history_lines(self, config: pytest.Config) -> list[Line]:
+        paths, start = given_paths(config), session_words(config, lanes=True)
         if self._recorded is not None:
             asked = self._settings.record or "all"
-            return record_lines(self._recorded, str(self._settings.baselines), asked, paths)
+            return record_lines(self._recorded, str(self._settings.baselines), asked, paths, start)
         if self._held is None or not self._settings.baselines.is_dir():
             return []
         held = self._held.held
         lanes = [(each.found, each.lane) for each in held]
         mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
-        return baseline_lines(lanes, len(self._held.new), self._held.known, mode, paths)
+        return baseline_lines(lanes, len(self._held.new), self._held.known, mode, paths, start)
 
     def _surroundings(self) -> list[Line]:
         """How this run differs from ordinary ones."""

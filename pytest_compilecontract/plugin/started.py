@@ -35,6 +35,14 @@ def as_started(config: pytest.Config, command: str) -> str:
     return typed([*start(argv), *options, *words[1 : at + 1], *tests])
 
 
+def session_words(config: pytest.Config, *, lanes: bool = False) -> list[str]:
+    """The words that start a session as this one, without its paths; with its lanes where `lanes` says so."""
+    argv = _argv(config)
+    asked = config.getoption("--contract-lanes") if lanes else None
+    chosen = [f"--contract-lanes={asked}"] if asked else []
+    return [*start(argv), *kept_options(argv[1:]), "--compile-contracts", *chosen]
+
+
 def start(argv: Sequence[str]) -> list[str]:
     """The words that pytest was started with: as a module it has the folder on its path, and by itself it may not."""
     module = bool(argv) and Path(argv[0]).name == "__main__.py"

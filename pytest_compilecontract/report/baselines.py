@@ -15,7 +15,8 @@ from .comparison import cut, drift_headline, lane_lines, place_of
 from .terminal import FAILURE_LINES, Line
 
 MOST = 20
-RECORD = "pytest --compile-contracts --contract-record"
+# How a session is started where nothing else is known.
+PYTEST = ("pytest", "--compile-contracts")
 _ORDER: tuple[Verdict, ...] = (
     "held",
     "improved",
@@ -28,11 +29,11 @@ _ORDER: tuple[Verdict, ...] = (
 )
 
 
-def recording(mode: str, paths: Sequence[str], *, reason: bool = False) -> str:
-    """The command that records in this mode, for a session with these paths."""
+def recording(mode: str, paths: Sequence[str], *, reason: bool = False, start: Sequence[str] = PYTEST) -> str:
+    """The command that records in this mode, for a session with these paths that was started with these words."""
     given = "" if mode == "all" and not paths else f"={mode}"
     why = ' --contract-accept-reason="..."' if reason else ""
-    return f"{RECORD}{given}{why}{' ' + typed(as_tests(*paths)) if paths else ''}"
+    return f"{typed(start)} --contract-record{given}{why}{' ' + typed(as_tests(*paths)) if paths else ''}"
 
 
 def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
@@ -53,15 +54,23 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
 
 
 def baseline_lines(
-    lanes: Sequence[tuple[Found, LaneComparison]], new: int, known: int, mode: str, paths: Sequence[str] = ()
+    lanes: Sequence[tuple[Found, LaneComparison]],
+    new: int,
+    known: int,
+    mode: str,
+    paths: Sequence[str] = (),
+    start: Sequence[str] = PYTEST,
 ) -> list[Line]:
     """Which baselines the session's lanes were compared with, and the result; `mode` records what improved.
 
-    `paths` are those that the session was given, for commands that collect the same.
+    `paths` are those that the session was given, and `start` the words that started it, for commands that collect and
+    measure the same.
     """
     if not lanes:
-        said = f"baselines: none for {counted(new, 'lane')}; to record: {recording('new', paths)}" if new else ""
-        return [(said, {"yellow": True})] if said else []
+        to_record = recording("new", paths, start=start)
+        return (
+            [(f"baselines: none for {counted(new, 'lane')}; to record: {to_record}", {"yellow": True})] if new else []
+        )
     found = Counter(lane.verdict for _, lane in lanes)
     totals = ", ".join(f"{found[verdict]} {verdict}" for verdict in _ORDER if found[verdict])
     where = ", ".join(dict.fromkeys(_where(each) for each, _ in lanes))
@@ -88,15 +97,16 @@ def baseline_lines(
     improved = [lane for _, lane in lanes if lane.verdict == "improved"]
     lines += [(cut(f"  improved {_name(lane)}: {what_drifted(lane)}"), {"green": True}) for lane in improved[:MOST]]
     if improved:
-        lines.append((f"  to record what improved: {recording(mode, paths)}", {}))
+        lines.append((f"  to record what improved: {recording(mode, paths, start=start)}", {}))
     if new:
-        lines.append(
-            (f"  {counted(new, 'lane')} without a baseline; to record: {recording('new', paths)}", {"yellow": True})
-        )
+        to_record = recording("new", paths, start=start)
+        lines.append((f"  {counted(new, 'lane')} without a baseline; to record: {to_record}", {"yellow": True}))
     return lines
 
 
-def record_lines(recorded: Recorded, folder: str, mode: str = "all", paths: Sequence[str] = ()) -> list[Line]:
+def record_lines(
+    recorded: Recorded, folder: str, mode: str = "all", paths: Sequence[str] = (), start: Sequence[str] = PYTEST
+) -> list[Line]:
     """What was recorded, and what was refused with its reason."""
     lines: list[Line] = [
         (
@@ -112,8 +122,9 @@ def record_lines(recorded: Recorded, folder: str, mode: str = "all", paths: Sequ
         lines.append((cut(f"  not recorded: {plain(contract)} [{plain(lane)}]: {plain(why)}"), {"red": True}))
     if len(recorded.refused) > MOST:
         lines.append((f"  ... and {len(recorded.refused) - MOST} more not recorded", {"red": True}))
-    if recorded.refused:
-        lines.append((f"  to record them anyway: {recording(mode, paths, reason=True)}", {}))
+    if len(recorded.refused) > recorded.unmeasured:
+        them = "those that were measured" if recorded.unmeasured else "them"
+        lines.append((f"  to record {them} anyway: {recording(mode, paths, reason=True, start=start)}", {}))
     return lines
 
 

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.wording import counted
 
-from .baselines import MOST, recording
+from .baselines import MOST, PYTEST, recording
 from .comparison import cut
 from .terminal import Line
 
 
-def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool, paths: Sequence[str] = ()) -> list[Line]:
+def gone_lines(
+    contracts: Sequence[str],
+    folder: str,
+    *,
+    removed: bool,
+    paths: Sequence[str] = (),
+    start: Sequence[str] = PYTEST,
+) -> list[Line]:
     """Text about contracts that no longer exist, and how to remove their baselines."""
     if not contracts:
         return []
@@ -24,5 +31,5 @@ def gone_lines(contracts: Sequence[str], folder: str, *, removed: bool, paths: S
     if len(contracts) > MOST:
         lines.append((f"  ... and {len(contracts) - MOST} more", {}))
     if not removed:
-        lines.append((f"  to remove them: {recording('all', paths)}, without choosing tests or lanes", {}))
+        lines.append((f"  to remove them: {recording('all', paths, start=start)}, without choosing tests or lanes", {}))
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from support.receipts import NEW, OLD, an_entry
 
 from pytest_compilecontract.baselines.gone import collected_from, gone
 from pytest_compilecontract.baselines.store import Baselines
-from pytest_compilecontract.report.baselines import recording
+from pytest_compilecontract.report.baselines import record_lines, recording
 from pytest_compilecontract.report.gone import gone_lines
 
 KEY = "torch2.11-cpu"
@@ -108,3 +109,35 @@ def test_a_command_that_records_collects_what_the_session_was_given() -> None:
     assert recording("all", [], reason=True) == (
         'pytest --compile-contracts --contract-record --contract-accept-reason="..."'
     )
+
+
+def test_a_command_that_records_starts_pytest_as_the_session_was_started() -> None:
+    start = ["python", "-m", "pytest", "--compile-contracts", "--contract-lanes=aot"]
+
+    assert recording("new", [], start=start) == (
+        "python -m pytest --compile-contracts --contract-lanes=aot --contract-record=new"
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "offered"),
+    [
+        (["violated"], ["to record them anyway:"]),
+        (["violated", "broken"], ["to record those that were measured anyway:"]),
+        (["broken"], []),
+    ],
+    ids=["measured", "some", "nothing measured"],
+)
+def test_a_reason_is_asked_for_only_where_it_records(tmp_path: Path, verdicts: list[str], offered: list[str]) -> None:
+    entries = [
+        replace(an_entry(contract=f"test_a.py::test_{each}"), verdict=each)
+        if each == "violated"
+        else replace(an_entry(contract=f"test_a.py::test_{each}"), verdict=each, measurement=None)
+        for each in verdicts
+    ]
+
+    recorded = Baselines(tmp_path, tmp_path).record(entries, {"here": OLD}, "all")
+
+    anyway = [text for text, _ in record_lines(recorded, "contracts/baselines") if "anyway" in text]
+    command = 'pytest --compile-contracts --contract-record --contract-accept-reason="..."'
+    assert anyway == [f"  {each} {command}" for each in offered]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 CONTRACT = "def test_block(compile_lane):\n    pass\n"
-LEFT_OUT = "contracts outside testpaths, not collected: {}; to run them: pytest --compile-contracts -- {}"
+LEFT_OUT = "contracts outside testpaths, not collected: {}; to run them: {}pytest --compile-contracts -- {}"
 
 
 @pytest.fixture
@@ -30,7 +32,13 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_contracts_outside_of_testpaths_are_named(project: pytest.Pytester) -> None:
     ran = project.runpytest("--compile-contracts")
 
-    ran.stdout.fnmatch_lines([LEFT_OUT.format("contracts (2 files)", "contracts")])
+    ran.stdout.fnmatch_lines([LEFT_OUT.format("contracts (2 files)", "*", "contracts")])
+
+
+def test_the_command_starts_pytest_as_it_was_started(project: pytest.Pytester) -> None:
+    ran = project.run(sys.executable, "-m", "pytest", "--compile-contracts")
+
+    ran.stdout.fnmatch_lines([LEFT_OUT.format("contracts (2 files)", "python -m ", "contracts")])
 
 
 def test_a_file_at_the_top_is_named_by_itself(project: pytest.Pytester) -> None:
@@ -38,7 +46,7 @@ def test_a_file_at_the_top_is_named_by_itself(project: pytest.Pytester) -> None:
 
     ran = project.runpytest("--compile-contracts")
 
-    told = LEFT_OUT.format("contracts (2 files), test_top.py (1 file)", "contracts test_top.py")
+    told = LEFT_OUT.format("contracts (2 files), test_top.py (1 file)", "*", "contracts test_top.py")
     ran.stdout.fnmatch_lines([told])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.plugin.started import as_started, kept_options, start
+from pytest_compilecontract.plugin.started import as_started, kept_options, session_words, start
 
 COMMAND = "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_it[aot]'"
 MODULE = "/env/lib/python3.11/site-packages/pytest/__main__.py"
@@ -44,6 +44,16 @@ def config(argv: list[str], here: str = "/project") -> Any:
 )
 def test_it_is_as_the_session_was_started(argv: list[str], here: str, told: str) -> None:
     assert as_started(config(argv, here), COMMAND) == told
+
+
+def test_a_session_is_started_again_with_its_settings_and_its_lanes() -> None:
+    session = config([MODULE, "-c", "ci.ini", "-x", "--contract-lanes=aot", "tests"])
+    session.getoption = {"--contract-lanes": "aot"}.get
+
+    whole, same = session_words(session), session_words(session, lanes=True)
+
+    assert whole == ["python", "-m", "pytest", "-cci.ini", "--compile-contracts"]
+    assert same == [*whole, "--contract-lanes=aot"]
 
 
 def test_what_is_no_command_of_pytests_stays() -> None:
