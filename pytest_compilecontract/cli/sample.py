@@ -96,7 +96,8 @@ def _checked(name: str, made: object) -> tuple[object, tuple[object, ...]]:
         got = f"the class {target.__name__}" if isinstance(target, type) else type(target).__name__
         raise UsageError(f"{name} returned {got} as the target: expected a function or module")
     if not isinstance(calls, (list, tuple)) or not calls or not all(_is_call(each, calls) for each in calls):
-        raise UsageError(f"{name} returned {_shape(calls)} as the calls: {EXPECTED}")
+        one = f" (for one call with these arguments: [{_shape(calls)}])" if isinstance(calls, tuple) and calls else ""
+        raise UsageError(f"{name} returned {_shape(calls)} as the calls: {EXPECTED}{one}")
     return target, tuple(calls)
 
 
@@ -117,7 +118,9 @@ def _shape(value: object) -> str:
     """What a value is, without its contents: a tensor's are long."""
     if isinstance(value, (list, tuple)):
         inside = ", ".join(type(each).__name__ for each in value[:4]) + (", ..." if len(value) > 4 else "")
-        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
     return type(value).__name__
 
 

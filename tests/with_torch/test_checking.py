@@ -71,6 +71,10 @@ def bare():
     return Block(), torch.randn(2, 8)
 
 
+def one_argument():
+    return Block(), (torch.randn(2, 8),)
+
+
 def endless():
     time.sleep(600)
 """
@@ -190,7 +194,16 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments, call
     [
         (["blocks:failing"], "blocks:failing raised ValueError: no weights (line 49 of blocks.py)"),
         (["blocks:bare"], f"blocks:bare returned Tensor as the calls: {EXPECTED}"),
-        (["blocks:one_call"], f"blocks:one_call returned (Tensor, Tensor) as the calls: {EXPECTED}"),
+        (
+            ["blocks:one_call"],
+            f"blocks:one_call returned (Tensor, Tensor) as the calls: {EXPECTED} "
+            "(for one call with these arguments: [(Tensor, Tensor)])",
+        ),
+        (
+            ["blocks:one_argument"],
+            f"blocks:one_argument returned (Tensor,) as the calls: {EXPECTED} "
+            "(for one call with these arguments: [(Tensor,)])",
+        ),
         (
             ["blocks:simple"],
             "blocks:simple: 'simple' is not there "
@@ -208,6 +221,7 @@ EXPECTED = "expected (target, [call, ...]), each call a tuple of arguments, call
         "raises",
         "wrong calls",
         "one call for a list",
+        "one argument for a list",
         "no such name",
         "no such module",
         "no colon",
