@@ -165,7 +165,7 @@ class Finishing:
             terminalreporter.write_line(printed(text), **markup)
 
     def _history_lines(self, config: pytest.Config) -> list[Line]:
-        paths, start = given_paths(config), session_words(config, lanes=True)
+        paths, start = given_paths(config), session_words(config, choice=True)
         if self._recorded is not None:
             asked = self._settings.record or "all"
             return record_lines(self._recorded, str(self._settings.baselines), asked, paths, start)

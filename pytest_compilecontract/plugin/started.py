@@ -18,6 +18,8 @@ _VALUED = (
     *("--contract-baselines", "--contract-timeout"),
 )
 _FLAGS = ("--noconftest", "--contract-speed")
+# Options that choose tests and lanes.
+_CHOICE = ("--contract-lanes", "-k", "-m")
 # What says nothing of a result.
 _LEFT_OUT = ("no:cacheprovider",)
 
@@ -35,11 +37,10 @@ def as_started(config: pytest.Config, command: str) -> str:
     return typed([*start(argv), *options, *words[1 : at + 1], *tests])
 
 
-def session_words(config: pytest.Config, *, lanes: bool = False) -> list[str]:
-    """The words that start a session as this one, without its paths; with its lanes where `lanes` says so."""
+def session_words(config: pytest.Config, *, choice: bool = False) -> list[str]:
+    """The words that start a session as this one, without its paths; `choice` adds what chose its tests and lanes."""
     argv = _argv(config)
-    asked = config.getoption("--contract-lanes") if lanes else None
-    chosen = [f"--contract-lanes={asked}"] if asked else []
+    chosen = [f"{name}={value}" for name in _CHOICE if (value := config.getoption(name))] if choice else []
     return [*start(argv), *kept_options(argv[1:]), "--compile-contracts", *chosen]
 
 

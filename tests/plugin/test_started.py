@@ -46,14 +46,14 @@ def test_it_is_as_the_session_was_started(argv: list[str], here: str, told: str)
     assert as_started(config(argv, here), COMMAND) == told
 
 
-def test_a_session_is_started_again_with_its_settings_and_its_lanes() -> None:
+def test_a_session_is_started_again_with_its_settings_and_its_choice() -> None:
     session = config([MODULE, "-c", "ci.ini", "-x", "--contract-lanes=aot", "tests"])
-    session.getoption = {"--contract-lanes": "aot"}.get
+    session.getoption = {"--contract-lanes": "aot", "-k": "block", "-m": ""}.__getitem__
 
-    whole, same = session_words(session), session_words(session, lanes=True)
+    whole, same = session_words(session), session_words(session, choice=True)
 
     assert whole == ["python", "-m", "pytest", "-cci.ini", "--compile-contracts"]
-    assert same == [*whole, "--contract-lanes=aot"]
+    assert same == [*whole, "--contract-lanes=aot", "-k=block"]
 
 
 def test_what_is_no_command_of_pytests_stays() -> None:
