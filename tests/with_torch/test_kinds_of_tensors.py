@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch.func import functional_call, vjp
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.measure.numerics import Copies, wide
+from pytest_compilecontract.measure.probes.targets import made_by
 from pytest_compilecontract.measure.state import NotWide, State
 
 pytestmark = [pytest.mark.insides, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")]
@@ -362,6 +364,14 @@ def test_what_torch_compile_does_not_take_is_refused_in_a_sentence(make: Callabl
     assert str(caught.value).endswith(
         "is not a target of torch.compile: give compile_lane the module or function that it was made from"
     )
+
+
+def test_a_partial_that_leads_back_to_itself_is_made_by_nothing() -> None:
+    circle = functools.partial(torch.sin)
+    state: Any = (circle, (), {}, {})
+    circle.__setstate__(state)
+
+    assert made_by(circle) == ""
 
 
 def test_the_module_of_an_exported_program_is_a_target() -> None:

@@ -27,7 +27,10 @@ def is_scripted(value: object) -> bool:
 
 def made_by(value: object) -> str:
     """What made a target that torch.compile does not take, since there is no Python left in it; empty for all else."""
-    while isinstance(value, (functools.partial, types.MethodType)):
+    met: set[int] = set()
+    # A partial can be made to lead back to itself; calling it raises, in eager too.
+    while isinstance(value, (functools.partial, types.MethodType)) and id(value) not in met:
+        met.add(id(value))
         value = value.func if isinstance(value, functools.partial) else value.__self__
     for base in type(value).__mro__:
         module = str(base.__module__)
