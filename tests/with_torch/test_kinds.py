@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -291,6 +292,24 @@ def test_a_key_of_the_state_dict_that_only_eager_adds() -> None:
 
     assert kept_limits(healthy) == HELD
     assert differences(planted) == ["afterwards['state_dict']: structure"]
+
+
+@pytest.mark.parametrize("kind", [mock.Mock, mock.MagicMock])
+def test_a_mock_is_not_another_for_what_it_was_asked_for(kind: type[mock.Mock]) -> None:
+    made = kind()
+
+    entry = hold(running(lambda x: (x + 1, made), (X,), (X,)), lane="capture")
+
+    assert kept_limits(entry) == HELD
+
+
+@pytest.mark.parametrize("kind", [mock.Mock, mock.MagicMock])
+def test_what_a_mock_was_given_is_compared(kind: type[mock.Mock]) -> None:
+    right, wrong = kind(weight=X), kind(weight=X + 1)
+
+    entry = hold(running(lambda x: (x + 1, wrong if compiling() else right), (X,)), lane="capture")
+
+    assert differences(entry) == ["call 0 output[1].weight: value"]
 
 
 @pytest.mark.parametrize("kind", [Plain, Slotted, Data])

@@ -20,6 +20,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
 from typing import Any, Literal
+from unittest import mock
 from uuid import UUID
 
 import torch
@@ -174,7 +175,13 @@ def slots_of(value: object) -> tuple[str, ...]:
 
 def _is_cached(value: object, name: str) -> bool:
     """Whether an attribute is there only since somebody asked for it."""
-    return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+    made_once = isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+    return made_once or _is_mocked(value, name)
+
+
+def _is_mocked(value: object, name: str) -> bool:
+    """The same of a mock, which makes another for each name that Dynamo, or anyone, asks it for."""
+    return (name == "_mock_children" or is_pythons(name)) and issubclass(type(value), mock.NonCallableMock)
 
 
 def is_scalar(value: object) -> bool:
@@ -225,7 +232,8 @@ def _kind_near(value: object, pending: deque[object], seen: set[int], bound: Bou
     elif isinstance(value, (list, tuple, deque)):
         parts = elements(value)
     else:
-        parts = (part for name, part in attributes_of(value).items() if not is_pythons(name))
+        found = attributes_of(value).items()
+        parts = (part for name, part in found if not is_pythons(name) and not _is_mocked(value, name))
     kind: Kind = "plain"
     for part in parts:
         if not bound.take():
