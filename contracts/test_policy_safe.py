@@ -247,6 +247,8 @@ def test_what_is_blocked_stays_eager(compile_lane: CompileLane) -> None:
         maybe_compile(model, config(compile_lane, block=("head",), train=False), batch())
         model(*batch())
 
+    assert model._compiled_call_impl is not None, "the policy gave the model back as it was"
+
 
 @compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, numerics=None, lanes=["aot"])
 @pytest.mark.parametrize(
