@@ -191,11 +191,13 @@ def _eager_calls(limits: Limits, seen: Measurement) -> Facts:
     Graphs that only ran outside the calls, as in a trial, are no call's.
     """
     calls = seen.calls or ()
-    if not calls or eager_calls_allowed(limits) or any(call.graphs_executed is None for call in calls):
+    if not calls or any(call.graphs_executed is None for call in calls):
         return ()
     needed = bound_of(limits, "min_ops_captured")
     captured = (seen.graphs or 0) if needed is not None and needed.allows else 0
     outside = captured > 0 and not any(call.graphs_executed for call in calls)
+    if eager_calls_allowed(limits) and not outside:
+        return ()
     # Of a call that compiled something, these say what became of it.
     told = seen.frames_run_eager or seen.limit_hits
     found: list[tuple[str]] = []

@@ -401,6 +401,14 @@ def test_calls_that_ran_eager_throughout(calls: tuple[Call, ...], late: list[str
     assert violation.details == tuple(late)
 
 
+def test_an_allowance_for_eager_frames_is_none_for_calls_of_which_not_one_ran_compiled() -> None:
+    seen = replace(GOOD, graphs=1, calls=(a_call(0, "cold"), a_call(0)), eager_frames=())
+
+    (violation,) = judged(Limits(max_eager_frames=2, allow_recompile_limit=True), seen)
+
+    assert violation.name == STEADY
+
+
 def test_all_violations_at_once() -> None:
     bad = replace(GOOD, graph_breaks=(BREAK,), recompiles=(RECOMPILE,), eager_frames=(LOST,), ops_captured=0)
 
