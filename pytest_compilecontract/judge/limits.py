@@ -72,7 +72,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
         if count is None:
             if getattr(limits, limit) is not None:
                 yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, LIMITS[limit].metric)}")
-        elif count < bound.allows if limit.startswith("min_") else count > bound.allows:
+        elif count < bound.allows if LIMITS[limit].bounds == "least" else count > bound.allows:
             yield violated(bound, count, facts)
     yield from _judge_limit_hits(limits, seen, unmeasurable)
     if late := _eager_calls(limits, seen):
