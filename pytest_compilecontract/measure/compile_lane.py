@@ -147,7 +147,7 @@ class CompileLane:
         self,
         module: torch.nn.Module,
         batches: Sequence[object],
-        *,
+        *more: object,
         loss: Loss = None,
         optimizer: Optimizer = None,
         compile_with: Compiles = None,
@@ -171,6 +171,8 @@ class CompileLane:
             As `run`.
         """
         __tracebackhide__ = True
+        if more:
+            raise UsageError("compile_lane.train takes one list of batches: write train(module, [batch, batch], ...)")
         if self._trains is not None:
             raise UsageError(
                 "frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on"
@@ -361,7 +363,10 @@ def _training(module: torch.nn.Module, loss: Loss, optimizer: Optimizer, *, grad
         raise UsageError(f"compile_lane.train: loss= is a function or module, got {_named(loss)}")
     if isinstance(optimizer, torch.optim.Optimizer):
         name = type(optimizer).__name__
-        raise UsageError(f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}")
+        raise UsageError(
+            f"compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.{name}, or "
+            f"optimizer=lambda parameters: torch.optim.{name}(parameters, lr=...)"
+        )
     if optimizer is not None and not callable(optimizer):
         raise UsageError(f"compile_lane.train: optimizer= makes an optimizer, got {type(optimizer).__name__!r}")
     chosen = optimizer or functools.partial(torch.optim.SGD, lr=0.01)

@@ -328,8 +328,14 @@ REFUSED: list[Any] = [
     ),
     pytest.param(
         lambda lane: lane.train(Model(), [(X,)], optimizer=torch.optim.SGD(Model().parameters(), lr=1.0)),
-        "compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.SGD",
+        "compile_lane.train makes an optimizer for each run: write optimizer=torch.optim.SGD, or "
+        "optimizer=lambda parameters: torch.optim.SGD(parameters, lr=...)",
         id="an-optimizer",
+    ),
+    pytest.param(
+        lambda lane: lane.train(Model(), (X,), (X,)),
+        "compile_lane.train takes one list of batches: write train(module, [batch, batch], ...)",
+        id="batches-as-calls",
     ),
     pytest.param(
         lambda lane: lane.run(torch.compile(scaled), (X,)),
