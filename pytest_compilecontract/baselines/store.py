@@ -160,6 +160,7 @@ class Baselines:
         for file, baseline in self._files(key):
             if not set(contracts) & set(baseline.contracts):
                 continue
+            self._refuse_outside(file)
             left = {name: lanes for name, lanes in baseline.contracts.items() if name not in contracts}
             if not left:
                 remove_file(file)

@@ -331,3 +331,19 @@ def test_no_baseline_is_written_through_a_link_that_leads_out(tmp_path: Path) ->
         Baselines(folder, tmp_path).record(receipt.entries, receipt.environments, "all")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["contracts", "mine.txt"]
+
+
+def test_no_baseline_is_removed_through_a_link_that_leads_out(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "contracts" / "baselines", tmp_path / "elsewhere"
+    receipt = a_receipt(an_entry(HOLDING))
+    Baselines(folder, tmp_path).record(receipt.entries, receipt.environments, "all")
+    (key,) = [path.name for path in folder.iterdir() if path.name != "defaults"]
+    (folder / key).rename(elsewhere)
+    (folder / key).symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*.json")}
+
+    with pytest.raises(ReceiptError, match="is outside the baselines folder, so it was not written"):
+        Baselines(folder, tmp_path).remove(key, [each.contract for each in receipt.entries])
+
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*.json")} == before
+    assert before
