@@ -188,13 +188,14 @@ def _eager_calls(limits: Limits, seen: Measurement) -> Facts:
     """The calls that ran no compiled graph, of what was compiled. Calls are counted from 0.
 
     What has no tensor operation runs no graph either: Dynamo was asked to compile it, and none of its calls ran one.
-    Graphs that only ran outside the calls, as in a trial, are no call's.
+    Graphs that only ran outside the calls, as in a trial, are no call's. Of those that ran nowhere, as torch's own
+    `aot_compile` captures them, nothing is known here.
     """
     calls = seen.calls or ()
     if not calls or any(call.graphs_executed is None for call in calls):
         return ()
     needed = bound_of(limits, "min_ops_captured")
-    captured = (seen.graphs or 0) if needed is not None and needed.allows else 0
+    captured = (seen.graphs or 0) if needed is not None and needed.allows and seen.graphs_executed else 0
     outside = captured > 0 and not any(call.graphs_executed for call in calls)
     if eager_calls_allowed(limits) and not outside:
         return ()

@@ -394,7 +394,7 @@ def test_one_violation(limits: Limits, change: dict[str, object], violation: Vio
     ],
 )
 def test_calls_that_ran_eager_throughout(calls: tuple[Call, ...], late: list[str]) -> None:
-    (violation,) = judged(Limits(), replace(GOOD, graphs=1, calls=calls, eager_frames=()))
+    (violation,) = judged(Limits(), replace(GOOD, graphs=1, graphs_executed=1, calls=calls, eager_frames=()))
 
     assert violation.name == STEADY
     assert violation.measured == f"{len(late)} of {len(calls)} calls ran none"
@@ -402,7 +402,7 @@ def test_calls_that_ran_eager_throughout(calls: tuple[Call, ...], late: list[str
 
 
 def test_an_allowance_for_eager_frames_is_none_for_calls_of_which_not_one_ran_compiled() -> None:
-    seen = replace(GOOD, graphs=1, calls=(a_call(0, "cold"), a_call(0)), eager_frames=())
+    seen = replace(GOOD, graphs=1, graphs_executed=1, calls=(a_call(0, "cold"), a_call(0)), eager_frames=())
 
     (violation,) = judged(Limits(max_eager_frames=2, allow_recompile_limit=True), seen)
 
@@ -456,7 +456,14 @@ def test_all_violations_at_once() -> None:
         ),
         pytest.param(Limits(), {"calls": (a_call(1, "cold"), a_call(0, raised=True))}, id="a call that raises"),
         pytest.param(
-            Limits(min_ops_captured=0), {"calls": (a_call(0, "cold"),)}, id="nothing need be captured: no call"
+            Limits(min_ops_captured=0),
+            {"calls": (a_call(0, "cold"),), "graphs_executed": 1},
+            id="nothing need be captured: no call",
+        ),
+        pytest.param(
+            Limits(),
+            {"calls": (a_call(0, "cold"), a_call(0)), "eager_frames": (), "graphs_executed": 0},
+            id="graphs that ran nowhere, as far as is known",
         ),
         pytest.param(
             Limits(),
