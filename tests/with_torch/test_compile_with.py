@@ -422,3 +422,18 @@ def in_a_circle() -> Exception:
     kept, other = ValueError("kept"), TypeError("other")
     kept.__cause__, other.__cause__ = other, kept
     return kept
+
+
+def test_a_target_of_aot_compile_is_not_called_eager() -> None:
+    """Its graph is seen where it is captured, and not where it runs."""
+
+    def ahead(function: Any) -> Any:
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        if not hasattr(compiled, "aot_compile"):
+            pytest.skip("this torch has no aot_compile")
+        return compiled.aot_compile(((X,), {}))
+
+    entry = hold(lambda lane: lane.run(lambda x: x * 2 + 1, X, X, compile_with=ahead))
+
+    assert (entry.verdict, entry.violations) == ("unverified", ())
+    assert "not compiled as the lane says" in entry.reason
