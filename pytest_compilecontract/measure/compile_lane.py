@@ -171,13 +171,11 @@ class CompileLane:
             As `run`.
         """
         __tracebackhide__ = True
-        if more:
-            raise UsageError("compile_lane.train takes one list of batches: write train(module, [batch, batch], ...)")
         if self._trains is not None:
             raise UsageError(
                 "frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on"
             )
-        return self._train(module, batches, loss, optimizer, compile_with)
+        return self._train(module, _in_one_list(batches, more), loss, optimizer, compile_with)
 
     def _train(
         self,
@@ -349,6 +347,17 @@ def _as_batches(batches: object) -> tuple[call, ...]:
     if not isinstance(batches, Iterable) or isinstance(batches, torch.Tensor):
         raise UsageError(f"compile_lane.train takes a list of batches, got {type(batches).__name__!r}")
     return _as_calls(tuple(batches), where="compile_lane.train")
+
+
+def _in_one_list(batches: Sequence[object], more: tuple[object, ...]) -> Sequence[object]:
+    """The batches of `train`, which are not arguments of their own as the calls of `run` are.
+
+    Raises:
+        UsageError: there are arguments after them.
+    """
+    if more:
+        raise UsageError("compile_lane.train takes one list of batches: write train(module, [batch, batch], ...)")
+    return batches
 
 
 def _training(module: torch.nn.Module, loss: Loss, optimizer: Optimizer, *, gradients: bool) -> Training:
