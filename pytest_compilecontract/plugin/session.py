@@ -140,9 +140,10 @@ class Session:
         """Keep what no report has brought of a run that was cut off: what workers measured, and what was running."""
         course = Course() if self.settings.report is None else measured_by_workers(self.settings.report)
         course.running |= self.running
-        course.lose(ENDED, broken=True)
+        lost = course.lose(ENDED, broken=True)
         for entry in course.entries.values():
-            if (running := self.running.get(entry.test)) is not None and entry.verdict == "broken":
+            # What a worker has kept of a test that ended has a reason of its own.
+            if entry.test in lost and (running := self.running.get(entry.test)) is not None:
                 entry = replace(entry, reason=running.reason)
             name = self._name(entry)
             if name not in self.entries:
