@@ -64,6 +64,10 @@ EXACT: dict[str, Callable[[torch.Tensor], object]] = {
     "copy": lambda x: torch.empty_like(x).copy_(x),
     "where": lambda x: torch.where(x > 0, x, 0.0),
     "zeros": lambda x: x * 0,
+    "wider": lambda x: x.double(),
+    "wider, written": lambda x: torch.empty_like(x, dtype=torch.float64).copy_(x),
+    "wider, complex": lambda x: x.to(torch.complex128),
+    "wider, half": lambda x: x.bfloat16().float() * 0 + (x > 0).to(torch.bfloat16).float(),
     "integers": lambda x: (x.argmax(-1), x > 0, x.topk(3).indices),
     "random": lambda x: torch.rand(4, 4),
 }
@@ -602,6 +606,27 @@ def test_what_needs_no_rounding_has_no_noise(program: Any, given: torch.Tensor, 
     entry = hold(lambda compile_lane: compile_lane.run(program, (given,)), lane=lane)
 
     assert entry.verdict == "violated", measured(entry).numerics
+
+
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_narrower_format_rounds(to: torch.dtype) -> None:
+    x = normal(50, 50)
+
+    with rounding():
+        moved = x.to(to)
+
+    assert not torch.equal(moved, x.to(to))
+
+
+def test_what_float64_computes_is_not_excused_by_a_float32_input() -> None:
+    lane = spoiled(lambda out: out.float().double())
+
+    entry = hold(lambda compile_lane: compile_lane.run(lambda x: x.double() * 3.14159, (normal(64).float(),)), lane=lane)
+
+    assert entry.verdict == "violated", measured(entry).numerics
+    (found,) = measured(entry).numerics.differences
+    compiled, eager = (found.detail.split(f"{side} ")[1].split(",")[0].split(";")[0] for side in ("compiled", "eager"))
+    assert compiled != eager
 
 
 @pytest.mark.parametrize("limits", [{"numerics": "bitwise"}, {"rtol": 0.0, "atol": 0.0}], ids=["bitwise", "given"])

@@ -426,9 +426,10 @@ def _worst(values: Values, errors: _Errors, allowed: Allowed) -> str:
     seen = pattern(real, of, values.named if values.gold is not None else "eager")
     text = f"{seen}; " if seen else ""
     text += f"worst at {_part(errors.worst, values)}: " if numel > 1 else ""
-    text += f"compiled {compiled:.6g}, eager {eager:.6g}"
+    digits = _digits(compiled, reference)
+    text += f"compiled {compiled:.{digits}g}, eager {eager:.{digits}g}"
     if values.gold is not None:
-        text += f", {values.named} {reference:.6g}"
+        text += f", {values.named} {reference:.{digits}g}"
     text += f"; error {error:.1e}"
     if not errors.beyond:
         text += f" is allowed, but the RMS error {errors.rms:.1e} > allowed {allowed.rms:.1e}"
@@ -446,6 +447,11 @@ def _worst(values: Values, errors: _Errors, allowed: Allowed) -> str:
     elif own > allowed.far * abs(reference) + allowed.far_least:
         text += f"; eager itself is far from {values.named} there: a discrete choice may have flipped"
     return text
+
+
+def _digits(one: float, other: float) -> int:
+    """How many digits two numbers take to be told apart."""
+    return next((digits for digits in (6, 9, 13) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17)
 
 
 def _judge_exactly(values: Values) -> Finding:

@@ -258,10 +258,16 @@ def _dtype(dtype: torch.dtype, *, to: torch.dtype | None) -> torch.dtype:
 
 
 def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether a copy is made in another precision than that of what is copied."""
+    """Whether a copy is made in a format that may not hold what is copied: one that is wider holds it as it is."""
+    given = [each.dtype for each in tensors_in(args)]
     if name == "copy_":
-        return len({each.dtype for each in tensors_in(args)}) > 1
-    return name == "_to_copy" and kwargs.get("dtype") not in (None, *(each.dtype for each in tensors_in(args)))
+        to, of = given[0], given[-1]
+    elif name == "_to_copy":
+        to, of = kwargs.get("dtype") or given[0], given[0]
+    else:
+        return False
+    is_number = of.is_floating_point or of.is_complex
+    return to != of and not (is_number and torch.promote_types(of, to) == to)
 
 
 def _own(func: object, args: tuple[object, ...], kwargs: Mapping[str, object], result: object) -> list[torch.Tensor]:
