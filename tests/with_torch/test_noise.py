@@ -621,7 +621,9 @@ def test_a_narrower_format_rounds(to: torch.dtype) -> None:
 def test_what_float64_computes_is_not_excused_by_a_float32_input() -> None:
     lane = spoiled(lambda out: out.float().double())
 
-    entry = hold(lambda compile_lane: compile_lane.run(lambda x: x.double() * 3.14159, (normal(64).float(),)), lane=lane)
+    entry = hold(
+        lambda compile_lane: compile_lane.run(lambda x: x.double() * 3.14159, (normal(64).float(),)), lane=lane
+    )
 
     assert entry.verdict == "violated", measured(entry).numerics
     (found,) = measured(entry).numerics.differences

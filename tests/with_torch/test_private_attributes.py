@@ -43,8 +43,9 @@ def test_hooks_on_a_gradient_are_found() -> None:
     leaf.register_hook(print)
     leaf.register_post_accumulate_grad_hook(len)
 
-    assert tensors.backward_hooks(leaf) == [print, len]
-    assert tensors.backward_hooks(torch.zeros(1)) == []
+    found = [(table, [*hooks.values()]) for table, hooks in tensors.backward_hooks(leaf)]
+    assert found == [("_backward_hooks", [print]), ("_post_accumulate_grad_hooks", [len])]
+    assert [*tensors.backward_hooks(torch.zeros(1))] == []
 
 
 def test_the_parts_of_a_sparse_tensor_are_those_it_was_made_of() -> None:
@@ -87,7 +88,7 @@ def test_the_tensors_and_keys_of_a_module_are_the_ones_it_has() -> None:
     assert modules.buffers_of(norm)["scratch"] is norm.scratch
     assert modules.state_dict_keys(norm) == set(norm.state_dict())
     assert modules.non_persistent_buffers(norm) == {"scratch"}
-    assert [list(hooks.values()) for hooks in modules.hooks_of(norm)] == [[print]]
+    assert [(table, [*hooks.values()]) for table, hooks in modules.hooks_of(norm)] == [("_forward_hooks", [print])]
 
 
 def test_a_buffer_can_be_kept_in_the_state_dict_again() -> None:

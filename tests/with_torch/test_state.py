@@ -274,6 +274,85 @@ def test_what_a_model_makes_otherwise_is_told(leave: Callable[[Any, torch.Tensor
     assert (model.act, hasattr(model, "last"), hasattr(Noted, "last")) == (torch.relu, False, False)
 
 
+def registers_a_hook(model: nn.Linear) -> object:
+    return model.register_forward_hook(nothing)
+
+
+def registers_a_hook_beside_another(model: nn.Linear) -> object:
+    return model.register_forward_pre_hook(nothing, with_kwargs=True)
+
+
+def registers_a_hook_on_a_gradient(model: nn.Linear) -> object:
+    return model.weight.register_hook(nothing)
+
+
+def registers_a_hook_on_an_accumulated_gradient(model: nn.Linear) -> object:
+    return model.weight.register_post_accumulate_grad_hook(nothing)
+
+
+def nothing(*args: object) -> None:
+    return None
+
+
+REGISTER = {
+    "_forward_hooks": registers_a_hook,
+    "_forward_pre_hooks": registers_a_hook_beside_another,
+    "weight._backward_hooks": registers_a_hook_on_a_gradient,
+    "weight._post_accumulate_grad_hooks": registers_a_hook_on_an_accumulated_gradient,
+}
+
+
+@pytest.mark.parametrize("in_eager", [False, True])
+@pytest.mark.parametrize("table", REGISTER)
+def test_a_hook_that_a_run_leaves_is_told_and_taken_off(table: str, in_eager: bool) -> None:
+    model = nn.Linear(3, 3)
+    model.register_forward_pre_hook(nothing)
+
+    def leaves(x: torch.Tensor) -> torch.Tensor:
+        out = model(x)
+        if in_eager and not compiling():
+            REGISTER[table](model)
+        return out
+
+    def compile_with(lane: Any) -> Callable[[Any], Any]:
+        def compiled(target: Any) -> Any:
+            run = lane.compile(target)
+
+            def again(x: torch.Tensor) -> torch.Tensor:
+                out: torch.Tensor = run(x)
+                if not in_eager:
+                    REGISTER[table](model)
+                return out
+
+            return again
+
+        return compiled
+
+    entry = hold(lambda lane: lane.run(leaves, (X,), (X,), compile_with=compile_with(lane)), lane="capture")
+
+    found = measured(entry).numerics
+    assert found is not None
+    assert [each.kind for each in found.differences] == ["structure"]
+    assert "model, hooks" in found.differences[0].at + found.differences[0].detail
+    assert (len(model._forward_hooks), len(model._forward_pre_hooks)) == (0, 1)
+    assert not model.weight._backward_hooks
+    assert not model.weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+
+
+def test_hooks_that_both_runs_leave_are_the_same_by_name() -> None:
+    model = nn.Linear(3, 3)
+
+    def leaves(x: torch.Tensor) -> torch.Tensor:
+        if not model._forward_hooks:
+            model.register_forward_hook(nothing)
+        return model(x)  # type: ignore[no-any-return]
+
+    entry = hold(lambda lane: lane.run(leaves, (X,)), lane="capture", **ANYTHING, max_graph_breaks=9)
+
+    assert entry.verdict == "held", measured(entry).numerics
+    assert not model._forward_hooks
+
+
 def test_a_gradient_that_is_left_in_an_argument_is_told() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         ((x * x).sum() * (2 if compiling() else 1)).backward()

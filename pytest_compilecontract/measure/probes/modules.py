@@ -26,11 +26,11 @@ def buffers_of(module: torch.nn.Module) -> Tensors:
     return found
 
 
-def hooks_of(module: torch.nn.Module) -> Iterator[dict[object, object]]:
-    """The tables of its hooks, of each kind that there is any of."""
+def hooks_of(module: torch.nn.Module) -> Iterator[tuple[str, dict[object, object]]]:
+    """The tables of its hooks, of each kind that there is any of, by attribute."""
     for name in _HOOKS:
         if isinstance(hooks := vars(module).get(name), dict) and hooks:
-            yield hooks
+            yield name, hooks
 
 
 def non_persistent_buffers(module: torch.nn.Module) -> set[str]:

@@ -263,7 +263,8 @@ def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) ->
     if name == "copy_":
         to, of = given[0], given[-1]
     elif name == "_to_copy":
-        to, of = kwargs.get("dtype") or given[0], given[0]
+        asked = kwargs.get("dtype")
+        to, of = asked if isinstance(asked, torch.dtype) else given[0], given[0]
     else:
         return False
     is_number = of.is_floating_point or of.is_complex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,10 +23,11 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor._base
 
 
-def backward_hooks(tensor: torch.Tensor) -> list[Callable[..., object]]:
-    """The hooks on a tensor's gradient."""
-    tables = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
-    return [hook for table in tables for hook in (table or {}).values()]
+def backward_hooks(tensor: torch.Tensor) -> Iterator[tuple[str, dict[object, Callable[..., object]]]]:
+    """The tables of the hooks on a tensor's gradient, of each kind that there is any of, by attribute."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if hooks := getattr(tensor, name, None):
+            yield name, hooks
 
 
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

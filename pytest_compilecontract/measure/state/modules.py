@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
 from ..probes.modules import (
@@ -14,10 +17,14 @@ from ..probes.modules import (
     state_dict_keys,
 )
 from ..probes.targets import is_scripted
+from ..probes.tensors import backward_hooks
 from .code import reach_classes, save_inherited
 from .mappings import save_mapping
 from .reached import Reached
 from .tensors_saved import save_tensor
+
+# Hooks by the table that they are in, and their key there.
+Hooks = dict[tuple[str, object], object]
 
 
 def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) -> None:
@@ -32,8 +39,9 @@ def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) 
             save_mapping(walk, tensors, path, depth=depth, learned=True)
         save_keys(walk, module, path)
         save_mapping(walk, vars(module), path, depth=depth, without=OWN - {"training"})
-        for entries in hooks_of(module):
+        for _, entries in hooks_of(module):
             save_mapping(walk, entries, f"{path} hooks".strip(), depth=depth)
+        save_hooks(walk, module, path)
         save_inherited(walk, module, path)
         reach_classes(walk, module, depth=depth)
 
@@ -44,6 +52,35 @@ def save_scripted(walk: Reached, module: torch.nn.Module, name: str, *, depth: i
         if id(tensor) not in walk.seen:
             walk.seen[id(tensor)] = tensor
             save_tensor(walk, tensor, f"{name}.{key}" if name else key, depth=depth, learned=True)
+
+
+def save_hooks(walk: Reached, module: torch.nn.Module, name: str) -> None:
+    """Which hooks a module and its own parameters have: one that a run registers is seen, and taken off again."""
+
+    def tables() -> Iterator[tuple[str, dict[Any, Any]]]:
+        yield from hooks_of(module)
+        for key, parameter in parameters_of(module).items():
+            if parameter is not None:
+                yield from ((f"{key}.{table}", hooks) for table, hooks in backward_hooks(parameter))
+
+    def now() -> Hooks:
+        return {(table, key): hook for table, hooks in tables() for key, hook in hooks.items()}
+
+    saved = walk.pieces.wanted(now(), now)
+
+    def added() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for (table, key), hook in now().items():
+            if (table, key) not in saved.wanted and callable(hook):
+                found.setdefault(table, []).append(str(getattr(hook, "__qualname__", type(hook).__qualname__)))
+        return found
+
+    def put_back() -> None:
+        for table, hooks in tables():
+            for key in [key for key in hooks if (table, key) not in saved.wanted]:
+                del hooks[key]
+
+    walk.pieces.keep(f"{name}, hooks".removeprefix(", "), added, lambda now: not now, put_back)
 
 
 def save_keys(walk: Reached, module: torch.nn.Module, name: str) -> None:

@@ -59,5 +59,6 @@ def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, l
     walk.pieces.keep(name, lambda: tensor, is_as_saved, put_back, learned=learned)
     if tensor.is_leaf:
         walk.pieces.keep(f"{name}.grad", lambda: tensor.grad, has_same_grad, lambda: None, gradient=True)
-    for hook in backward_hooks(tensor):
-        walk.reach(hook, f"{name} hook", depth=depth + 1)
+    for _, hooks in backward_hooks(tensor):
+        for hook in hooks.values():
+            walk.reach(hook, f"{name} hook", depth=depth + 1)
