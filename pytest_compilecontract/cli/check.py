@@ -39,6 +39,9 @@ from .sample import FAULT, parted
 SECONDS = 600.0
 # Outside a terminal each lane is told that begins after so long.
 QUIET_SECONDS = 10.0
+# Somebody who chose no lanes and has waited for so long is told which are quick.
+SLOW_SECONDS = 30.0
+_QUICK = "lanes that compile kernels take longest; --lanes capture,aot counts graphs, breaks and recompiles alone"
 LONGEST_REASON = 300
 LONGEST_LIST = 20
 _MEASURING = """\
@@ -363,16 +366,19 @@ def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
     started = time.monotonic()
     course, events = Course(), Followed(path=folder / EVENTS)
 
-    told = ""
+    told, hinted = "", chosen.lanes != "all"
 
     def meanwhile() -> None:
-        nonlocal told
+        nonlocal told, hinted
         _follow(events, course)
         seconds, lane = time.monotonic() - started, _running(course)
         progress.now(f"check: {_going_on(course, seconds)}")
         if not live and lane and lane != told and seconds > QUIET_SECONDS:
             progress.stage(_going_on(course, seconds))
             told = lane
+        if not hinted and lane and seconds > SLOW_SECONDS:
+            progress.stage(_QUICK)
+            hinted = True
 
     try:
         code = watched(

@@ -254,6 +254,18 @@ def test_a_sample_without_an_end_is_told_with_its_lane(
     assert code == 2
 
 
+@pytest.mark.parametrize("chosen", [[], ["--lanes=capture"]])
+def test_who_chose_no_lanes_and_waits_is_told_which_are_quick(
+    chosen: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "SLOW_SECONDS", 0.0)
+
+    main(["check", "blocks:endless", "--timeout=9", *chosen])
+
+    said = capsys.readouterr().err
+    assert said.count("--lanes capture,aot") == ("no lane had started" not in said and not chosen)
+
+
 def test_a_call_that_eager_itself_refuses_is_the_samples_fault(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", "blocks:misfit", "--lanes=capture"])
 
