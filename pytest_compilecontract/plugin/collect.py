@@ -25,13 +25,25 @@ NEED_FIXTURE = tuple(name for name, limit in LIMITS.items() if limit.fixture)
 
 
 class Collecting:
-    """The part of the plugin that finds contracts. `collected` are all tests; `deselected`: some were removed."""
+    """The part of the plugin that finds contracts. `collected` are all tests; `deselected`: some were removed.
+
+    `not_found` are the modules that test files import and Python does not find, by the name of their first part.
+    """
 
     def __init__(self, settings: Settings, worker: str) -> None:
         self._settings = settings
         self._worker = worker
         self.collected: Collected | None = None
         self.deselected = False
+        self.not_found: dict[str, None] = {}
+
+    def pytest_exception_interact(
+        self, call: pytest.CallInfo[object], report: pytest.CollectReport | pytest.TestReport
+    ) -> None:
+        error = call.excinfo.value if call.excinfo is not None else None
+        cause = error.__cause__ if isinstance(report, pytest.CollectReport) and error is not None else None
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            self.not_found[cause.name.partition(".")[0]] = None
 
     # First, so that the lane is the first of a test's parameters.
     @pytest.hookimpl(tryfirst=True)

@@ -1,9 +1,10 @@
-"""Contracts outside `testpaths`, which a run without a path does not measure."""
+"""Contracts that a run does not measure: those outside `testpaths`, and those whose modules Python does not find."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.report.terminal import Line
 from pytest_compilecontract.wording import counted
 
-from .started import session_words
+from .started import AS_MODULE, session_words
 
 # What a file that holds contracts has in it.
 WORDS = (b"compile_lane", b"compile_contract")
 MOST_FOLDERS = 5000
 MOST_BYTES = 1024 * 1024
+# Where a project keeps its modules.
+SOURCES = (".", "src")
 
 
 def given_paths(config: pytest.Config) -> tuple[str, ...]:
@@ -34,6 +37,27 @@ def elsewhere_lines(config: pytest.Config) -> list[Line]:
     told = ", ".join(f"{folder} ({counted(count, 'file')})" for folder, count in sorted(found.items()))
     command = typed([*session_words(config), *as_tests(*sorted(found))])
     return [(f"contracts outside testpaths, not collected: {told}; to run them: {command}", {"yellow": True})]
+
+
+def not_found_lines(config: pytest.Config, modules: Iterable[str]) -> list[Line]:
+    """What to do about modules of the project that no import finds, as pytest by itself has no folder on the path."""
+    return [(line, {"yellow": True}) for module in modules for line in _not_found(config, module)]
+
+
+def _not_found(config: pytest.Config, module: str) -> Iterator[str]:
+    words, here = session_words(config), config.invocation_params.dir
+    for source in SOURCES:
+        found = next((each for each in (f"{module}.py", module) if (here / source / each).exists()), None)
+        if found is None:
+            continue
+        told = f"{found} is in {'this folder' if source == '.' else source}, where Python does not look for modules"
+        setting = f'pythonpath = ["{source}"] in the settings of pytest'
+        if source != "." or words[: len(AS_MODULE)] == [*AS_MODULE]:
+            yield f"{told}: set {setting}"
+            return
+        rest = words[words.index("pytest") + 1 :]
+        yield f"{told}: run {typed([*AS_MODULE, *rest, *as_tests(*given_paths(config))])}, or set {setting}"
+        return
 
 
 def _left_out(config: pytest.Config) -> Counter[str]:

@@ -20,7 +20,7 @@ from pytest_compilecontract.report.terminal import Line, headline, summary_lines
 from pytest_compilecontract.wording import counted
 
 from .collect import Collecting
-from .elsewhere import elsewhere_lines, given_paths
+from .elsewhere import elsewhere_lines, given_paths, not_found_lines
 from .gather import gathered
 from .history import History, Summary
 from .run_page import write_run_page
@@ -159,6 +159,7 @@ class Finishing:
         for text, markup in (
             *lines,
             *elsewhere_lines(config),
+            *not_found_lines(config, self._collecting.not_found),
             *self._surroundings(),
             *self._closing(),
         ):

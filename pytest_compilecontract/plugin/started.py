@@ -20,6 +20,8 @@ _VALUED = (
 _FLAGS = ("--noconftest", "--contract-speed")
 # Options that choose tests and lanes.
 _CHOICE = ("--contract-lanes", "-k", "-m")
+# With the folder that it is started in on the path.
+AS_MODULE = ("python", "-m", "pytest")
 # What says nothing of a result.
 _LEFT_OUT = ("no:cacheprovider",)
 
@@ -47,7 +49,7 @@ def session_words(config: pytest.Config, *, choice: bool = False) -> list[str]:
 def start(argv: Sequence[str]) -> list[str]:
     """The words that pytest was started with: as a module it has the folder on its path, and by itself it may not."""
     module = bool(argv) and Path(argv[0]).name == "__main__.py"
-    return ["python", "-m", "pytest"] if module else ["pytest"]
+    return [*AS_MODULE] if module else ["pytest"]
 
 
 def kept_options(arguments: Sequence[str]) -> Iterator[str]:

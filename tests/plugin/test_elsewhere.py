@@ -61,3 +61,46 @@ def test_without_the_option_nothing_is_looked_for(project: pytest.Pytester) -> N
     ran = project.runpytest()
 
     ran.stdout.no_fnmatch_line("*testpaths leaves out*")
+
+
+@pytest.mark.parametrize(
+    ("where", "as_module", "told"),
+    [
+        (
+            "mini.py",
+            False,
+            "mini.py is in this folder, *: run python -m pytest --compile-contracts -- contracts, or set *",
+        ),
+        (
+            "mini/__init__.py",
+            False,
+            "mini is in this folder, *: run python -m pytest --compile-contracts -- contracts, or *",
+        ),
+        ("src/mini.py", True, 'mini.py is in src, *: set pythonpath = [[]"src"] in the settings of pytest'),
+    ],
+)
+def test_a_module_that_is_not_on_the_path_is_told_with_what_finds_it(
+    where: str, as_module: bool, told: str, pytester: pytest.Pytester
+) -> None:
+    test = "import mini.inner\n\ndef test_block(compile_lane):\n    pass\n"
+    for name, text in ((where, ""), ("contracts/test_block.py", test)):
+        (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (pytester.path / name).write_text(text)
+
+    start = (
+        ["-m", "pytest"]
+        if as_module
+        else ["-c", "import sys; sys.path.remove(''); import pytest; pytest.console_main()"]
+    )
+    ran = pytester.run(sys.executable, *start, "--compile-contracts", "contracts")
+
+    ran.stdout.fnmatch_lines([told])
+
+
+def test_a_module_that_is_nowhere_is_pytests_to_tell(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import nowhere_at_all\n\ndef test_block(compile_lane):\n    pass\n")
+
+    ran = pytester.runpytest("--compile-contracts")
+
+    ran.stdout.no_fnmatch_line("*does not look for modules*")
+    ran.assert_outcomes(errors=1)
