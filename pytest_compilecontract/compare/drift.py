@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 
 from .attribution import Attribution
@@ -55,7 +56,6 @@ class Drift:
     came: tuple[Fact, ...] = ()
     went: tuple[Fact, ...] = ()
     attribution: Attribution = field(default_factory=Attribution)
-    rerun: str = ""
     waived: str = ""
     excuse: str = ""
 
@@ -80,7 +80,7 @@ class LaneComparison:
     unknown: tuple[str, ...] = ()
     excused: tuple[str, ...] = ()
     attribution: Attribution = field(default_factory=Attribution)
-    rerun: str = ""
+    rerun: Command | None = None
     # Tolerated by waivers that name a workaround, each of them: no risk is open.
     worked_around: bool = False
     cold: tuple[Band, Band] | None = None

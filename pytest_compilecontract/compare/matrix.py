@@ -82,8 +82,8 @@ class Cell:
     def rerun(self) -> str:
         """The command that reruns this lane alone; empty if the lane was never measured."""
         if self.lane is not None:
-            return self.lane.rerun
-        return rerun_command(self.entry) if self.entry is not None else ""
+            return str(self.lane.rerun or "")
+        return str(rerun_command(self.entry)) if self.entry is not None else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import BANDED, KNOWN, METRICS, PLAIN, Metric
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.facts.rerun import rerun_command
 
 from . import excuses
 from .attribution import Attribution
@@ -206,7 +205,6 @@ class Pair:
             came=change.came,
             went=change.went,
             attribution=self._attribution,
-            rerun=rerun_command(self._new),
             excuse=excuse.name if excuse is not None else "",
         )
 

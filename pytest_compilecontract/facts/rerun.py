@@ -1,6 +1,9 @@
-"""Reruns: the command that reruns one lane of a contract in the same way."""
+"""Reruns: commands that run contracts, as data until they are shown; and the one that reruns a lane as it was run."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pytest_compilecontract.escaping import as_tests, typed
 
@@ -10,27 +13,60 @@ from .receipt import Entry
 
 # The lane of a test that compiles by itself has no backend of its own, and no option chooses it.
 _BODY = ""
-
-
+PYTEST = ("pytest",)
+# With the folder that it is started in on the path.
 AS_MODULE = ("python", "-m", "pytest")
+# For people to write their own in place of the dots.
+_REASON = '--contract-accept-reason="..."'
 
 
-def rerun_command(entry: Entry, run: str = "") -> str:
-    """The command that runs this one lane of the contract; `run` is that of its session, where it is known."""
-    start = AS_MODULE if run.startswith(" ".join(AS_MODULE)) else ("pytest",)
-    return typed([*start, *options_of(entry), *as_tests(entry.test)])
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A command that runs contracts: the words that start pytest, its options, and the tests or paths.
+
+    `reason`: whoever types it is to give a reason for what it records.
+    """
+
+    start: tuple[str, ...] = PYTEST
+    options: tuple[str, ...] = ("--compile-contracts",)
+    reason: bool = False
+    tests: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As it is typed in a shell."""
+        parts = [typed([*self.start, *self.options])]
+        if self.reason:
+            parts.append(_REASON)
+        if self.tests:
+            parts.append(typed(as_tests(*self.tests)))
+        return " ".join(parts)
+
+    def arguments(self, *more: str) -> list[str]:
+        """What follows pytest, for a process that is started with it; `more` are further options."""
+        return [*self.options, *more, *(as_tests(*self.tests) if self.tests else ())]
+
+    def recording(self, mode: str, *, reason: bool = False) -> Command:
+        """The same, which records in this mode."""
+        whole = mode == "all" and not self.tests
+        option = "--contract-record" if whole else f"--contract-record={mode}"
+        return replace(self, options=(*self.options, option), reason=reason)
+
+    def logging(self, backend: str) -> Command:
+        """The same, which shows live what torch logs of a lane with this backend."""
+        return replace(self, start=(f"TORCH_LOGS={logs(backend)}", *self.start, "-s"))
 
 
-def options_of(entry: Entry) -> tuple[str, ...]:
-    """The options that have this one lane of the contract measured as it was, beside its test."""
+def rerun_command(entry: Entry, start: Sequence[str] = PYTEST) -> Command:
+    """The command that reruns this one lane of the contract in the same way."""
     # A ladder has its lanes in the marker, and no option chooses them.
     own = entry.lane_settings.get("backend") == _BODY or entry.frontier is not None
     lane = () if own else (f"--contract-lanes={entry.lane}",)
     observe = ("--contract-observe",) if entry.limits == OBSERVED_LIMITS else ()
     repeat = (f"--contract-repeat={entry.repeats}",) if entry.repeats > 1 else ()
-    return ("--compile-contracts", *observe, *lane, *repeat)
+    options = ("--compile-contracts", *observe, *lane, *repeat)
+    return Command(start=tuple(start), options=options, tests=(entry.test,))
 
 
-def logged(command: str, backend: str) -> str:
-    """A command of pytest's that shows live what torch logs of a lane with this backend."""
-    return f"TORCH_LOGS={logs(backend)} {command.replace('pytest ', 'pytest -s ', 1)}"
+def start_of(session: str) -> tuple[str, ...]:
+    """The words that started pytest, of a session's command as its receipt has it."""
+    return AS_MODULE if session.startswith(" ".join(AS_MODULE)) else PYTEST

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.facts.lanes import ALL, BUILT_IN, Lane
+from pytest_compilecontract.facts.rerun import Command
 
 from .item import Contract
 from .results import add_to_reason
 from .run import Broke, Turn
-from .settings import set_options
-from .started import as_started
+from .started import as_started, set_options
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.receipt import Entry
@@ -125,8 +124,7 @@ def _bisected(turn: Turn, entry: Entry) -> list[str]:
     turn.broke = Broke(lane=ran, told=found.stage.told, numbers=WRONG_NUMBERS in faults(entry))
     allowed = asked is None or ALL in asked or found.stage.lane in asked
     shown = found.stage.lane if allowed and is_built_in(ran, found.stage.lane) else ""
-    options = set_options(item.config.getoption("--contract-set") or ())
-    rerun = as_started(item.config, command(item.nodeid, item.name, lane.name, shown, options))
+    rerun = as_started(item.config, command(item.nodeid, item.name, lane.name, shown, set_options(item.config)))
     return [*found.lines(), f"  {rerun}"]
 
 
@@ -217,18 +215,18 @@ def is_built_in(lane: Lane, name: str) -> bool:
     return name in BUILT_IN and replace(lane, name=name) == BUILT_IN[name]
 
 
-def command(nodeid: str, name: str, lane: str, shown: str, options: str) -> str:
+def command(nodeid: str, name: str, lane: str, shown: str, options: Sequence[str]) -> Command:
     """What shows the fault: the test in the built-in lane `shown`, or where there is none, this very run.
 
-    `nodeid` and `name` are the test's, in `lane`; `options` are further ones, each after a space.
+    `nodeid` and `name` are the test's, in `lane`; `options` are further ones.
     """
     if not shown or shown == lane:
-        bisect = f"pytest --compile-contracts --contract-lanes={lane} --contract-bisect{options}"
-        return f"{bisect} {typed(as_tests(nodeid))}"
+        again = ("--compile-contracts", f"--contract-lanes={lane}", "--contract-bisect", *options)
+        return Command(options=again, tests=(nodeid,))
     # The lane is the first of the parameters, and its name may be in the file's too.
     function, _, parameters = name.partition("[")
     test = f"{nodeid.removesuffix(name)}{function}[{shown}{parameters.removeprefix(lane)}"
-    return f"pytest --compile-contracts --contract-lanes={shown}{options} {typed(as_tests(test))}"
+    return Command(options=("--compile-contracts", f"--contract-lanes={shown}", *options), tests=(test,))
 
 
 def _differ(one: Outcome, other: Outcome) -> bool:

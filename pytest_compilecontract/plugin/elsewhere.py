@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from pytest_compilecontract.escaping import as_tests, typed
+from pytest_compilecontract.facts.rerun import AS_MODULE
 from pytest_compilecontract.report.terminal import Line
 from pytest_compilecontract.wording import counted
 
-from .started import AS_MODULE, session_words
+from .started import session_command
 
 # What a file that holds contracts has in it.
 WORDS = (b"compile_lane", b"compile_contract")
@@ -35,7 +36,7 @@ def elsewhere_lines(config: pytest.Config) -> list[Line]:
     if not found:
         return []
     told = ", ".join(f"{folder} ({counted(count, 'file')})" for folder, count in sorted(found.items()))
-    command = typed([*session_words(config), *as_tests(*sorted(found))])
+    command = session_command(config, sorted(found))
     return [(f"contracts outside testpaths, not collected: {told}; to run them: {command}", {"yellow": True})]
 
 
@@ -45,18 +46,17 @@ def not_found_lines(config: pytest.Config, modules: Iterable[str]) -> list[Line]
 
 
 def _not_found(config: pytest.Config, module: str) -> Iterator[str]:
-    words, here = session_words(config), config.invocation_params.dir
+    command, here = session_command(config, given_paths(config)), config.invocation_params.dir
     for source in SOURCES:
         found = next((each for each in (f"{module}.py", module) if (here / source / each).exists()), None)
         if found is None:
             continue
         told = f"{found} is in {'this folder' if source == '.' else source}, where Python does not look for modules"
         setting = f'pythonpath = ["{source}"] in the settings of pytest'
-        if source != "." or words[: len(AS_MODULE)] == [*AS_MODULE]:
+        if source != "." or command.start == AS_MODULE:
             yield f"{told}: set {setting}"
             return
-        rest = words[words.index("pytest") + 1 :]
-        yield f"{told}: run {typed([*AS_MODULE, *rest, *as_tests(*given_paths(config))])}, or set {setting}"
+        yield f"{told}: run {replace(command, start=AS_MODULE)}, or set {setting}"
         return
 
 

@@ -18,7 +18,7 @@ from pytest_compilecontract.escaping import one_line, printed
 from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of, lacking
 from pytest_compilecontract.facts.ladder import Rung, Step, rung
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.facts.rerun import logged, rerun_command
+from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.evidence import Folder, clear
 from pytest_compilecontract.files.receipt import entry_from_data
@@ -101,7 +101,7 @@ class Evidencing:
         left_out = [*lacking({kind_of(each) for each in folder.files}, lane.backend), *trouble]
         if why := self._minified(turn, folder):
             left_out.append(f"minified program: {why}")
-        command = logged(as_started(turn.contract.item.config, rerun_command(entry)), lane.backend)
+        command = str(as_started(turn.contract.item.config, rerun_command(entry)).logging(lane.backend))
         facts: dict[str, object] = {
             "contract": entry.contract,
             "lane": entry.lane,

@@ -25,7 +25,7 @@ from .gather import gathered
 from .history import History, Summary
 from .run_page import write_run_page
 from .session import UNKNOWN, Session
-from .started import session_words
+from .started import session_command
 
 if TYPE_CHECKING:
     from pytest_compilecontract.baselines.store import Recorded
@@ -152,8 +152,8 @@ class Finishing:
         rows = self._history.marked(self._session.rows(), self._held)
         terminalreporter.write_sep("=", headline(rows, self._session.torch_versions()))
         config = terminalreporter.config
-        paths, start = given_paths(config), session_words(config)
-        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims, paths=paths, start=start)
+        session = session_command(config, given_paths(config))
+        told = gone_lines(self._gone, str(self._settings.baselines), removed=self._trims, session=session)
         facts = fact_lines(self._session.entries.values(), every=False) if terminalreporter.verbosity > 1 else []
         lines = (*summary_lines(rows, terminalreporter.verbosity), *facts, *self._history_lines(config), *told)
         for text, markup in (
@@ -166,16 +166,16 @@ class Finishing:
             terminalreporter.write_line(printed(text), **markup)
 
     def _history_lines(self, config: pytest.Config) -> list[Line]:
-        paths, start = given_paths(config), session_words(config, choice=True)
+        session = session_command(config, given_paths(config), choice=True)
         if self._recorded is not None:
             asked = self._settings.record or "all"
-            return record_lines(self._recorded, str(self._settings.baselines), asked, paths, start)
+            return record_lines(self._recorded, str(self._settings.baselines), asked, session)
         if self._held is None or not self._settings.baselines.is_dir():
             return []
         held = self._held.held
         lanes = [(each.found, each.lane) for each in held]
         mode = next((each.record for each in held if each.lane.verdict == "improved"), "changed")
-        return baseline_lines(lanes, len(self._held.new), self._held.known, mode, paths, start)
+        return baseline_lines(lanes, len(self._held.new), self._held.known, mode, session)
 
     def _surroundings(self) -> list[Line]:
         """How this run differs from ordinary ones."""

@@ -9,10 +9,10 @@ import pytest
 
 from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.errors import ReceiptError, message_of
-from pytest_compilecontract.escaping import as_tests, typed
 from pytest_compilecontract.facts.ladder import Step, completed
 from pytest_compilecontract.facts.own_failure import SUBTEST, OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data
 from pytest_compilecontract.report.baselines import drift_text
 from pytest_compilecontract.report.terminal import failure_text
@@ -23,8 +23,8 @@ from .history import History
 from .judged import Judged, failed, unmeasured
 from .process import Process, torch_defaults
 from .run import Runs
-from .settings import DEFAULT_LANES, Settings, set_options
-from .started import as_started
+from .settings import DEFAULT_LANES, Settings
+from .started import as_started, set_options
 from .workers import ENTRY, LOST
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -33,7 +33,9 @@ SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 class Results:
     """The part of the plugin that sends what was measured, with pytest's own reports."""
 
-    def __init__(self, settings: Settings, history: History, runs: Runs, as_started: Callable[[str], str]) -> None:
+    def __init__(
+        self, settings: Settings, history: History, runs: Runs, as_started: Callable[[Command], Command]
+    ) -> None:
         self._as_started = as_started
         self._settings = settings
         self._runs = runs
@@ -93,6 +95,7 @@ class Results:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self.history.is_recorded(found.entry, held):
             return ""
+        assert held.lane.rerun is not None
         lane = replace(held.lane, rerun=self._as_started(held.lane.rerun))
         return drift_text(lane, held.found, held.record, refusal(found.entry))
 
@@ -155,18 +158,16 @@ def failure_of(state: State) -> str:
     assert state.judged is not None
     entry, contract = state.judged.entry, state.contract
     own = contract.bare or bool(contract.ladder)
-    lane = "" if own or state.lane.name in DEFAULT_LANES else f" --contract-lanes={state.lane.name}"
+    lane = () if own or state.lane.name in DEFAULT_LANES else (f"--contract-lanes={state.lane.name}",)
     repeats = max(entry.repeats, state.number)
-    repeat = f" --contract-repeat={repeats}" if repeats > 1 else ""
-    given = set_options(contract.item.config.getoption("--contract-set") or ())
+    repeat = (f"--contract-repeat={repeats}",) if repeats > 1 else ()
+    options = ("--compile-contracts", *lane, *repeat, *set_options(contract.item.config))
     return failure_text(
         entry.contract,
         entry.lane,
         entry.violations,
         state.judged.doubts,
-        as_started(
-            contract.item.config, f"pytest --compile-contracts{lane}{repeat}{given} {typed(as_tests(entry.test))}"
-        ),
+        str(as_started(contract.item.config, Command(options=options, tests=(entry.test,)))),
         unsteady=state.judged.unsteady,
     )
 

@@ -12,7 +12,6 @@ from pytest_compilecontract.baselines.kept import Mode
 from pytest_compilecontract.baselines.store import FOLDER
 from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.escaping import typed
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane, chosen
 from pytest_compilecontract.files.evidence import refuse_foreign
 from pytest_compilecontract.files.project import read_project
@@ -218,8 +217,3 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
             expected = "a value as Python writes it (True, 8, 'text')"
             raise UsageError(f"--contract-set={text}: expected {expected}, got {value!r}") from error
     return found
-
-
-def set_options(texts: Sequence[str]) -> str:
-    """The options `--contract-set` as they were given, for a command that is to be typed: each after a space."""
-    return "".join(f" {typed([f'--contract-set={text}'])}" for text in texts)

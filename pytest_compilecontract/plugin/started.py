@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_compilecontract.escaping import typed
+from pytest_compilecontract.facts.rerun import AS_MODULE, PYTEST, Command
 
 # Options by which a session finds its tests, settings and plugins, or measures otherwise; with a value, and without.
 _VALUED = (
@@ -20,36 +20,35 @@ _VALUED = (
 _FLAGS = ("--noconftest", "--contract-speed")
 # Options that choose tests and lanes.
 _CHOICE = ("--contract-lanes", "-k", "-m")
-# With the folder that it is started in on the path.
-AS_MODULE = ("python", "-m", "pytest")
 # What says nothing of a result.
 _LEFT_OUT = ("no:cacheprovider",)
 
 
-def as_started(config: pytest.Config, command: str) -> str:
-    """A command `pytest ... -- TEST`, as this session was started, from the folder that it was started in."""
-    argv = _argv(config)
-    words = shlex.split(command)
-    if words[:1] != ["pytest"] or "--" not in words:
-        return command
-    at = words.index("--")
-    options = [each for each in kept_options(argv[1:]) if each not in words]
-    here = config.invocation_params.dir
-    tests = [_from(here, config.rootpath, each) for each in words[at + 1 :]]
-    return typed([*start(argv), *options, *words[1 : at + 1], *tests])
+def as_started(config: pytest.Config, command: Command) -> Command:
+    """A command as this session was started, from the folder that it was started in."""
+    argv, here = _argv(config), config.invocation_params.dir
+    options = [each for each in kept_options(argv[1:]) if each not in command.options]
+    tests = tuple(_from(here, config.rootpath, each) for each in command.tests)
+    return replace(command, start=start(argv), options=(*options, *command.options), tests=tests)
 
 
-def session_words(config: pytest.Config, *, choice: bool = False) -> list[str]:
-    """The words that start a session as this one, without its paths; `choice` adds what chose its tests and lanes."""
+def session_command(config: pytest.Config, paths: Sequence[str] = (), *, choice: bool = False) -> Command:
+    """The command of a session as this one, with these paths; `choice` adds what chose its tests and lanes."""
     argv = _argv(config)
     chosen = [f"{name}={value}" for name in _CHOICE if (value := config.getoption(name))] if choice else []
-    return [*start(argv), *kept_options(argv[1:]), "--compile-contracts", *chosen]
+    options = (*kept_options(argv[1:]), "--compile-contracts", *chosen)
+    return Command(start=start(argv), options=options, tests=tuple(paths))
 
 
-def start(argv: Sequence[str]) -> list[str]:
+def set_options(config: pytest.Config) -> tuple[str, ...]:
+    """The options `--contract-set` of this session."""
+    return tuple(f"--contract-set={text}" for text in config.getoption("--contract-set") or ())
+
+
+def start(argv: Sequence[str]) -> tuple[str, ...]:
     """The words that pytest was started with: as a module it has the folder on its path, and by itself it may not."""
     module = bool(argv) and Path(argv[0]).name == "__main__.py"
-    return [*AS_MODULE] if module else ["pytest"]
+    return AS_MODULE if module else PYTEST
 
 
 def kept_options(arguments: Sequence[str]) -> Iterator[str]:

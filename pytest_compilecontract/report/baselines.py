@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from pytest_compilecontract.baselines.store import Found, Recorded
 from pytest_compilecontract.compare.drift import LaneComparison, Verdict
-from pytest_compilecontract.escaping import as_tests, plain, printed, typed
+from pytest_compilecontract.escaping import plain, printed
+from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.wording import counted
 
 from .comparison import cut, drift_headline, lane_lines, place_of
@@ -16,7 +17,7 @@ from .terminal import FAILURE_LINES, Line
 
 MOST = 20
 # How a session is started where nothing else is known.
-PYTEST = ("pytest", "--compile-contracts")
+SESSION = Command()
 _ORDER: tuple[Verdict, ...] = (
     "held",
     "improved",
@@ -29,13 +30,6 @@ _ORDER: tuple[Verdict, ...] = (
 )
 
 
-def recording(mode: str, paths: Sequence[str], *, reason: bool = False, start: Sequence[str] = PYTEST) -> str:
-    """The command that records in this mode, for a session with these paths that was started with these words."""
-    given = "" if mode == "all" and not paths else f"={mode}"
-    why = ' --contract-accept-reason="..."' if reason else ""
-    return f"{typed(start)} --contract-record{given}{why}{' ' + typed(as_tests(*paths)) if paths else ''}"
-
-
 def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
     """How a lane differs from its baseline, at most as long as a failure by limits, and what to do.
 
@@ -45,7 +39,7 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
     accept = "accept it as the baseline:"
     if refusal:
         accept = cut(f"accept it as the baseline, with your reason ({plain(refusal)}):")
-    tail = ["rerun this lane alone:", plain(lane.rerun), accept, _record(mode, lane, reason=bool(refusal))]
+    tail = ["rerun this lane alone:", plain(str(lane.rerun)), accept, _recording(mode, lane, reason=bool(refusal))]
     body = list(lane_lines(lane))
     room = FAILURE_LINES - 1 - len(tail)
     if len(body) > room:
@@ -58,16 +52,14 @@ def baseline_lines(
     new: int,
     known: int,
     mode: str,
-    paths: Sequence[str] = (),
-    start: Sequence[str] = PYTEST,
+    session: Command = SESSION,
 ) -> list[Line]:
     """Which baselines the session's lanes were compared with, and the result; `mode` records what improved.
 
-    `paths` are those that the session was given, and `start` the words that started it, for commands that collect and
-    measure the same.
+    `session` is the command that collects and measures the same.
     """
     if not lanes:
-        to_record = recording("new", paths, start=start)
+        to_record = session.recording("new")
         return (
             [(f"baselines: none for {counted(new, 'lane')}; to record: {to_record}", {"yellow": True})] if new else []
         )
@@ -97,16 +89,14 @@ def baseline_lines(
     improved = [lane for _, lane in lanes if lane.verdict == "improved"]
     lines += [(cut(f"  improved {_name(lane)}: {what_drifted(lane)}"), {"green": True}) for lane in improved[:MOST]]
     if improved:
-        lines.append((f"  to record what improved: {recording(mode, paths, start=start)}", {}))
+        lines.append((f"  to record what improved: {session.recording(mode)}", {}))
     if new:
-        to_record = recording("new", paths, start=start)
+        to_record = session.recording("new")
         lines.append((f"  {counted(new, 'lane')} without a baseline; to record: {to_record}", {"yellow": True}))
     return lines
 
 
-def record_lines(
-    recorded: Recorded, folder: str, mode: str = "all", paths: Sequence[str] = (), start: Sequence[str] = PYTEST
-) -> list[Line]:
+def record_lines(recorded: Recorded, folder: str, mode: str = "all", session: Command = SESSION) -> list[Line]:
     """What was recorded, and what was refused with its reason."""
     lines: list[Line] = [
         (
@@ -124,7 +114,7 @@ def record_lines(
         lines.append((f"  ... and {len(recorded.refused) - MOST} more not recorded", {"red": True}))
     if len(recorded.refused) > recorded.unmeasured:
         them = "those that were measured" if recorded.unmeasured else "them"
-        lines.append((f"  to record {them} anyway: {recording(mode, paths, reason=True, start=start)}", {}))
+        lines.append((f"  to record {them} anyway: {session.recording(mode, reason=True)}", {}))
     return lines
 
 
@@ -143,9 +133,9 @@ def _name(lane: LaneComparison) -> str:
     return f"{plain(lane.contract)} [{plain(lane.lane)}]"
 
 
-def _record(mode: str, lane: LaneComparison, *, reason: bool) -> str:
-    asked = f"--compile-contracts --contract-record={mode}" + (' --contract-accept-reason="..."' if reason else "")
-    return plain(lane.rerun.replace("--compile-contracts", asked, 1))
+def _recording(mode: str, lane: LaneComparison, *, reason: bool) -> str:
+    """The command that makes this run of a lane its baseline."""
+    return plain(str(lane.rerun.recording(mode, reason=reason))) if lane.rerun is not None else ""
 
 
 def _where(found: Found) -> str:

@@ -217,7 +217,7 @@ def _grouped(lanes: Sequence[LaneComparison], shared: Attribution, everything: b
             verdict=verdict,
             contract=contract,
             lanes=tuple(lane.lane for lane in members),
-            rerun=members[0].rerun,
+            rerun=str(members[0].rerun or ""),
             lines=lines,
         )
         for (contract, verdict, lines), members in groups.items()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_compilecontract.escaping import plain
+from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.wording import counted
 
-from .baselines import MOST, PYTEST, recording
+from .baselines import MOST, SESSION
 from .comparison import cut
 from .terminal import Line
 
@@ -17,8 +18,7 @@ def gone_lines(
     folder: str,
     *,
     removed: bool,
-    paths: Sequence[str] = (),
-    start: Sequence[str] = PYTEST,
+    session: Command = SESSION,
 ) -> list[Line]:
     """Text about contracts that no longer exist, and how to remove their baselines."""
     if not contracts:
@@ -31,5 +31,5 @@ def gone_lines(
     if len(contracts) > MOST:
         lines.append((f"  ... and {len(contracts) - MOST} more", {}))
     if not removed:
-        lines.append((f"  to remove them: {recording('all', paths, start=start)}, without choosing tests or lanes", {}))
+        lines.append((f"  to remove them: {session.recording('all')}, without choosing tests or lanes", {}))
     return lines

@@ -113,9 +113,9 @@ def _lines(cell: Cell) -> Iterator[str]:
         yield from map(_text, lines[:MOST_LINES])
         if len(lines) > MOST_LINES:
             yield f"... and {len(lines) - MOST_LINES} more lines"
-        if cell.lane.rerun:
+        if cell.rerun:
             # To be copied, so whole.
-            yield f"rerun: {one_line(cell.lane.rerun, len(cell.lane.rerun))}"
+            yield f"rerun: {one_line(cell.rerun, len(cell.rerun))}"
     elif cell.fact:
         yield _text(cell.fact)
 

@@ -14,7 +14,7 @@ from pytest_compilecontract.facts.evidence import KINDS, Evidence, kind_of
 from pytest_compilecontract.facts.measurement import Call, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Environment, Receipt
-from pytest_compilecontract.facts.rerun import rerun_command
+from pytest_compilecontract.facts.rerun import rerun_command, start_of
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
 
@@ -113,7 +113,7 @@ class _Data:
     """The page's data: each text once, and all that happened by number."""
 
     def __init__(self, view: RunView, beside: str, command: str) -> None:
-        self._command = command
+        self._start = start_of(command)
         self._view = view
         self._beside = beside
         self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
@@ -158,7 +158,7 @@ class _Data:
             self._calls_of(seen.calls or ()) if seen is not None else -1,
             self._modules.of(modules) if modules else -1,
             [ran.compiled, ran.eager] if ran is not None else 0,
-            self._text("" if entry.verdict in ("unmeasured", "reference") else rerun_command(entry, self._command)),
+            self._text("" if entry.verdict in ("unmeasured", "reference") else str(rerun_command(entry, self._start))),
             list(map(self._text, doubts)),
             list(map(self._text, (*drift, *lane_notes(entry)))),
             list(self._unmeasured(seen)) if seen is not None else [],

@@ -211,7 +211,9 @@ def _rerun_by(python: Path | None, comparison: Comparison) -> Comparison:
     """The comparison with commands that rerun a lane on the newer side's interpreter, which is not this one."""
     if python is None:
         return comparison
-    lanes = (replace(each, rerun=f"{typed([str(_near(python))])} -m {each.rerun}") for each in comparison.lanes)
+    start = (str(_near(python)), "-m", "pytest")
+    reruns = (each.rerun and replace(each.rerun, start=start) for each in comparison.lanes)
+    lanes = (replace(each, rerun=rerun) for each, rerun in zip(comparison.lanes, reruns, strict=True))
     return replace(comparison, lanes=tuple(lanes))
 
 

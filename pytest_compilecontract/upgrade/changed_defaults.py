@@ -19,10 +19,10 @@ from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.side import Side, sides_of
 from pytest_compilecontract.errors import ReceiptError, UsageError
-from pytest_compilecontract.escaping import as_tests, leads_out, one_line, plain, typed
+from pytest_compilecontract.escaping import leads_out, one_line, plain
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt
-from pytest_compilecontract.facts.rerun import options_of
+from pytest_compilecontract.facts.rerun import Command, rerun_command
 from pytest_compilecontract.files.receipt import read_receipt
 
 Settings = Mapping[str, str]
@@ -220,26 +220,27 @@ def trial_in(python: str, told: Callable[[str], None]) -> Trial:
     return run
 
 
-def command_of(entry: Entry, settings: Settings, *options: str) -> list[str]:
-    """What runs the one lane with these settings in place of torch's defaults, after the interpreter."""
+def command_of(python: str, entry: Entry, settings: Settings) -> Command:
+    """What runs the one lane in this interpreter with these settings in place of torch's defaults."""
+    rerun = rerun_command(entry, (python, "-m", "pytest"))
     given = [f"--contract-set={name}={value}" for name, value in settings.items()]
-    return ["-m", "pytest", *options_of(entry), *given, *options, *as_tests(entry.test)]
+    return replace(rerun, options=(*rerun.options, *given))
 
 
 def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measured:
     if leads_out(entry.test):
         # The receipt may be anybody's, and what is run is code.
         return Measured(problem=f"its test is not in this folder ({one_line(entry.test)}), so it was not run")
-    command = [python, *command_of(entry, settings, f"--contract-report={folder}", "-q")]
+    command = command_of(python, entry, settings)
+    words = [*command.start, *command.arguments(f"--contract-report={folder}", "-q")]
     ran = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "COLUMNS": "200"}
+        words, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "COLUMNS": "200"}
     )
     said = next((line for line in reversed((ran.stdout + ran.stderr).splitlines()) if line.strip()), "it said nothing")
     try:
         receipt = read_receipt(folder / RECEIPT)
     except ReceiptError:
-        shown = typed([python, *command_of(entry, settings)])
-        return Measured(problem=f"the trial left no receipt ({one_line(said)}): {shown}")
+        return Measured(problem=f"the trial left no receipt ({one_line(said)}): {command}")
     for found in receipt.entries:
         if (found.contract, found.lane) == (entry.contract, entry.lane):
             return Measured(entry=found, environment=receipt.environments[found.environment])

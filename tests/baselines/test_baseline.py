@@ -48,7 +48,8 @@ from pytest_compilecontract.report.baselines import drift_text
 
 MIDDLE = replace(OLD, torch="2.13.0")
 FILE = "contracts/baselines/torch2.11-cpu/tests/test_block.json"
-ALONE = f"--contract-lanes=aot -- '{CONTRACT}[aot]'"
+LANE = "--compile-contracts --contract-lanes=aot"
+ALONE = f"-- '{CONTRACT}[aot]'"
 
 
 @pytest.fixture
@@ -371,13 +372,13 @@ def test_a_lane_that_got_worse_drifts_from_its_baseline(baselines: Baselines, me
     [
         (
             {},
-            ["accept it as the baseline:", f"pytest --compile-contracts --contract-record=changed {ALONE}"],
+            ["accept it as the baseline:", f"pytest {LANE} --contract-record=changed {ALONE}"],
         ),
         (
             {"verdict": "violated", "reason": "max_graph_breaks=0: 1"},
             [
                 "accept it as the baseline, with your reason (violated: max_graph_breaks=0: 1):",
-                f'pytest --compile-contracts --contract-record=changed --contract-accept-reason="..." {ALONE}',
+                f'pytest {LANE} --contract-record=changed --contract-accept-reason="..." {ALONE}',
             ],
         ),
     ],
@@ -389,7 +390,7 @@ def test_a_drift_tells_the_command_that_would_record_it(changes: dict[str, Any],
 
     text = drift_text(compare_lane(entry, OLD, found), found, "changed", refusal(entry))
 
-    assert text.splitlines()[-4:] == ["rerun this lane alone:", f"pytest --compile-contracts {ALONE}", *accept]
+    assert text.splitlines()[-4:] == ["rerun this lane alone:", f"pytest {LANE} {ALONE}", *accept]
 
 
 @given(st.sampled_from([HOLDING, *WORSENED.values()]))

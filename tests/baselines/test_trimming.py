@@ -10,7 +10,8 @@ from support.receipts import NEW, OLD, an_entry
 
 from pytest_compilecontract.baselines.gone import collected_from, gone
 from pytest_compilecontract.baselines.store import Baselines
-from pytest_compilecontract.report.baselines import record_lines, recording
+from pytest_compilecontract.facts.rerun import AS_MODULE, Command
+from pytest_compilecontract.report.baselines import record_lines
 from pytest_compilecontract.report.gone import gone_lines
 
 KEY = "torch2.11-cpu"
@@ -103,18 +104,18 @@ def test_what_is_gone_is_named_with_what_to_do() -> None:
 
 
 def test_a_command_that_records_collects_what_the_session_was_given() -> None:
-    alone = recording("new", ["contracts", "a b.py"])
+    alone = Command(tests=("contracts", "a b.py")).recording("new")
 
-    assert alone == "pytest --compile-contracts --contract-record=new -- contracts 'a b.py'"
-    assert recording("all", [], reason=True) == (
+    assert str(alone) == "pytest --compile-contracts --contract-record=new -- contracts 'a b.py'"
+    assert str(Command().recording("all", reason=True)) == (
         'pytest --compile-contracts --contract-record --contract-accept-reason="..."'
     )
 
 
 def test_a_command_that_records_starts_pytest_as_the_session_was_started() -> None:
-    start = ["python", "-m", "pytest", "--compile-contracts", "--contract-lanes=aot"]
+    session = Command(start=AS_MODULE, options=("--compile-contracts", "--contract-lanes=aot"))
 
-    assert recording("new", [], start=start) == (
+    assert str(session.recording("new")) == (
         "python -m pytest --compile-contracts --contract-lanes=aot --contract-record=new"
     )
 

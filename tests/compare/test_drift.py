@@ -190,8 +190,8 @@ def test_a_drift_names_the_fact_the_cause_and_the_command() -> None:
             ),
         ),
         attribution=Attribution(torch=("torch 2.11.0 -> 2.15.0", "triton 3.6.0 -> 3.9.0")),
-        rerun=f"pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'",
     )
+    assert str(lane.rerun) == f"pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'"
 
 
 def test_one_break_gone_and_another_come_are_two_facts() -> None:
@@ -278,7 +278,7 @@ def test_a_frontier_that_retreats_says_which_rung_and_why_and_nothing_of_other_c
     assert lane.verdict == "drifted"
     assert [(drift.metric, drift.before, drift.after) for drift in lane.drifts] == [("frontier", "aot", "capture")]
     assert lane.drifts[0].came == (Fact(where="rung aot", reason="max_graph_breaks=0: 1"),)
-    assert lane.rerun.endswith(f"--compile-contracts -- '{CONTRACT}[aot]'")
+    assert str(lane.rerun).endswith(f"--compile-contracts -- '{CONTRACT}[aot]'")
 
 
 def test_a_frontier_that_advances_is_an_improvement() -> None:
@@ -495,12 +495,15 @@ def test_a_change_within_the_bands_is_none(band: tuple[float, float], verdict: s
 
 
 def test_a_change_beyond_the_bands_is_told_with_both() -> None:
-    (drift,) = of_bands((1.0, 1.2), (1.3, 1.5)).drifts
+    lane = of_bands((1.0, 1.2), (1.3, 1.5))
 
+    (drift,) = lane.drifts
     assert (drift.metric, drift.direction, drift.gates) == ("steady_seconds", "worse", True)
     assert drift.came == (Fact(where="1.3 to 1.5 over 3 repeats"),)
     assert drift.went == (Fact(where="1 to 1.2 over 3 repeats"),)
-    assert drift.rerun == f"pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- '{CONTRACT}[aot]'"
+    assert str(lane.rerun) == (
+        f"pytest --compile-contracts --contract-lanes=aot --contract-repeat=3 -- '{CONTRACT}[aot]'"
+    )
 
 
 def test_the_policy_s_width_comes_on_top_of_the_bands() -> None:
@@ -908,7 +911,7 @@ def test_a_run_with_settings_of_its_own_is_never_a_normal_one(sides: str, verdic
 def test_the_command_of_a_test_that_compiles_by_itself_names_no_lane() -> None:
     entry = an_entry(lane="body", lane_settings={"backend": ""}, test="tests/test_a.py::test_b[a b]")
 
-    assert rerun_command(entry) == "pytest --compile-contracts -- 'tests/test_a.py::test_b[a b]'"
+    assert str(rerun_command(entry)) == "pytest --compile-contracts -- 'tests/test_a.py::test_b[a b]'"
 
 
 def test_the_command_of_a_test_that_is_only_observed_observes_it() -> None:
@@ -916,7 +919,7 @@ def test_the_command_of_a_test_that_is_only_observed_observes_it() -> None:
         lane="body", lane_settings={"backend": ""}, limits=OBSERVED.to_dict(), test="tests/test_a.py::test_b"
     )
 
-    assert rerun_command(entry) == "pytest --compile-contracts --contract-observe -- tests/test_a.py::test_b"
+    assert str(rerun_command(entry)) == "pytest --compile-contracts --contract-observe -- tests/test_a.py::test_b"
 
 
 def test_an_observed_test_that_captured_nothing_before_and_after_is_held() -> None:

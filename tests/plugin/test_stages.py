@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from pytest_compilecontract.facts.measurement import (
     Raised,
 )
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.measure.probes.backends import name_of
 from pytest_compilecontract.plugin.bisect import (
@@ -31,7 +33,7 @@ from pytest_compilecontract.plugin.bisect import (
     first_to_fail,
     is_built_in,
 )
-from pytest_compilecontract.plugin.settings import set_options
+from pytest_compilecontract.plugin.started import set_options
 
 CAPTURE, AOT, DECOMPOSITIONS, INDUCTOR = STAGES
 WRONG = frozenset({"wrong numbers"})
@@ -213,37 +215,38 @@ def test_a_built_in_lane_stands_for_one_that_sets_no_more(lane: Lane, same: bool
     ("arguments", "typed"),
     [
         pytest.param(
-            ("t.py::test_x[inductor]", "test_x[inductor]", "inductor", "aot", ""),
+            ("t.py::test_x[inductor]", "test_x[inductor]", "inductor", "aot", ()),
             "--contract-lanes=aot -- 't.py::test_x[aot]'",
             id="a built-in lane",
         ),
         pytest.param(
-            ("a[inductor]/it's.py::test_x[inductor-b c]", "test_x[inductor-b c]", "inductor", "aot", ""),
+            ("a[inductor]/it's.py::test_x[inductor-b c]", "test_x[inductor-b c]", "inductor", "aot", ()),
             "--contract-lanes=aot -- " + shlex.quote("a[inductor]/it's.py::test_x[aot-b c]"),
             id="the lane's name in the file's, and quotes",
         ),
         pytest.param(
-            ("t.py::test_x[half]", "test_x[half]", "half", "", " --contract-set=a.b=4"),
+            ("t.py::test_x[half]", "test_x[half]", "half", "", ("--contract-set=a.b=4",)),
             "--contract-lanes=half --contract-bisect --contract-set=a.b=4 -- 't.py::test_x[half]'",
             id="a lane of one's own",
         ),
         pytest.param(
-            ("t.py::test_x[aot]", "test_x[aot]", "aot", "aot", ""),
+            ("t.py::test_x[aot]", "test_x[aot]", "aot", "aot", ()),
             "--contract-lanes=aot --contract-bisect -- 't.py::test_x[aot]'",
             id="the lane itself",
         ),
     ],
 )
-def test_the_command_shows_the_same(arguments: tuple[str, str, str, str, str], typed: str) -> None:
-    assert command(*arguments) == f"pytest --compile-contracts {typed}"
+def test_the_command_shows_the_same(arguments: tuple[str, str, str, str, tuple[str, ...]], typed: str) -> None:
+    assert str(command(*arguments)) == f"pytest --compile-contracts {typed}"
 
 
 def test_settings_are_typed_as_they_were_given() -> None:
     given = ["torch._dynamo.config.recompile_limit=4", "torch._inductor.config.x='a b'"]
+    session: Any = SimpleNamespace(getoption={"--contract-set": given}.get)
 
-    options = set_options(given)
+    command_line = str(Command(options=set_options(session)))
 
-    assert shlex.split(options) == [f"--contract-set={each}" for each in given]
+    assert shlex.split(command_line) == ["pytest", *(f"--contract-set={each}" for each in given)]
 
 
 def split(graph: object) -> object:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_compilecontract.plugin.started import as_started, kept_options, session_words, start
+from pytest_compilecontract.facts.rerun import Command
+from pytest_compilecontract.plugin.started import as_started, kept_options, session_command, start
 
+LANE = ("--compile-contracts", "--contract-lanes=aot")
+RERUN = Command(options=LANE, tests=("tests/test_a.py::test_it[aot]",))
 COMMAND = "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_it[aot]'"
 MODULE = "/env/lib/python3.11/site-packages/pytest/__main__.py"
 
@@ -43,21 +46,17 @@ def config(argv: list[str], here: str = "/project") -> Any:
     ],
 )
 def test_it_is_as_the_session_was_started(argv: list[str], here: str, told: str) -> None:
-    assert as_started(config(argv, here), COMMAND) == told
+    assert str(as_started(config(argv, here), RERUN)) == told
 
 
 def test_a_session_is_started_again_with_its_settings_and_its_choice() -> None:
     session = config([MODULE, "-c", "ci.ini", "-x", "--contract-lanes=aot", "tests"])
     session.getoption = {"--contract-lanes": "aot", "-k": "block", "-m": ""}.__getitem__
 
-    whole, same = session_words(session), session_words(session, choice=True)
+    whole, same = session_command(session), session_command(session, choice=True)
 
-    assert whole == ["python", "-m", "pytest", "-cci.ini", "--compile-contracts"]
-    assert same == [*whole, "--contract-lanes=aot", "-k=block"]
-
-
-def test_what_is_no_command_of_pytests_stays() -> None:
-    assert as_started(config([MODULE]), "compilecontract show") == "compilecontract show"
+    assert str(whole) == "python -m pytest -cci.ini --compile-contracts"
+    assert str(same) == f"{whole} --contract-lanes=aot -k=block"
 
 
 def test_only_options_that_one_test_needs_are_kept() -> None:
@@ -71,4 +70,4 @@ def test_only_options_that_one_test_needs_are_kept() -> None:
         "--contract-speed",
         "-oaddopts=",
     ]
-    assert start([]) == ["pytest"]
+    assert start([]) == ("pytest",)

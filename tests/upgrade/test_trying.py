@@ -214,13 +214,17 @@ def test_without_a_difference_nothing_is_tried(was: dict[str, str], now: dict[st
 def test_a_trial_runs_the_one_lane_with_the_settings() -> None:
     entry = repeated(cold_seconds=(1.0, 2.0))
 
-    assert command_of(entry, {f"{DYNAMO}.a": "[1, 'x']"}) == [
+    command = command_of("python3.11", entry, {f"{DYNAMO}.a": "[1, 'x']"})
+
+    assert [*command.start, *command.arguments("-q")] == [
+        "python3.11",
         "-m",
         "pytest",
         "--compile-contracts",
         "--contract-lanes=aot",
         "--contract-repeat=3",
         f"--contract-set={DYNAMO}.a=[1, 'x']",
+        "-q",
         "--",
         f"{CONTRACT}[aot]",
     ]
@@ -229,7 +233,7 @@ def test_a_trial_runs_the_one_lane_with_the_settings() -> None:
 def test_a_trial_of_a_test_that_compiles_by_itself_names_no_lane() -> None:
     entry = an_entry(lane="body", lane_settings={"backend": ""}, test="t.py::t")
 
-    assert command_of(entry, {}) == ["-m", "pytest", "--compile-contracts", "--", "t.py::t"]
+    assert str(command_of("python", entry, {})) == "python -m pytest --compile-contracts -- t.py::t"
 
 
 def an_interpreter(folder: Path, prints: str, code: int = 0) -> str:

@@ -185,7 +185,7 @@ def test_a_waived_lane_that_fails_by_its_limits_says_so(project: Project) -> Non
 def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Project) -> None:
     ran = project.run("-k", "breaks", "-n1", breaks="one")
 
-    command = "--contract-lanes=capture -- 'contracts/test_block.py::test_breaks[capture]'"
+    test = "-- 'contracts/test_block.py::test_breaks[capture]'"
     where = f"{HERE} (torch {torch.__version__})"
     text = ran.out[ran.out.index("compile contract drifted: ") :]
     lines = text.splitlines()
@@ -195,9 +195,9 @@ def test_a_lane_that_drifted_fails_with_the_fact_and_the_commands(project: Proje
         '    + contracts/test_block.py:15 in step: print("one")',
     ]
     assert "  fullgraph yes -> no" in lines[3:]
-    start = "python -m pytest --compile-contracts"
-    assert ran.line(f"{start} --contract-lanes") == f"{start} {command}"
-    assert ran.line(f"{start} --contract-record") == f"{start} --contract-record=changed {command}"
+    rerun = "python -m pytest --compile-contracts --contract-lanes=capture"
+    assert ran.line(rerun) == f"{rerun} {test}"
+    assert ran.line(f"{rerun} --contract-record") == f"{rerun} --contract-record=changed {test}"
     assert ran.line("baselines: ") == f"baselines: compared 1 of 2 lanes with {where}: 1 drifted"
     assert "drifted: capture" in ran.line("test_breaks  ")
     assert ran.code == pytest.ExitCode.TESTS_FAILED
@@ -227,7 +227,8 @@ def test_without_its_own_a_run_is_held_to_an_older_torch(project: Project) -> No
     accepted = project.run("-k", "breaks", "--contract-record=new", breaks="one")
 
     assert "with torch2.1-cpu" in held.line("baselines: ")
-    assert "--contract-record=new" in drifted.line("python -m pytest --compile-contracts --contract-record")
+    rerun = "python -m pytest --compile-contracts --contract-lanes=capture"
+    assert "--contract-record=new" in drifted.line(f"{rerun} --contract-record")
     assert [ran.code for ran in (held, drifted, accepted)] == [0, 1, 0]
     assert sorted(path.name for path in folder.iterdir()) == ["defaults", "torch2.1-cpu", HERE]
 
