@@ -12,10 +12,10 @@ from pathlib import Path
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.gate import why_open
-from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import KINDS, as_toml, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.facts.versions import minor_release, version_range
 
 from .exits import NO, YES, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
@@ -90,5 +90,5 @@ def _why_nothing(lanes: Sequence[LaneComparison]) -> str:
 
 def _minor(torch: str) -> str:
     """The releases of a torch's minor version, as "==2.12.*"."""
-    release = re.match(r"[0-9]+\.[0-9]+", torch)
-    return f"=={release[0]}.*" if release else ">=0"
+    release = minor_release(torch)
+    return f"=={release}.*" if release else ">=0"

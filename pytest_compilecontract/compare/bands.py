@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_compilecontract.facts.metrics import Better, Metric
 from pytest_compilecontract.facts.receipt import Entry
 
-from .drift import Direction, Fact
+Direction = Literal["worse", "better", "changed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,12 +20,11 @@ class Band:
     high: float
     repeats: int
 
-    def fact(self) -> Fact:
-        """The band in words."""
+    def __str__(self) -> str:
         if self.repeats < 2:
-            return Fact(where=f"{_short(self.value)} measured once")
+            return f"{_short(self.value)} measured once"
         band = _short(self.low) if self.low == self.high else f"{_short(self.low)} to {_short(self.high)}"
-        return Fact(where=f"{band} over {self.repeats} repeats")
+        return f"{band} over {self.repeats} repeats"
 
 
 def band_of(entry: Entry, metric: Metric) -> Band | None:

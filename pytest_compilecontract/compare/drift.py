@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 
 from .attribution import Attribution
-
-if TYPE_CHECKING:
-    from .bands import Band
+from .bands import Band, Direction
 
 Verdict = Literal[
     "held", "improved", "waived", "drifted", "broken", "new", "missing", "unmeasured", "unverified", "unstable"
 ]
-Direction = Literal["worse", "better", "changed"]
 Value = int | float | str
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.receipt import Entry
 
-from .drift import Direction, Fact
+from .bands import Direction
+from .drift import Fact
 from .identity import break_keys, comparable, reasons_key
 from .tell import READERS, read_limits, without
 

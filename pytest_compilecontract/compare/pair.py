@@ -12,8 +12,8 @@ from pytest_compilecontract.facts.receipt import Entry
 
 from . import excuses
 from .attribution import Attribution
-from .bands import Band, band_of, direction_between
-from .drift import Direction, Drift, Fact, Value
+from .bands import Band, Direction, band_of, direction_between
+from .drift import Drift, Fact, Value
 from .excuses import MENDED, Change, excuse_for, times_kernels
 from .policy import Policy
 from .tell import READERS, Facts, read_errors, read_limits, without
@@ -141,8 +141,8 @@ class Pair:
         if direction is None:
             return
         told = was.repeats > 1 or now.repeats > 1
-        came: tuple[Fact, ...] = (now.fact(),) if told else ()
-        went: tuple[Fact, ...] = (was.fact(),) if told else ()
+        came: tuple[Fact, ...] = (Fact(where=str(now)),) if told else ()
+        went: tuple[Fact, ...] = (Fact(where=str(was)),) if told else ()
         came += _facts_beside(metric.name, self._old, self._new)
         yield self._drift(self._change(metric.name, direction, came, went), was.value, now.value)
 

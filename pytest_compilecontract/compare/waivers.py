@@ -31,10 +31,10 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import Numerics, StepOperators
 from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.versions import VersionRange, version_range
 from pytest_compilecontract.wording import meant
 
 from .drift import Comparison, Drift, Fact, LaneComparison
-from .versions import VersionRange, version_range
 
 Kind = Literal["workaround", "open-risk"]
 KINDS: tuple[Kind, ...] = ("workaround", "open-risk")

@@ -226,6 +226,7 @@ _ALL = (
         name="eager_ops",
         field="operators_run",
         label="operators in skipped frames",
+        noun=("operator", "operators"),
         better="lower",
         gates=True,
         young=True,
@@ -244,7 +245,7 @@ _ALL = (
     ),
     # What moves by itself.
     *(
-        Metric(name=name, label=label, better="lower", banded=True, join=joins.seconds, kept=False)
+        Metric(name=name, label=label, better="lower", banded=True, noun=("s", "s"), join=joins.seconds, kept=False)
         for name, label in (
             ("cold_seconds", "first-call seconds"),
             ("warmup_seconds", "seconds of the calls that compile"),

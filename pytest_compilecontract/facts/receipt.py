@@ -18,6 +18,7 @@ from .planted import Planted
 from .ranks import RankMeasured
 from .shards import Shard
 from .verdict import Verdict, Violation
+from .versions import minor_release
 
 FORMAT = 1
 RECEIPT = "receipt.json"
@@ -169,9 +170,9 @@ def _order(entry: Entry) -> tuple[str, ...]:
 
 def environment_key(env: Environment) -> str:
     """What a baseline is kept for: torch's minor release and the kind of device, as "torch2.11-cuda-sm90"."""
-    # It names a folder, and the versions may come from a file: nothing but digits and dots is let through.
-    release = re.match(r"[0-9]+\.[0-9]+", env.torch or "")
-    torch = f"torch{release[0]}" if release else "no-torch"
+    # It names a folder, and what it is made of may come from a file: nothing but digits and dots is let through.
+    release = minor_release(env.torch)
+    torch = f"torch{release}" if release else "no-torch"
     return f"{torch}-cuda-sm{re.sub('[^0-9]', '', env.capability)}" if env.capability else f"{torch}-cpu"
 
 

@@ -1,7 +1,7 @@
-"""Counterexamples: a sequence of calls as Python that makes the same calls, and as a test to paste.
+"""Counterexamples: a sequence of calls written as Python that makes the same calls, and as a test to paste.
 
-What cannot be written so that it is made again as it is stands in angle brackets: a tensor of one's own, one that was
-written to or marked after `tensor` made it, an object.
+What cannot be written as Python is in angle brackets: a tensor that `tensor` did not make, or that was written to or
+marked afterwards, or any other object.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import torch
 
 from pytest_compilecontract.calls import call
 
+from .probes.tensors import storage_of
 from .shapes import Moded, text_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """A sequence as Python: what is assigned first, as several arguments are one object, and then the calls.
+    """A sequence as Python: assignments of what several arguments share, then the calls.
 
-    `unwritten` is what stands in angle brackets.
+    `unwritten` is what is in angle brackets.
     """
 
     shared: tuple[str, ...]
@@ -33,12 +34,12 @@ class Written:
 
     @property
     def key(self) -> str | None:
-        """What another sequence has as well only if it makes the same calls; None: nobody knows."""
+        """A key that is equal only for sequences that make the same calls; None if that cannot be told."""
         return None if self.unwritten else "\n".join((*self.shared, *self.calls))
 
 
 def written(sequence: Sequence[Moded], *, beside: str = "") -> Written:
-    """How a sequence is written; no object in it has a name that is in the code `beside`."""
+    """The sequence as Python, without names that the code `beside` it already uses."""
     writing = _Writing(sequence, taken=set(re.findall(r"\w+", beside)))
     calls = tuple(map(writing.argument, sequence))
     return Written(shared=tuple(writing.shared), calls=calls, unwritten=tuple(dict.fromkeys(writing.unwritten)))
@@ -68,7 +69,7 @@ def _imports(code: Iterable[str]) -> list[str]:
 
 
 class _Writing:
-    """Writes the values of one sequence. What is met more than once, and may be written to, is given a name."""
+    """Writes the values of one sequence. A mutable value that occurs more than once gets a name."""
 
     def __init__(self, sequence: Sequence[Moded], *, taken: set[str]) -> None:
         self.shared: list[str] = []
@@ -154,7 +155,7 @@ class _Writing:
 
 
 def _plain(value: object) -> str | None:
-    """How a value that never changes is written; None for one of another kind, such as a member of an enum."""
+    """A literal for an immutable value; None if there is none, such as for a member of an enum."""
     if type(value) is float and not math.isfinite(value):
         return f'float("{value}")'
     if type(value) is torch.device:
@@ -164,8 +165,8 @@ def _plain(value: object) -> str | None:
 
 
 def _storage(value: torch.Tensor) -> int | None:
-    """What tensors that share memory have in common; None where this kind of tensor has none."""
+    """The identity of a tensor's storage; None for a kind of tensor that has none."""
     try:
-        return int(value.untyped_storage()._cdata)
+        return storage_of(value)
     except (NotImplementedError, RuntimeError):
         return None

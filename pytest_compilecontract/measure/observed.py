@@ -1,4 +1,4 @@
-"""Watching: which test bodies compile, and what; for tests that know nothing of it. Never imports torch first."""
+"""Observing: which test bodies compile, and what, in tests that are not contracts. Never imports torch itself."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.measurement import Measurement
 
 from .probes.counters import Rises, counters_kept
-from .probes.entrances import Entrances, anything_compiled
+from .probes.entrances import DYNAMO, Entrances, anything_compiled
 from .probes.source import Paths
 
 if TYPE_CHECKING:
     from .recorder import Measuring
 
-DYNAMO = "torch._dynamo"
-
 
 @dataclass(kw_only=True, slots=True)
 class Body:
-    """One test's body. `measurement` is there once it is over, and None where nothing was to be compiled in it."""
+    """One test's body. `measurement` is set when the body ends, and None if nothing was compiled in it."""
 
     measurement: Measurement | None = None
 
 
 class Watch(contextlib.ExitStack):
-    """Measures each body that compiles anything or calls torch.compile, and costs the others next to nothing.
+    """Measures each body that compiles anything or calls torch.compile, at next to no cost for the others.
 
-    A suite that never imports Dynamo is left alone: two light taps are set when it is there, in the midst of a body if
-    need be. What is dear comes later, and only if something is compiled: those of the ledger with the first attempt of
-    a body, the canary after the first body that compiled, dropping compiled code before the next body.
+    A suite that never imports Dynamo is left alone: two cheap taps are set when it is imported, even during a body. The
+    expensive parts follow only if something is compiled: the ledger at the first attempt of a body, the canary after
+    the first body that compiled, and dropping compiled code before the next body.
 
     `unusable` says why this process's torch cannot be measured, or None; it is asked once torch is imported.
     `why_not` says, from then on, why no body can be watched. `armed` is called when the taps are set.
@@ -64,7 +62,7 @@ class Watch(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def body(self) -> Iterator[Body]:
-        """Watch what is compiled inside, in any thread."""
+        """Observe what is compiled inside, in any thread."""
         __tracebackhide__ = True
         body = Body()
         self._begin()
@@ -213,7 +211,7 @@ def _finished(measuring: Measuring) -> Measurement:
 
 
 def _canary() -> str | None:
-    """Only now: a suite that compiles nothing has no use for it, and a body starts from what its fixtures left."""
+    """Run the canary after the first body that compiled: a suite that compiles nothing does not need it."""
     from .probes.canary import canary
 
     with _without_warnings(), counters_kept():
@@ -221,7 +219,7 @@ def _canary() -> str | None:
 
 
 def _forget_examples() -> None:
-    """Of calls that a stance left eager Dynamo keeps something, though it was never about to compile."""
+    """Drop what Dynamo remembers of calls that a stance left in eager, without ever compiling them."""
     from .probes.stance import forget_examples
 
     forget_examples()
@@ -236,7 +234,7 @@ def _reset() -> None:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """A project may turn warnings into errors; those of what we do are none of its."""
+    """Ignore warnings that this plugin causes: a project may turn warnings into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

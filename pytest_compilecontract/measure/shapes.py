@@ -1,6 +1,6 @@
-"""Shapes: what calls may be made of, as strategies of hypothesis, and the tensors that these draw.
+"""Shapes: strategies of hypothesis for the arguments of calls, and the tensors that they draw.
 
-A tensor that is drawn is known by how it was made, so that a sequence of calls can be written down as Python.
+How a drawn tensor was made is kept, so that a sequence of calls can be written as Python.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.errors import UsageError
+
+from .probes.tensors import backward_hooks
 
 T = TypeVar("T")
 
@@ -80,16 +82,16 @@ def tensor(
 
 
 def text_of(value: torch.Tensor) -> str | None:
-    """How a tensor is written; None where that would make another one: not by `tensor`, written to, or marked since."""
+    """The call of `tensor` that makes this tensor; None if there is none, or the tensor has changed since."""
     text, again = _written.get(value) or (None, None)
     return text if again is not None and _is_same(value, again()) else None
 
 
 def _is_same(value: torch.Tensor, fresh: torch.Tensor) -> bool:
-    """Whether a program would tell one from the other; all of their memory, for `.data` writes and counts nothing."""
+    """Whether a tensor is as when it was made. Compares the whole storage: the version misses writes to `.data`."""
     if type(value) is not torch.Tensor or value.layout != torch.strided or vars(value):
         return False
-    if value._backward_hooks or not value.is_leaf or value.grad is not None or _facts(value) != _facts(fresh):
+    if backward_hooks(value) or not value.is_leaf or value.grad is not None or _facts(value) != _facts(fresh):
         return False
     return torch.equal(*(torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()) for each in (value, fresh)))
 
@@ -168,7 +170,7 @@ def mode(made: object, *, grad: bool | None = None, training: bool | None = None
 
 
 def _drawn(value: object) -> object:
-    """A strategy, or one that draws the value."""
+    """The strategy itself, or one that draws the value."""
     st = strategies()
     return value if isinstance(value, st.SearchStrategy) else st.just(value)
 
@@ -178,7 +180,7 @@ def _drawn_by_name(values: dict[str, object]) -> dict[str, object]:
 
 
 def as_call(value: object) -> call:
-    """What was drawn, as a call: a tensor or another single value is its one argument."""
+    """A drawn value as a call: a single value is its only argument."""
     if isinstance(value, call):
         return value
     return call(*value) if type(value) is tuple else call(value)

@@ -17,6 +17,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line, printed
 from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of, lacking
 from pytest_compilecontract.facts.ladder import Rung, Step, rung
+from pytest_compilecontract.facts.metrics import METRICS, count_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.files.codec import plain
@@ -33,6 +34,8 @@ from .workers import ENTRY
 
 # The backend at which nothing but Dynamo has had a part.
 CAPTURE = "eager"
+# What a run for evidence has to show as often as the one before it.
+_SAME_AGAIN = ("graphs", "graph_breaks", "recompiles", "eager_frames")
 
 
 class Evidencing:
@@ -189,14 +192,8 @@ def _shown(run: Run, before: Entry) -> str:
 
 
 def _counts(entry: Entry) -> dict[str, int | None]:
-    seen = entry.measurement
-    assert seen is not None
-    return {
-        "graphs": seen.graphs,
-        "graph breaks": None if seen.graph_breaks is None else len(seen.graph_breaks),
-        "recompiles": None if seen.recompiles is None else len(seen.recompiles),
-        "eager frames": None if seen.eager_frames is None else len(seen.eager_frames),
-    }
+    assert entry.measurement is not None
+    return {METRICS[name].label: count_of(name, entry.measurement) for name in _SAME_AGAIN}
 
 
 def _readme(entry: Entry, shown: str, command: str) -> list[str]:

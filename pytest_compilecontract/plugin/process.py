@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.versions import version_key
 
 from .settings import Settings
 
@@ -63,8 +64,8 @@ def no_torch() -> str | None:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of torch's is missing
         return f"torch cannot be imported ({str(error).splitlines()[0]})"
-    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if release < OLDEST_TORCH:
+    version = version_key(torch.__version__)
+    if version is not None and version.release < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}, the oldest supported"
     return None
 

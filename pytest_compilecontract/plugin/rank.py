@@ -56,6 +56,7 @@ class Rank:
         self._runs = runs
         self._log = Log(log_of(place))
         self._store: Store | None = None
+        self._ranks = 1
         self._ended = self._well = False
         ends_with(self._launch.parent, seconds=self._launch.seconds, folder=place.folder)
         self._stacks: IO[str] = (place.folder / f"{STACKS}{place.rank}").open("w", encoding="utf-8")
@@ -70,16 +71,14 @@ class Rank:
         # What a mark expects of the test, it expects of all ranks.
         config.option.runxfail = True
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        yield
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self) -> None:
+        """End the process with its one test, as soon as the other ranks are done with theirs."""
         if self._well and self._store is not None:
             from pytest_compilecontract.measure.group import leave_together
 
-            current = self._runs.of(item)
-            assert current is not None
             self._log.write("waits")
-            leave_together(self._store, current.state.lane.ranks or 1, self._launch.seconds)
+            leave_together(self._store, self._ranks, self._launch.seconds)
         self._log.write("left")
         self._log.close()
         sys.stdout.flush()
@@ -95,6 +94,7 @@ class Rank:
             from pytest_compilecontract.measure.group import join
 
             self._log.write("joins")
+            self._ranks = current.state.lane.ranks or 1
             self._store = join(current.state.lane, self._place.rank, self._place.folder / "store", self._launch.seconds)
         return (yield)
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_compilecontract.compare.attribution import Attribution
-from pytest_compilecontract.compare.drift import Direction, Drift, Fact, Value, Verdict
+from pytest_compilecontract.compare.bands import Direction
+from pytest_compilecontract.compare.drift import Drift, Fact, Value, Verdict
 from pytest_compilecontract.compare.gate import Outcome
 from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError

@@ -29,14 +29,8 @@ _WITH_FACTS = [name for name in _COUNTED if name in READERS]
 _NUMBERS = [name for name in _COUNTED if name not in READERS]
 
 
-# What is shown over the environments, with its words: counts, and last the first-call seconds.
-TRENDED = {
-    "graphs": ("graphs", "graph", "graphs"),
-    "graph_breaks": ("graph breaks", "break", "breaks"),
-    "recompiles": ("recompiles", "recompile", "recompiles"),
-    "eager_ops": ("eager operators", "operator", "operators"),
-    "cold_seconds": ("first-call seconds", "s", "s"),
-}
+# What is shown over the environments: counts, and last the first-call seconds.
+TRENDED = ("graphs", "graph_breaks", "recompiles", "eager_ops", "cold_seconds")
 
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str, graphs: Sequence[Graphs] = ()) -> str:
@@ -98,7 +92,7 @@ class _Data:
             "measured": self._measured.values,
             "changes": self._changes.values,
             "trends": self._trends.values,
-            "trended": [[name, label, one, many] for name, (label, one, many) in TRENDED.items()],
+            "trended": [[name, METRICS[name].label, *METRICS[name].noun] for name in TRENDED],
             "cold": [self._text(text) for text in cold_cells(self._found)],
             "attributions": self._attributions.values,
             "texts": self._texts.values,

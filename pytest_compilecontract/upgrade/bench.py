@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import InstallError, UsageError
 from pytest_compilecontract.facts.receipt import Receipt, Setup
+from pytest_compilecontract.facts.versions import version_key
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.wording import counted
 
@@ -198,7 +199,7 @@ def claimed(folder: Path) -> Iterator[None]:
 def _not_as_asked(side: Side, found: Probe) -> str:
     for name, spec in side.specs.items():
         version, there = exact(spec), found.packages.get(name)
-        if version and (there or "none").partition("+")[0] != version.partition("+")[0]:
+        if version and version_key(there or "") != version_key(version):
             return f"{name} {there}" if there else f"no {name}"
     return ""
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from pytest_compilecontract.baselines.store import FOLDER, read_folder
-from pytest_compilecontract.compare.versions import version_key
 from pytest_compilecontract.errors import ReceiptError, UsageError
+from pytest_compilecontract.facts.versions import version_key
 
 from .requirements import exact, pinned, specs_from
 
@@ -93,7 +93,7 @@ def _newest_baseline(project: Path) -> str | None:
         for each in environments:
             key = version_key(each.torch or "")
             if key is not None and (newest is None or key > newest[0]):
-                newest = (key, (each.torch or "").partition("+")[0])
+                newest = (key, str(key))
     return newest[1] if newest else None
 
 

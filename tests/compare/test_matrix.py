@@ -25,11 +25,11 @@ from support.receipts import (
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.matrix import matrix
-from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import Waiver
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, Setup
+from pytest_compilecontract.facts.versions import version_range
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
 

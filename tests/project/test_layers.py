@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,12 +81,56 @@ def test_importing_the_package_does_not_import_pytest() -> None:
     assert ran.stdout.split()[0] == "False"
 
 
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    """Each part of the package's source, with its file."""
+    for path in sorted(FOLDER.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path.relative_to(FOLDER).as_posix(), node
+
+
 def test_a_class_is_at_most_250_lines() -> None:
     classes = [
-        (node.end_lineno - node.lineno + 1, f"{path.relative_to(FOLDER)}: {node.name}")
-        for path in FOLDER.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        (node.end_lineno - node.lineno + 1, f"{file}: {node.name}")
+        for file, node in nodes()
         if isinstance(node, ast.ClassDef) and node.end_lineno is not None
     ]
 
     assert [each for each in classes if each[0] > 250] == []
+
+
+def test_one_module_owns_the_run_of_a_test() -> None:
+    owners = {
+        file for file, node in nodes() if isinstance(node, ast.FunctionDef) and node.name == "pytest_runtest_protocol"
+    }
+
+    assert owners == {"plugin/run.py"}
+
+
+# Named tuples, Python itself, and what belongs to the class that asks for it.
+OWN = {"_fields", "_make", "_getframe", "_active"}
+
+
+def test_private_parts_of_torch_are_touched_in_probes_alone() -> None:
+    measuring = [each for each in nodes() if each[0].startswith("measure/") and "/probes/" not in each[0]]
+    attributes = {
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for file, node in measuring
+        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr) and node.attr not in OWN
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    }
+    modules = {
+        f"{file}:{node.lineno}: {name}"
+        for file, node in measuring
+        for name in (
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [str(node.value)]
+            if isinstance(node, ast.Constant)
+            else []
+        )
+        if re.match(r"torch(\.\w+)*\._\w+(\.\w+)*$", name)
+    }
+
+    assert attributes | modules == set()

@@ -35,10 +35,10 @@ from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import Known, Matrix, matrix
 from pytest_compilecontract.compare.policy import Policy
-from pytest_compilecontract.compare.versions import version_range
 from pytest_compilecontract.compare.waivers import Waiver
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Environment, Receipt
+from pytest_compilecontract.facts.versions import version_range
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.junit import junit

@@ -1,4 +1,4 @@
-"""Where Dynamo is entered, and where its settings are changed: taps that stay on, and cost nothing until then."""
+"""Where Dynamo is entered, and where its settings are changed: taps that stay set, and cost nothing until then."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 from .settings import ConfigModule
 from .taps import Taps
+
+# Until it is imported, nothing can be compiled.
+DYNAMO = "torch._dynamo"
 
 
 class Entrances(Taps):
@@ -26,14 +29,14 @@ class Entrances(Taps):
         self._configs = frozenset(configs)
         self._were: dict[str, tuple[ConfigModule, dict[str, object]]] | None = None
         # A frame comes by the first; export, and a graph that is specialised later, only by the second.
-        self._at("convert_frame", _attribute("torch._dynamo.convert_frame", "ConvertFrameAssert"), "__call__")
-        self._at("call_user_compiler", _attribute("torch._dynamo.output_graph", "OutputGraph"), "call_user_compiler")
-        self.set("optimize", importlib.import_module("torch._dynamo"), "optimize", self._on_optimize)
+        self._at("convert_frame", _attribute(f"{DYNAMO}.convert_frame", "ConvertFrameAssert"), "__call__")
+        self._at("call_user_compiler", _attribute(f"{DYNAMO}.output_graph", "OutputGraph"), "call_user_compiler")
+        self.set("optimize", importlib.import_module(DYNAMO), "optimize", self._on_optimize)
         for name, kind in _kinds_of_settings():
             self.set(f"settings of {name}", kind, "__setattr__", self._on_setting)
 
     def note_settings(self) -> None:
-        """From here on, keep what is changed."""
+        """From here on, keep the values of settings before they are changed."""
         self._were = {}
 
     def settings(self) -> list[tuple[ConfigModule, dict[str, object]]]:
@@ -73,7 +76,7 @@ def anything_compiled() -> bool:
 
 
 def _kinds_of_settings() -> list[tuple[str, type]]:
-    """torch's classes of modules that hold settings, as far as they have a way to set one of their own."""
+    """torch's classes of config modules that define `__setattr__`."""
     module = importlib.import_module("torch.utils._config_module")
     base = getattr(module, "ConfigModule", type(None))
     kinds = [(name, kind) for name, kind in vars(module).items() if isinstance(kind, type)]

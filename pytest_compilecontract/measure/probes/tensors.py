@@ -1,4 +1,4 @@
-"""Tensors as torch keeps them: what only private attributes tell of one."""
+"""Tensors: what only private attributes of a tensor tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to; 0 for one of inference mode, which does not count."""
+    """How often a tensor was written to; 0 for an inference tensor, which does not count."""
     # A subclass may refuse to be asked anything, as a lazy parameter that has no values yet.
     with torch._C.DisableTorchFunctionSubclass():
         return 0 if tensor.is_inference() else tensor._version
@@ -30,22 +30,31 @@ def backward_hooks(tensor: torch.Tensor) -> Iterator[tuple[str, dict[object, Cal
             yield name, hooks
 
 
+def storage_of(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's storage.
+
+    Raises:
+        NotImplementedError, RuntimeError: a tensor of this kind has no storage.
+    """
+    return int(tensor.untyped_storage()._cdata)
+
+
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The indices and values of a sparse COO tensor, coalesced or not."""
     return tensor._indices(), tensor._values()
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no values: one of a meta device, or of a trace."""
+    """Whether a tensor has no values: on the meta device, or a FakeTensor."""
     fake: Any = importlib.import_module("torch._subclasses").FakeTensor
     return tensor.device.type == "meta" or isinstance(tensor, fake)
 
 
 def waited(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that a functional collective fills, once it has; any other as it is.
+    """Wait for a functional collective, and return the tensor that it filled; any other tensor as it is.
 
-    Eager waits for it where it is used first, in a tensor of a class of its own until then, and a compiled graph before
-    it returns (`_maybe_wrap_tensor` in torch/distributed/_functional_collectives.py).
+    Eager wraps it in a tensor subclass that waits at the first use; a compiled graph waits before it returns
+    (`_maybe_wrap_tensor` in torch/distributed/_functional_collectives.py).
     """
     kind = getattr(sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None)
     wait = getattr(tensor, "trigger_wait", None) if kind is not None and isinstance(tensor, kind) else None
@@ -54,17 +63,17 @@ def waited(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
-    """The view of a tensor that has its sign bit set."""
+    """A view of a tensor with the negative bit set."""
     return torch._neg_view(tensor)
 
 
 def viewed_again(tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """The view that a tensor is, of another base."""
+    """The same view of another base."""
     made: torch.Tensor = tensor._view_func_unsafe(base)
     return made
 
 
 def without_torch_function() -> AbstractContextManager[object]:
-    """No `__torch_function__` of a subclass is called within."""
+    """A context in which no `__torch_function__` of a subclass is called."""
     left_out: AbstractContextManager[object] = torch._C.DisableTorchFunctionSubclass()
     return left_out

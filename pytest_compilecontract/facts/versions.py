@@ -31,6 +31,12 @@ def version_key(text: str) -> Version | None:
         return None
 
 
+def minor_release(text: str | None) -> str:
+    """The minor release that a version belongs to, as "2.12"; empty if it is not a version."""
+    version = version_key(text or "")
+    return f"{version.major}.{version.minor}" if version is not None else ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionRange:
     """Bounds that a version must satisfy, such as ">=2.12,<2.14"; without bounds every version does."""

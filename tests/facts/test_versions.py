@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from pytest_compilecontract.compare.versions import version_key, version_range
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.versions import version_key, version_range
 
 IN_ORDER = [
     "2.9.1",
