@@ -17,6 +17,31 @@ from pytest_compilecontract.files.run_log import is_held
 
 pytestmark = pytest.mark.torch
 
+REPORT = "r"
+OPTIONS = ("--compile-contracts", "--contract-lanes=capture", f"--contract-report={REPORT}")
+PYTEST = (sys.executable, "-m", "pytest")
+
+
+def written(folder: Path, contracts: str, conftest: str = "") -> Path:
+    """A project of one file of contracts in this folder."""
+    (folder / "pyproject.toml").touch()
+    (folder / "test_it.py").write_text(contracts, encoding="utf-8")
+    if conftest:
+        (folder / "conftest.py").write_text(conftest, encoding="utf-8")
+    return folder
+
+
+def session(folder: Path, contracts: str, *options: str, conftest: str = "") -> subprocess.CompletedProcess[str]:
+    """A session of the project of these contracts."""
+    return run_session([*PYTEST, *OPTIONS, *options], cwd=written(folder, contracts, conftest))
+
+
+def killed(folder: Path, contracts: str) -> int:
+    """The exit code of a session with one worker, which one of these contracts kills: in a process of its own."""
+    command = [*PYTEST, *OPTIONS, "-n1"]
+    return subprocess.run(command, cwd=written(folder, contracts), capture_output=True, check=False).returncode
+
+
 # In this order: a lane that is measured, one that takes its worker along, one that ends the whole run from inside it.
 CONTRACTS = """
 import os
@@ -43,28 +68,25 @@ def test_takes_all_along(compile_lane):
 
 def test_the_lanes_of_workers_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("xdist")
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "test_it.py").write_text(CONTRACTS, encoding="utf-8")
-    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n1"]
 
-    ran = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
-    left = sorted(path.name for path in (tmp_path / "r").iterdir())
+    ended = killed(tmp_path, CONTRACTS)
+    left = sorted(path.name for path in (tmp_path / REPORT).iterdir())
     # The worker outlives its controller by a moment.
     time.sleep(1)
-    code = main(["recover", str(tmp_path / "r")])
+    code = main(["recover", str(tmp_path / REPORT)])
 
-    assert ran.returncode == -9
+    assert ended == -9
     assert left == ["journal.gw0.jsonl", "journal.gw1.jsonl", "journal.jsonl"]
     assert code == 0
     said = capsys.readouterr().out
     assert "the process ended while this lane ran: test_it.py::test_takes_its_worker_along[capture]\n" in said
     assert "the process ended while this lane ran: test_it.py::test_takes_all_along[capture]\n" in said
-    assert {entry.test: entry.verdict for entry in read_receipt(tmp_path / "r" / "receipt.json").entries} == {
+    assert {entry.test: entry.verdict for entry in read_receipt(tmp_path / REPORT / "receipt.json").entries} == {
         "test_it.py::test_held[capture]": "held",
         "test_it.py::test_takes_its_worker_along[capture]": "broken",
         "test_it.py::test_takes_all_along[capture]": "broken",
     }
-    assert os.listdir(tmp_path / "r") == ["receipt.json"]
+    assert os.listdir(tmp_path / REPORT) == ["receipt.json"]
 
 
 def test_a_file_that_no_receipt_could_name_is_refused(tmp_path: Path) -> None:
@@ -72,7 +94,7 @@ def test_a_file_that_no_receipt_could_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "-test_it.py").write_text("def test_it(compile_lane): ...\n", encoding="utf-8")
     options = ["--compile-contracts", "-p", "no:cacheprovider", "-o", "python_files=*.py"]
 
-    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
+    ran = run_session([*PYTEST, *options], cwd=tmp_path)
 
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert ran.stderr.splitlines()[0] == (
@@ -102,15 +124,12 @@ def test_a_lane_whose_worker_was_told_to_end_is_not_forgotten(
 ) -> None:
     """Once its controller is gone, execnet interrupts a worker: that is no end of the lane that it runs."""
     pytest.importorskip("xdist")
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "test_it.py").write_text(OUTLIVES, encoding="utf-8")
-    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n1"]
 
-    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, check=False)
+    killed(tmp_path, OUTLIVES)
     deadline = time.monotonic() + 60
-    while is_held(tmp_path / "r" / "journal.gw0.jsonl") and time.monotonic() < deadline:
+    while is_held(tmp_path / REPORT / "journal.gw0.jsonl") and time.monotonic() < deadline:
         time.sleep(0.2)
-    code = main(["recover", str(tmp_path / "r")])
+    code = main(["recover", str(tmp_path / REPORT)])
 
     said = "the process ended while this lane ran: test_it.py::test_outlives_its_controller[capture]\n"
     assert (code, said in capsys.readouterr().out) == (0, True)
@@ -152,21 +171,17 @@ def pytest_runtest_logreport(report):
 
 def test_what_workers_measured_is_kept_where_no_report_brings_it_any_more(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "test_it.py").write_text(INTERRUPTED, encoding="utf-8")
-    (tmp_path / "conftest.py").write_text(PRESSES_CTRL_C, encoding="utf-8")
-    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r", "-n2"]
 
-    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
+    ran = session(tmp_path, INTERRUPTED, "-n2", conftest=PRESSES_CTRL_C)
 
     assert ran.returncode == pytest.ExitCode.INTERRUPTED
-    receipt = read_receipt(tmp_path / "r" / "receipt.json")
+    receipt = read_receipt(tmp_path / REPORT / "receipt.json")
     assert {entry.test: (entry.verdict, entry.reason) for entry in receipt.entries} == {
         **{f"test_it.py::test_measured[capture-{size}]": ("held", "") for size in (1, 2, 3)},
         "test_it.py::test_running[capture]": ("broken", "the process ended while this lane ran"),
     }
     assert receipt.setup is not None
-    assert sorted(os.listdir(tmp_path / "r")) == ["index.html", "receipt.json"]
+    assert sorted(os.listdir(tmp_path / REPORT)) == ["index.html", "receipt.json"]
 
 
 TWICE = """
@@ -215,17 +230,12 @@ ENTRIES = {
 def test_what_was_running_is_kept_however_often_it_is_interrupted(
     tmp_path: Path, conftest: str, left: list[str]
 ) -> None:
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "test_it.py").write_text(TWICE, encoding="utf-8")
-    (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
-    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
+    session(tmp_path, TWICE, conftest=conftest)
 
-    run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
-
-    assert sorted(os.listdir(tmp_path / "r")) == left
+    assert sorted(os.listdir(tmp_path / REPORT)) == left
     if "receipt.json" not in left:
-        assert main(["recover", str(tmp_path / "r")]) == 0
-    receipt = read_receipt(tmp_path / "r" / "receipt.json")
+        assert main(["recover", str(tmp_path / REPORT)]) == 0
+    receipt = read_receipt(tmp_path / REPORT / "receipt.json")
     assert {entry.test: (entry.verdict, entry.reason) for entry in receipt.entries} == ENTRIES
     assert receipt.setup is not None
 
@@ -244,14 +254,10 @@ def test_exits(compile_lane):
 
 
 def test_a_lane_in_which_pytest_exit_is_called_says_so(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "test_it.py").write_text(EXITS, encoding="utf-8")
-    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
-
-    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
+    ran = session(tmp_path, EXITS)
 
     assert ran.returncode == 7
-    (entry,) = read_receipt(tmp_path / "r" / "receipt.json").entries
+    (entry,) = read_receipt(tmp_path / REPORT / "receipt.json").entries
     assert entry.verdict == "broken"
     assert entry.reason == "pytest.exit was called while this lane ran: out of disk"
 
@@ -287,14 +293,10 @@ def test_after_them(compile_lane):
 
 
 def test_an_exception_of_an_unusual_kind_ends_its_own_test_alone(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "test_it.py").write_text(UNUSUAL, encoding="utf-8")
-    options = ["--compile-contracts", "--contract-lanes=capture", "--contract-report=r"]
-
-    ran = run_session([sys.executable, "-m", "pytest", *options], cwd=tmp_path)
+    ran = session(tmp_path, UNUSUAL)
 
     assert ran.returncode == 1
-    entries = read_receipt(tmp_path / "r" / "receipt.json").entries
+    entries = read_receipt(tmp_path / REPORT / "receipt.json").entries
     assert {entry.test.partition("::")[2]: (entry.verdict, entry.reason) for entry in entries} == {
         "test_without_a_text[capture]": ("broken", "the test failed in call: Mute: its __str__ raises RuntimeError"),
         "test_in_a_circle[capture]": ("broken", "the test failed in call: ValueError: kept"),
