@@ -96,9 +96,9 @@ class CompileLane:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
-        """Around the body of the test: a mode that it leaves on is reported with what it measured, or raised.
+        """Run the body of the test: a mode that it leaves on is added to its measurement, or raised as an error.
 
-        It is still on afterwards: a fixture may turn it off, or else what isolates the test.
+        The mode stays on here: a fixture may turn it off, and isolation does so after the test.
         """
         __tracebackhide__ = True
         modes = Modes()
@@ -350,7 +350,7 @@ def _as_batches(batches: object) -> tuple[call, ...]:
 
 
 def _in_one_list(batches: Sequence[object], more: tuple[object, ...]) -> Sequence[object]:
-    """The batches of `train`, which are not arguments of their own as the calls of `run` are.
+    """The batches of `train`, which come in one list; the calls of `run` are separate arguments.
 
     Raises:
         UsageError: there are arguments after them.
@@ -361,7 +361,7 @@ def _in_one_list(batches: Sequence[object], more: tuple[object, ...]) -> Sequenc
 
 
 def _training(module: torch.nn.Module, loss: Loss, optimizer: Optimizer, *, gradients: bool) -> Training:
-    """The program that trains a module, with an optimizer where none is given.
+    """The program that trains a module, with the default optimizer if none is given.
 
     Raises:
         UsageError: one of them is not what it has to be.
@@ -401,7 +401,7 @@ def _as_calls(values: Sequence[object], *, where: str) -> tuple[call, ...]:
 
 
 def _in_modes(values: Sequence[object], *, where: str) -> list[Moded]:
-    """The calls, and the modes of those that have some."""
+    """The calls, and the modes of those that were drawn with modes."""
     made = _as_calls([each.made if isinstance(each, Moded) else each for each in values], where=where)
     return [
         replace(value, made=each) if isinstance(value, Moded) else Moded(made=each)
@@ -410,7 +410,7 @@ def _in_modes(values: Sequence[object], *, where: str) -> list[Moded]:
 
 
 def _made(compile_with: Callable[[object], object], put_back: Callable[[], None] | None, target: object) -> object:
-    """What `compile_with` makes of the target, which an earlier pass may have left compiled."""
+    """What `compile_with` returns for the target, which an earlier pass may have left compiled."""
     if put_back is not None:
         put_back()
     made = compile_with(target)

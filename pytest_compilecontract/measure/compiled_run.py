@@ -1,4 +1,4 @@
-"""The compiled run: the pass that is measured, what is looked at after its calls, and the measurement of both."""
+"""The compiled run: the measured pass, what is examined after its calls, and the measurement made of both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WITH_INDUCTORS_DECOMPOSITIONS = ("inductor", "aot_eager_decomp_partition")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _After:
-    """What was found once the counted calls were over, with why where there is None."""
+    """What was found after the counted calls; for each None, the reason."""
 
     made: Recorded | None
     change: StateChange | None
@@ -85,9 +85,9 @@ class CompiledRun:
         return self._with(measuring, after, silent=trail.error is None and not isinstance(job.program, Body)), trail
 
     def _compile(self, job: Job) -> Any:
-        """The target compiled, from the state that every pass starts with; what that changes of it stays for a while.
+        """Compile the target, in the state that every pass starts from, and keep what compiling changes of it.
 
-        Until `state.forget()`, compiled passes start from the state with it.
+        Compiled passes start from the changed state until `state.forget()`.
         """
         job.state.forget()
         self._passes.start_anew(job.state)
@@ -96,7 +96,7 @@ class CompiledRun:
         return compiled
 
     def _made(self, job: Job, eager: Trail, measuring: Measuring, graphs: GraphTaps | None) -> tuple[Trail, _After]:
-        """The counted calls, and what is looked at after them."""
+        """Make the counted calls, and examine what they leave."""
         by_call: list[GraphStep] = []
 
         def counted(step: Callable[[], object]) -> object:
@@ -157,7 +157,7 @@ class CompiledRun:
         )
 
     def _nowhere(self, job: Job, trail: Trail) -> Facts | None:
-        """Why there are no steady steps to look at; None where there are."""
+        """Why there are no steady steps to measure, or None."""
         if self._device.type != "cuda":
             return nowhere()
         if isinstance(job.program, Body):
@@ -167,7 +167,7 @@ class CompiledRun:
         return nowhere("the run raised") if trail.error is not None else None
 
     def _with(self, measuring: Measuring, after: _After, *, silent: bool) -> Measurement:
-        """The measurement with what was found after the calls. `silent`: the run made them, and raised nothing."""
+        """The measurement with what was found after the calls. `silent`: all of them were made, and none raised."""
         measured = replace(
             measuring.measurement(),
             overhead_seconds=after.overhead,
@@ -198,7 +198,7 @@ class CompiledRun:
         return measured
 
     def _noting(self, compile: Callable[..., object], measuring: Measuring) -> Callable[..., object]:
-        """What a body compiles with: the calls are those that it makes of what it compiled."""
+        """What a body compiles with; each call of what it compiled is noted as a call."""
 
         def noting(target: object, **overrides: object) -> object:
             return measuring.noting(compile(target, **overrides), device=self._device)

@@ -1,4 +1,4 @@
-"""Endings: how passes ended, and in what an exception of the compiled one is not eager's."""
+"""Endings: how passes ended, and how an exception in the compiled pass differs from eager's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 class BrokenLane(Exception):  # noqa: N818 - the lane is broken; what it raised is the cause
-    """The compiled run raised where eager did not, or the reverse; the measurement says what."""
+    """The compiled run raised and eager did not, or the reverse; the measurement has the exception."""
 
 
 class DeviceLost(BrokenLane):
-    """An error after which CUDA refuses every call of this process; `where` it came, `what` CUDA says."""
+    """An error after which CUDA refuses every call of this process: `where` it was raised, `what` CUDA said."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(what)
@@ -35,13 +35,13 @@ class DeviceLost(BrokenLane):
 
 
 class Endings:
-    """Exceptions of passes, as measurements have them: with the user's line that they came from."""
+    """Exceptions of passes as facts of a measurement, with the user's line that raised them."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
 
     def raised(self, eager: Trail, compiled: Trail, unit: str) -> Raised | None:
-        """The exception in which the two runs differ, or None."""
+        """The exception by which the two runs differ, or None."""
         theirs, ours = eager.error, compiled.error
         if theirs is None and ours is None:
             return None
@@ -79,7 +79,7 @@ class Endings:
         )
 
     def _is_asserted(self, error: AssertionError) -> bool:
-        """Whether the assertion is the project's: no code of torch's or another's failed below its innermost line."""
+        """Whether the project's own code asserted, rather than torch or another library called from it."""
         below = False
         trace = error.__traceback__
         while trace is not None:
@@ -91,7 +91,7 @@ class Endings:
         return below
 
     def user_line(self, error: BaseException) -> Location | None:
-        """The innermost line of the project that the exception passed; for a compile error, the line compiled."""
+        """The innermost line of the project in the traceback; for a compile error, the line that was compiled."""
         # An internal error of Dynamo's has no stack of its own: it says in its text what it was tracing.
         traced = [
             (each.filename, each.lineno or 0, each.name) for each in getattr(error, "real_stack", None) or ()
@@ -118,7 +118,7 @@ def _asserts(frame: FrameType) -> bool:
 
 
 def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
-    """How a later eager run ended as the compiled one did; empty where it did not, so that eager raises otherwise."""
+    """How a later eager run raised the exception that the compiled run did; empty if it did not."""
     if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
         return ""
     if eager.error is None:
@@ -128,5 +128,5 @@ def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of the error's own text; Dynamo adds the user's line to it, even where there was none."""
+    """The first line of the error's own message; Dynamo appends the user's line, even to an empty one."""
     return first_said(message_of(error).partition("from user code:")[0])

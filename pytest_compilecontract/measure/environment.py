@@ -1,4 +1,4 @@
-"""Environments: what a measurement was taken with. Reads everything, changes nothing, raises nothing.
+"""Environments: what a measurement was taken with. Only reads, and never raises.
 
 Take it once, at the session's start: torch sets some of its own environment variables when it first compiles.
 """
@@ -38,9 +38,9 @@ GIT_SECONDS = 10
 
 
 def current_environment(root: Path, variables: Mapping[str, str] | None = None) -> Environment:
-    """Where this process measures; `root` is the project's folder. What cannot be found is None.
+    """The environment of this process; `root` is the project's folder. What cannot be found is None.
 
-    `variables` are those of the process's environment, as they are now unless given.
+    `variables` default to those of the process.
     """
     shown = _Folders(root)
     torch: Any = _found(lambda: import_module("torch"))
@@ -76,7 +76,7 @@ def current_environment(root: Path, variables: Mapping[str, str] | None = None) 
 
 
 def with_overrides(env: Environment, overrides: Mapping[str, object]) -> Environment:
-    """The environment of a session that gives its lanes these settings in place of torch's defaults."""
+    """The environment of a session that overrides torch's defaults with these settings."""
     return replace(env, overrides={name: _written(value) for name, value in sorted(overrides.items())})
 
 
@@ -128,17 +128,17 @@ def _version(distribution: str) -> str | None:
 
 
 def checkout_of(root: Path) -> tuple[str, bool] | None:
-    """The commit that a folder is a checkout of, and whether tracked files differ from it; None where it is none."""
+    """The commit that is checked out in a folder, and whether tracked files differ from it; None without git."""
     return _found(lambda: _git(root))
 
 
 def without_folders(root: Path) -> Callable[[str], str]:
-    """What writes text as receipts have it: folders of this machine as <root>, <home> and <tmp>."""
+    """A function that replaces folders of this machine in a text by <root>, <home> and <tmp>, as in receipts."""
     return _Folders(root)
 
 
 class _Folders:
-    """Writes text without this machine's folders."""
+    """Replaces this machine's folders in text."""
 
     def __init__(self, root: Path) -> None:
         named = {"<root>": root, "<home>": _found(Path.home), "<tmp>": _found(lambda: Path(tempfile.gettempdir()))}

@@ -1,7 +1,7 @@
-"""Steady steps: what only a GPU can show of a target, measured after the calls that are counted.
+"""Steady steps: what can only be measured on a GPU, after the counted calls.
 
-The last call is made again and again, eager and compiled, from the saved state and seeds; the ledger's counts are
-closed by then. Nothing is recorded of a step's results, so that what the device does is what the user's program does.
+The last call is repeated, eager and compiled, from the saved state and seeds; the ledger is closed by then. The results
+of a step are not recorded, so that the device does only what the user's program does.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Facts:
     disagreements: list[str] = field(default_factory=list)
 
     def leave(self, reason: str) -> None:
-        """Say why of every metric that was not found so far."""
+        """Give this reason for every metric that was not measured so far."""
         for name in METRICS:
             if name not in self.found:
                 self.unmeasured.setdefault(name, reason)
 
 
 class Unsteady(Exception):  # noqa: N818 - no error of anybody's: the reason why nothing is measured
-    """A repeated call is not like the one before it."""
+    """A repeated call differs from the one before it."""
 
 
 class SteadySteps:
@@ -185,7 +185,7 @@ class SteadySteps:
 
     @contextlib.contextmanager
     def _stepping(self, run: object, *, eager: bool) -> Iterator[_Stepper]:
-        """A step to make again and again, warmed up; state and seeds as at the start of every pass."""
+        """A warmed-up step that can be repeated, with the state and seeds of the start of a pass."""
         self._state.restore(accepted=not eager)
         randomness.put_back(self._start)
         stepper = _Stepper(self._program, run, self._last, self._state, self._autocast, eager=eager)
@@ -203,7 +203,7 @@ class SteadySteps:
             raise Unsteady("a repeated call compiles again")
 
     def _watch(self, step: _Stepper) -> tuple[list[int], GraphStep]:
-        """Bytes in use before the first of some steps and after each; and what CUDA graphs did in them."""
+        """The bytes in use before some steps and after each of them, and what CUDA graphs did in them."""
         if self._graphs:
             self._graphs.take()
         torch.cuda.synchronize()
@@ -218,7 +218,7 @@ class SteadySteps:
         return samples, self._graphs.take() if self._graphs else GraphStep()
 
     def _peak(self, step: _Stepper) -> int:
-        """The most that a step holds: what its state holds, and what it needs beside it."""
+        """The peak memory of a step: its state, and what it allocates on top."""
         return memory.bytes_of(self._state.tensors.values()) + memory.peak_of(step) - step.floor
 
     def _speed(self, target: object, compiled: object) -> Speed:
@@ -236,7 +236,7 @@ class SteadySteps:
 
 
 class _Stepper:
-    """One step of a program, on copies of the last call's inputs that are made once."""
+    """One step of a program, on copies of the last call's inputs, which are made once."""
 
     def __init__(
         self,
@@ -262,12 +262,12 @@ class _Stepper:
             return self.run()
 
     def run(self) -> object:
-        """The step itself, with nothing of ours around it."""
+        """The step itself, without any instrumentation."""
         return self._step(self._arguments, self._trail, "")
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """What a step needs around it, and is not part of it."""
+        """The context that a step needs, which is not measured."""
         for leaf in self._leaves:
             leaf.grad = None
         with stance.eager() if self._eager else contextlib.nullcontext():
@@ -294,7 +294,7 @@ def _growth_without_garbage(step: Callable[[], object]) -> int:
 
 
 def _shared_outputs(step: Callable[[], object]) -> tuple[str, ...]:
-    """Outputs, kept over the next step, that are not what they were: overwritten, or taken from whoever holds them."""
+    """Outputs that the next step changed while they were held: overwritten, or freed."""
     kept = list(numerics.tensors_in(step()))
     before = [_copy(each) for each in kept]
     places = [_place(each) for each in kept]
@@ -321,7 +321,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_still(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Whether a tensor is as its copy, bit by bit: NaN that becomes 0, or the reverse, was written to."""
+    """Whether a tensor still equals its copy bit by bit, NaN included."""
     try:
         return numerics.same_bits(tensor.detach(), copy)
     except RuntimeError:  # torch says that a CUDA graph has overwritten it

@@ -1,7 +1,7 @@
 """The process group that a lane of several ranks runs in, and what its ranks decide together.
 
-What one rank calls alone, the others wait for: whatever a run does more than the calls of the test has to be done by
-every rank, or by none.
+A collective that one rank calls alone blocks the others: anything beyond the test's own calls has to be done by every
+rank, or by none.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def no_group(lane: Lane) -> str | None:
 
 
 def join(lane: Lane, rank: int, store: Path, seconds: float) -> Store:
-    """Have this process be a rank of the lane, beside others that share a file and no port; a call waits so long."""
+    """Join the process group of the lane. The ranks meet in a file, not at a port; a call waits for `seconds`."""
     assert lane.ranks is not None
     if sys.platform == "linux":
         # Or gloo looks for this machine's name, which not every machine knows.
@@ -77,7 +77,7 @@ def join(lane: Lane, rank: int, store: Path, seconds: float) -> Store:
 
 
 def leave_together(store: Store, ranks: int, seconds: float) -> None:
-    """Wait until every rank has come here: who goes earlier takes a connection with it that another may still use.
+    """Wait until every rank is here: one that exits earlier closes a connection that another may still use.
 
     The group is not destroyed: gloo may abort there, or never return.
     """
@@ -89,7 +89,7 @@ def leave_together(store: Store, ranks: int, seconds: float) -> None:
 
 @contextlib.contextmanager
 def faked(lane: Lane) -> Iterator[None]:
-    """A group of as many ranks as the lane has, of which this process is the first, and which moves no data."""
+    """A fake group with the lane's number of ranks, of which this process is the first; it transfers no data."""
     dist.init_process_group(FAKE, store=dist.HashStore(), rank=0, world_size=lane.ranks or 1)  # type: ignore[attr-defined]
     try:
         yield
@@ -109,7 +109,7 @@ def in_ranks(lane: Lane) -> Iterator[Recorded | None]:
 
 
 def is_shared(lane: Lane) -> bool:
-    """Whether other processes make the same calls: ranks of the lane, or those of whoever started this session."""
+    """Whether other processes make the same calls: ranks of the lane, or of the job that runs this session."""
     if lane.is_launched:
         return True
     if not dist.is_available() or not dist.is_initialized():
@@ -118,12 +118,12 @@ def is_shared(lane: Lane) -> bool:
 
 
 def barred(lane: Lane) -> str:
-    """Why nothing is called that the test does not call; empty where that is free."""
+    """Why no call beyond those of the test may be made; empty if one may."""
     return ALIKE if is_shared(lane) else ""
 
 
 def any_rank(lane: Lane, here: bool) -> bool:
-    """Whether it is so on any rank; all of them ask, at the same place."""
+    """Whether the value is true on any rank. A collective: every rank has to call it."""
     if not is_shared(lane) or not dist.is_initialized():
         return here
     told = torch.tensor(int(here), device="cuda" if dist.get_backend() == "nccl" else "cpu")

@@ -1,7 +1,7 @@
 """Hunting: sequences of calls that hypothesis draws, each held as a contract of its own, and the shortest that fails.
 
-Each sequence starts from no compiled code and from the target's own state, as a contract does: what one of them
-compiles says nothing of the next. A limit is thus the bound of one sequence, whatever the number of sequences.
+Each sequence starts without compiled code and from the target's own state, as a contract does, so that none depends on
+another. A limit is the bound of one sequence, whatever the number of sequences.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = "_hypothesis_internal_use_settings"
 
 
 class _Fails(Exception):  # noqa: N818 - what hypothesis is to see; nobody else does
-    """A sequence that the contract does not hold; a class of it for each reason, which shrinking keeps apart."""
+    """A sequence that violates the contract; a subclass for each reason, so that shrinking does not mix them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Where:
-    """Who hunts: the target as its source has it, and a name by which hypothesis keeps what it found."""
+    """The target as written in the source, and the name under which hypothesis stores examples."""
 
     target: str
     name: str
@@ -72,7 +72,7 @@ class Where:
 
 @dataclass(kw_only=True, slots=True)
 class Hunt:
-    """The sequences that were held so far. `why` names what of a measurement is not held; nothing where it is."""
+    """The sequences measured so far. `why` says what a measurement violates, empty if nothing."""
 
     hold: Callable[[Sequences], Held]
     why: Callable[[Measurement], tuple[str, ...]]
@@ -156,7 +156,7 @@ class Hunt:
         return replace(held, measurement=measured)
 
     def _takes(self, sequence: Sequences) -> bool:
-        """Hold a sequence; whether eager could run it.
+        """Check a sequence; return whether eager could run it.
 
         Raises:
             _Fails: it is not held.
@@ -197,7 +197,7 @@ class Hunt:
 
 
 class NotHeld(BrokenLane):
-    """An example of a test that hypothesis draws for is not held; the measurement in `examples` says what is not."""
+    """An example that hypothesis drew for a test is not held; its measurement is in `examples`."""
 
     def __init__(self, why: str, examples: Examples) -> None:
         super().__init__(why)
@@ -205,9 +205,9 @@ class NotHeld(BrokenLane):
 
 
 class Examples(list[Measurement]):
-    """The measurements of a test that hypothesis calls with one example after another: each is judged by itself.
+    """The measurements of a test that hypothesis calls once per example: each is judged by itself.
 
-    What is kept is the one that is not held, or else the one that compiled most.
+    Keeps the one that is not held, or else the one that compiled most.
     """
 
     def __init__(self, limits: Limits, *, reference: bool) -> None:
@@ -237,7 +237,7 @@ class Examples(list[Measurement]):
             raise NotHeld(", ".join(why), self)
 
     def tell(self, error: BaseException) -> None:
-        """Keep what hypothesis says of the example that it has made short."""
+        """Keep what hypothesis reports about the shrunk example."""
         notes = [line for note in getattr(error, "__notes__", ()) for line in str(note).splitlines()]
         # The test's own object and its lane say nothing, and are another in each run.
         # In CI it adds a blank line and how to run the example again, which is kept.
@@ -247,14 +247,14 @@ class Examples(list[Measurement]):
 
 
 def draws_examples(test: object) -> bool:
-    """Whether hypothesis calls a test with one example after another, which `compile_lane` is made for once."""
+    """Whether hypothesis calls this test once per example, with the same `compile_lane`."""
     return bool(getattr(test, "is_hypothesis_test", False))
 
 
 def allow_fixture(test: object) -> None:
     """Have hypothesis accept how a contract runs: a fixture for all examples, which take time, and a run per lane.
 
-    It does not explain which lines ran in what failed: they are this plugin's.
+    Its "explain" phase is turned off: the lines that it would name are this plugin's.
     """
     from hypothesis import HealthCheck, Phase, settings
 
@@ -272,18 +272,18 @@ def allow_fixture(test: object) -> None:
 
 
 def _sequence(drawn: Sequence[object]) -> Sequences:
-    """The calls that were drawn, those that were drawn together one after another."""
+    """The calls that were drawn, lists of calls flattened."""
     calls = [each for part in drawn for each in (part if type(part) is list else [part])]
     return [each if isinstance(each, Moded) else Moded(made=as_call(each)) for each in calls]
 
 
 def _compiled(measurement: Measurement | None) -> int:
-    """How much was compiled; the more, the more there is to tell."""
+    """How much was compiled, as a sort key."""
     return -1 if measurement is None else (measurement.graphs or 0) + len(measurement.recompiles or ())
 
 
 def not_held(limits: Limits, measurement: Measurement, *, reference: bool) -> tuple[str, ...]:
-    """What of a measurement is not held: the limits by name, or else why it is not certain."""
+    """What a measurement violates: the names of the limits, or else why it is uncertain."""
     if reference:
         return ()
     violations = judge(limits, measurement, torch_version=torch.__version__)
@@ -291,7 +291,7 @@ def not_held(limits: Limits, measurement: Measurement, *, reference: bool) -> tu
 
 
 def target_text(frame: FrameType | None) -> str:
-    """The first argument of the `hunt` that a frame is making, as its source has it; or else a word for it."""
+    """The first argument of the call of `hunt` in a frame, as written in the source, or a placeholder."""
     if frame is None:
         return "target"
     source = "".join(linecache.getlines(frame.f_code.co_filename))

@@ -1,4 +1,4 @@
-"""Isolation: a lane starts from a clean process state, and leaves the process as it found it, however it ends."""
+"""Isolation: a lane starts from a clean process state, and the state is restored however the lane ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WHY_EXACT = "what an earlier test or process compiled would change the counts"
 
 @contextlib.contextmanager
 def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[tuple[str, ...]]:
-    """Everything that a test body in a lane needs around it. None is a test that compiles by itself.
+    """Set up and restore everything that a test body in a lane needs. None: a test that compiles by itself.
 
     `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
     Given are sentences on which of the project's settings differ inside from those around the test. A lane says by
@@ -157,19 +157,19 @@ _GLOBAL: dict[str, tuple[Callable[[], object], Callable[[Any], object]]] = {
 
 
 class GlobalSettings:
-    """Torch's settings of the whole process or thread that code may change, as they are now."""
+    """A snapshot of torch's process-wide and thread-wide settings that code may change."""
 
     def __init__(self) -> None:
         self._saved = {name: read() for name, (read, _) in _GLOBAL.items()}
 
     def left(self) -> dict[tuple[str, str], str]:
-        """What differs now, in words that are the same for the same value."""
+        """What differs now, with values in a form that can be compared."""
         return {("setting left", name): str(now) for name, now in self._changed()}
 
     def put_back(self) -> None:
-        """Put back what differs now.
+        """Restore what differs now.
 
-        What is as it was is left alone: to set a precision changes others beside it, and with them the keys of torch's
+        What is unchanged is not set again: setting one precision changes others, and with them the keys of torch's
         caches.
         """
         for name, _ in self._changed():
@@ -281,7 +281,7 @@ def _kept(module: ConfigModule) -> Iterator[None]:
 
 
 def put_settings_back(module: ConfigModule, before: Mapping[str, object]) -> None:
-    """Undo what was changed in a module of settings since its copy was taken."""
+    """Restore a config module to the copy that was taken of it."""
     after = module.get_config_copy()
     for key, value in before.items():
         if key in after and after[key] != value:

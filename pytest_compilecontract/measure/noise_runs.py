@@ -1,4 +1,4 @@
-"""Noise runs: eager again and again, each time rounded differently, for what the rule of numerics has stopped."""
+"""Noise runs: repeated eager runs, each rounded differently, to judge what the numerics rule rejects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Judge = Callable[[Sequence[numerics.Run], bool], numerics.Judged]
 
 
 class NoiseRuns:
-    """Judges one lane with as many runs of eager as it takes, and says what they showed; `barred` says why none is."""
+    """Judges one lane with as many eager runs as needed. `barred` is why none may be made."""
 
     def __init__(self, passes: Passes, job: Job, eager: Trail, paths: Paths, *, tf32: bool, barred: str = "") -> None:
         self._passes = passes
@@ -51,7 +51,7 @@ class NoiseRuns:
         return len(self._runs)
 
     def judged(self, judge: Judge) -> numerics.Judged:
-        """What is found without noise, and where that is anything that noise may explain, with it."""
+        """Judge without noise, and if noise may explain what is found, with it."""
         found = judge((), True)
         for until in (FEW, MANY, FAR, LAST):
             if not found.values or not (found.open or self._choices.any):
@@ -63,7 +63,7 @@ class NoiseRuns:
         return replace(found, numerics=replace(found.numerics, note=note))
 
     def _run(self, until: int, places: frozenset[str]) -> None:
-        """Make runs until there are so many; of each only these places are kept."""
+        """Make runs until there are `until`, and keep only these places of each."""
         while len(self._runs) < until and not self._failed:
             steps = _steps(len(self._runs))
             self._choices.start()
@@ -98,7 +98,7 @@ class NoiseRuns:
 
 
 def _steps(made: int) -> int:
-    """By how many steps the next run moves results, at most."""
+    """By how many units in the last place the next run moves results, at most."""
     if MANY <= made < FAR:
         return FAR_STEPS
     return 1 if made < FEW or FAR <= made < FAR + FEW else numerics.FURTHER

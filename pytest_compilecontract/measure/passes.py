@@ -38,7 +38,7 @@ _watchers: list[Watcher] = []
 
 @contextlib.contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Have `watcher` entered around each pass."""
+    """Enter `watcher` around each pass."""
     _watchers.append(watcher)
     try:
         yield
@@ -48,7 +48,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told_of(kind: Kind) -> Iterator[None]:
-    """Tell all watchers of what is made within."""
+    """Report to all watchers what is made within."""
     with contextlib.ExitStack() as stack:
         for watcher in _watchers:
             stack.enter_context(watcher(kind))
@@ -57,7 +57,7 @@ def told_of(kind: Kind) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is held to eager: a target, the program that calls it, its calls, and the state that they reach."""
+    """What is compared with eager: a target, the program that calls it, its calls, and the state that they reach."""
 
     target: object
     program: Program
@@ -96,8 +96,8 @@ class Reference:
 class Passes:
     """The passes of one lane on one device.
 
-    `notes` are why something was not compared, `left` the modes that a pass left on. `measuring` is told of backwards.
-    `eager_seconds` is the wall time of the longest eager pass so far.
+    `notes` say why something was not compared, `left` which modes a pass left on. `measuring` is notified of backward
+    passes. `eager_seconds` is the wall time of the longest eager pass so far.
     """
 
     def __init__(self, lane: Lane, device: torch.device) -> None:
@@ -114,12 +114,12 @@ class Passes:
         self._settings = GlobalSettings()
 
     def start_anew(self, state: State) -> None:
-        """Put the state and torch's settings back to where every pass starts."""
+        """Restore the state and torch's settings that every pass starts from."""
         state.restore()
         self._settings.put_back()
 
     def eager(self, job: Job, names: frozenset[str] = frozenset()) -> Trail:
-        """A pass that nothing is compiled in, also where parts of the target are compiled already."""
+        """An eager pass: nothing compiled runs, even if parts of the target are compiled already."""
         started = time.monotonic()
         try:
             with stance.eager():
@@ -128,7 +128,7 @@ class Passes:
             self.eager_seconds = max(self.eager_seconds, time.monotonic() - started)
 
     def fresh(self, run: object, job: Job, how: How) -> Trail:
-        """A pass from the start: `run` is the target, or what it was compiled to."""
+        """A pass from the initial state: `run` is the target, or its compiled form."""
         __tracebackhide__ = True
         self.start_anew(job.state)
         return self._pass(run, job, how)
@@ -139,7 +139,7 @@ class Passes:
             return self.fresh(job.target, job, How(kind="eager", names=eager.changed, mode=rounding))
 
     def reference(self, job: Job, eager: Trail) -> Reference:
-        """The pass in float64; where there is none, that in float32, for what computes in less."""
+        """The pass in float64, or else in float32 for a target that computes in less."""
         if isinstance(job.program, Body):
             return Reference(trail=None, absent="code that makes its own tensors has no float64 run")
         if eager.random:
@@ -161,7 +161,7 @@ class Passes:
         return replace(found, absent="", told="; ".join(told))
 
     def _wide(self, job: Job, eager: Trail, dtype: torch.dtype, mode: Refusals | None) -> Reference:
-        """The pass in a wider dtype, or why there is none; with a mode, operators that refuse it run in their own."""
+        """The pass in a wider dtype, or why there is none; `mode` runs operators without that dtype in another."""
         to, name = (numerics.wide if dtype == torch.float64 else numerics.single), numerics.short(dtype)
         self.start_anew(job.state)
         default = torch.get_default_dtype()
@@ -189,7 +189,7 @@ class Passes:
     def _pass(self, run: object, job: Job, how: How) -> Trail:
         """Run all calls once.
 
-        A mode that the calls leave on is taken off, and told: as that of the run in eager, compiled or float64.
+        A mode that the calls leave on is removed and reported, with the pass that left it.
         """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
         modes = Modes()
@@ -214,7 +214,7 @@ class Passes:
         return trail
 
     def _make_calls(self, run: Any, job: Job, how: How, trail: Trail) -> None:
-        """Make the calls on copies, which are gone after it."""
+        """Make the calls on copies, which are freed afterwards."""
         __tracebackhide__ = True
         around = Surroundings(
             autocast=self.autocast if how.kind != "float64" else contextlib.nullcontext,
@@ -273,5 +273,5 @@ class Passes:
 
 
 def _leaves_gradients(program: Program) -> bool:
-    """Whether the calls may leave gradients in what they are given: forward calls that are not asked for any."""
+    """Whether forward calls, for which no backward is requested, may still leave gradients in their arguments."""
     return isinstance(program, Forward) and not program.gradients

@@ -22,7 +22,7 @@ COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse
 def placed(
     target: object, calls: Sequence[call], *, device: torch.device, dtype: torch.dtype | None
 ) -> Iterator[tuple[call, ...]]:
-    """The calls, copied, on the device and in the dtype, and so the target for as long as the `with` lasts.
+    """Copies of the calls on the device and in the dtype; the target is there too while the `with` lasts.
 
     Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved.
     The same with the dtype of the target; floating inputs have the lane's, wherever they were made. Of the target,

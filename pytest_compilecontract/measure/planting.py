@@ -1,7 +1,7 @@
-"""Planting: a fault put between Dynamo and the lane's backend, or around what is compiled, while a test runs.
+"""Planting: a fault inserted between Dynamo and the lane's backend, or around what is compiled, during a test.
 
-A run without one comes first, and says what there is to plant each fault in: `Looking`. What a fault is, is in `plant`;
-what is touched of torch for it, in `probes.seams`.
+A run without a fault comes first and finds the sites for each: `Looking`. The faults are in `facts.faults`, and what is
+patched in torch in `probes.seams`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PlantedError(RuntimeError):
 
 
 class _Changed(torch.autograd.Function):
-    """Another tensor of the same shape in the place of one, whose gradient stays what it was."""
+    """Replaces a tensor by another of the same shape, and keeps its gradient."""
 
     @staticmethod
     def forward(_ctx: object, tensor: torch.Tensor, change: Change) -> torch.Tensor:
@@ -86,7 +86,7 @@ class _OtherGradient(torch.autograd.Function):
 
 
 class _Seam:
-    """Counts what runs, from the start of each pass over the calls."""
+    """Counts the graphs that run, from the start of each pass over the calls."""
 
     def __init__(self) -> None:
         self.executed = 0
@@ -98,18 +98,18 @@ class _Seam:
         self.steady = False  # within steps that are made for what a device shows
 
     def restart(self) -> None:
-        """From here on another pass over the calls is made."""
+        """Another pass over the calls begins."""
         self.executed = 0
         self._graphs = 0
 
     def next_number(self) -> int:
-        """The number of a graph, by the order in which those of a pass are compiled."""
+        """The number of a graph, in the order in which the graphs of a pass are compiled."""
         self._graphs += 1
         return self._graphs - 1
 
     @contextlib.contextmanager
     def entered(self, fault: Fault | None) -> Iterator[object]:
-        """The seams open, for one run of a test."""
+        """Open the seams, for one run of a test."""
         targets = self.target if fault is None or isinstance(fault, FrameFault) else None
         seams = Seams(
             graphs=self._graph,
@@ -122,7 +122,7 @@ class _Seam:
 
     @contextlib.contextmanager
     def _of_pass(self, kind: Kind) -> Iterator[None]:
-        """A pass. Those that the others are compared with stay right: torch.cond compiles there, too."""
+        """A pass. In the eager ones no fault is planted, although torch.cond compiles there too."""
         if kind not in ("float64", "steady"):
             self.restart()
         before = self._eager, self.steady
@@ -142,16 +142,16 @@ class _Seam:
         return None if self._eager else self.target(given)
 
     def graph(self, compiled: Callable[..., object]) -> Callable[..., object]:
-        """What runs in the place of a compiled graph."""
+        """What runs in place of a compiled graph."""
         raise NotImplementedError
 
     def target(self, given: object) -> Callable[..., object] | None:
-        """What is compiled in the place of what was to be; None leaves it."""
+        """What is compiled in place of the target; None leaves it."""
         raise NotImplementedError
 
 
 class Looking(_Seam):
-    """A run without a fault: what each could be planted in.
+    """A run without a fault, which finds the sites for each fault.
 
     `sites` are, by the fault's name, where it fits and changes something: when in a pass, in which graph by the order
     in which they are compiled, and at which output or input. `idle` are the faults that fit and would change nothing,
@@ -167,7 +167,7 @@ class Looking(_Seam):
         self._first: dict[tuple[int, int], torch.Tensor] = {}
 
     def site(self, fault: Fault, starts: Sequence[int]) -> tuple[int, int] | None:
-        """Where to plant a fault: in the first of the calls that are wrong, near to what that is given, or gives."""
+        """Where to plant a fault: in the first call that it makes wrong, near its inputs or outputs."""
         found = self.sites.get(fault.name, [])
         wrong = {"third": THIRD, "last": len(starts) - 1}.get(fault.calls, 0)
         calls = starts[wrong:] if fault.calls != "third" else starts[wrong : wrong + 1]
@@ -218,7 +218,7 @@ class Looking(_Seam):
 
 
 class Planting(_Seam):
-    """A run with one fault, at a site that a run without it has found.
+    """A run with one fault, at a site that `Looking` found.
 
     `starts` are the graphs that have run when each call of a pass begins, `steady` those before a call that compiles
     nothing by itself. `placed` counts the times that the fault was put in its place, `took` those that it changed
@@ -264,7 +264,7 @@ class Planting(_Seam):
         self.took += 1
 
     def _turn_over(self) -> None:
-        """Change what the compiled function depends on, where the fault wants that before the next call."""
+        """Change what the compiled function depends on, if the fault needs that before the next call."""
         wanted = isinstance(self.fault, LimitReached) or (
             isinstance(self.fault, RecompileMore) and self._steady is not None and self.executed == self._steady
         )
@@ -337,7 +337,7 @@ class Planting(_Seam):
         return _replaced(results, at, _with_gradient_kept(change, tensor) if fault.keeps_gradient else change(tensor))
 
     def _place(self, number: int, args: Sequence[object], before: Sequence[object], results: object) -> int | None:
-        """Which of a graph's outputs or inputs; None where the site is in another graph, or the fault fits no more."""
+        """Which of a graph's outputs or inputs; None if the site is in another graph, or no longer fits."""
         if self._site is None or self._site[0] != number:
             return None
         return self._site[1] if self._site[1] in set(_places(self.fault, args, before, results)) else None
@@ -396,7 +396,7 @@ class Planting(_Seam):
 
 
 def starts_of(calls: Sequence[Call] | None, executed: int) -> tuple[int, ...]:
-    """How many graphs have run when each call begins. Where nobody counts calls, each graph that runs is one."""
+    """How many graphs have run when each call begins. If calls are not counted, each graph that runs is one."""
     if calls is None:
         return tuple(range(executed))
     ran = [each.graphs_executed or 0 for each in calls]
@@ -404,9 +404,9 @@ def starts_of(calls: Sequence[Call] | None, executed: int) -> tuple[int, ...]:
 
 
 def steady_of(calls: Sequence[Call] | None, starts: Sequence[int]) -> int | None:
-    """How many graphs have run before a call that compiles nothing by itself; None where only one call is made.
+    """How many graphs have run before a call that compiles nothing; None if only one call is made.
 
-    It is the last of them, so that every size has been met by then.
+    It is the last such call, so that every size has occurred by then.
     """
     if calls is None:
         return starts[1] if len(starts) > 1 else None
@@ -415,7 +415,7 @@ def steady_of(calls: Sequence[Call] | None, starts: Sequence[int]) -> int | None
 
 
 def _places(fault: Fault, args: Sequence[object], before: Sequence[object], results: object) -> Iterator[int]:
-    """The outputs, or inputs, that a fault fits; those that share no memory first."""
+    """The outputs, or inputs, that a fault applies to; those that share no memory first."""
     if isinstance(fault, RandomDrawn | Raises):
         yield 0
         return
@@ -483,7 +483,7 @@ def _has_room(donor: Any, tensor: torch.Tensor) -> bool:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same numbers, NaN for NaN. A copy of an expanded tensor has other strides."""
+    """Whether two tensors have the same values, NaN included. A copy of an expanded tensor has other strides."""
     if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
         return False
     if one.device.type == "meta":
@@ -493,7 +493,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _in_memory_of_an_input(args: Sequence[Any], results: Any, at: int) -> object:
-    """The results, one of them written into an input."""
+    """The results, with one of them written into an input."""
     tensor = results[at]
     donor = next(each for each in args if _has_room(each, tensor))
 

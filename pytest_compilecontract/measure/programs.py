@@ -1,4 +1,4 @@
-"""Programs: what a contract makes its target do, the same in every run: forward calls, training steps, or its own."""
+"""Programs: what a contract has its target do, the same in every run: forward calls, training steps, or a body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .shapes import Moded
 
 @dataclass(kw_only=True, slots=True)
 class Trail:
-    """What one run of a program left: snapshots by group, and the exception that ended it."""
+    """The results of one run of a program: snapshots by group, and the exception that ended it."""
 
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
     before: list[numerics.Snapshot] = field(default_factory=list)
@@ -50,15 +50,15 @@ class Trail:
 
 
 def uncompiled(target: object, **_overrides: object) -> object:
-    """What a body compiles with where nothing is to be compiled."""
+    """What a body compiles with in the eager runs: returns its argument."""
     return target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What is around each forward and before each backward of a run, and the tensors that the target reaches.
+    """The context of each forward, what runs before each backward, and the tensors that the target reaches.
 
-    A run that is not `recorded` keeps nothing in its trail, and does no more than the user's own program would.
+    A run that is not `recorded` keeps nothing in its trail, and does only what the user's program would.
     """
 
     autocast: Callable[[], AbstractContextManager[object]]
@@ -78,7 +78,7 @@ class Program(Protocol):
 
     @property
     def reaches(self) -> tuple[object, ...]:
-        """What has state beside the target."""
+        """What has state besides the target."""
         ...
 
     def start(self, run: Callable[..., object], around: Surroundings) -> Step: ...
@@ -86,7 +86,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forward:
-    """Forward calls; with `gradients`, a backward through the outputs after each, and its gradients."""
+    """Forward calls; with `gradients`, each is followed by a backward through its outputs."""
 
     gradients: bool
     unit: str = "call"
@@ -117,7 +117,7 @@ class _Gradients:
         self._own: set[int] | None = None
 
     def leaves(self, arguments: call) -> dict[str, torch.Tensor]:
-        """What a call may leave gradients in, without those of the call before."""
+        """What a call may leave gradients in, with those of the call before removed."""
         leaves = dict(self._around.leaves)
         for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
             leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
@@ -132,7 +132,7 @@ class _Gradients:
         return leaves
 
     def through(self, output: object, leaves: Mapping[str, torch.Tensor], trail: Trail, at: str) -> None:
-        """Go backward from an output, and keep the gradients."""
+        """Run backward from an output, and keep the gradients."""
         __tracebackhide__ = True
         if not self._around.recorded:
             roots = [each for each in _floating(output) if each.requires_grad]
@@ -154,9 +154,9 @@ class _Gradients:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """Code that builds, compiles and calls by itself; `run` is what it compiles with. What it returns is its output.
+    """A body that builds, compiles and calls by itself; `run` is what it compiles with. Its output is what it returns.
 
-    `reference` is what runs in its place where `run` is `uncompiled`, if it is something else.
+    `reference` runs instead of it if `run` is `uncompiled`.
     """
 
     body: Callable[[Callable[..., object]], object]
@@ -180,14 +180,14 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InModes(Body):
-    """Calls of `body`, each in its modes; with `gradients`, a backward after each that is made with gradients on."""
+    """Calls of `body`, each in its modes; with `gradients`, a backward follows each that has gradients enabled."""
 
     made: Sequence[Moded]
     gradients: bool
 
     @classmethod
     def of(cls, target: Any, made: Sequence[Moded], moved: Sequence[call], *, gradients: bool) -> InModes:
-        """The calls that were `made`, where they were moved to."""
+        """The program of the calls that were `made`, after they were moved."""
         calls = [replace(each, made=there) for each, there in zip(made, moved, strict=True)]
         return cls(body=target, made=calls, gradients=gradients)
 
@@ -275,7 +275,7 @@ class Training:
 
 
 def _named(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The tensors by name, as it is without torch.compile's wrapper around a part of the module."""
+    """The tensors by name, without the prefix of torch.compile's wrapper around a part of the module."""
     return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors}
 
 
@@ -289,7 +289,7 @@ def _refuse_what_is_no_loss(loss: object) -> None:
 
 
 def extra_arguments(loss: Callable[..., object] | None) -> int:
-    """How many arguments a loss requires beside the output: the last ones of each batch."""
+    """How many arguments a loss requires besides the output: the last ones of each batch."""
     if loss is None:
         return 0
     target = loss.forward if isinstance(loss, torch.nn.Module) else loss
@@ -327,7 +327,7 @@ def _own_loss(output: object) -> torch.Tensor:
 
 
 def _weighted_sum(output: object) -> torch.Tensor:
-    """A scalar through which every element gets a gradient of its own: a plain sum is constant after a softmax."""
+    """A scalar that gives each element a different gradient: a plain sum is constant after a softmax."""
     weighted = [
         (each.double() * _weights(each)).sum().to(each.device) for each in _floating(output) if each.requires_grad
     ]

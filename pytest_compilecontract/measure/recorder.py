@@ -1,4 +1,4 @@
-"""Measuring: from Dynamo's ledger, the second channel and the calls made to one measurement."""
+"""Measuring: one measurement out of Dynamo's ledger, the second channel and the calls that were made."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from .probes.trace import Trace, disagreements
 
 @dataclass(kw_only=True, slots=True)
 class Timed:
-    """One call as it was made: wall seconds, whether Dynamo tried to compile anything in it, compiled graphs run.
+    """One call: its wall seconds, whether Dynamo tried to compile in it, and the compiled graphs that it ran.
 
     `raised`: it ended in an exception.
 
-    `callee` tells the calls of one compiled thing from those of another; `attempts` were made before it.
+    `callee` tells apart the calls of several compiled callables; `attempts` were made before it.
     """
 
     seconds: float
@@ -47,9 +47,9 @@ class Timed:
 
 
 class Measuring:
-    """Record all that Dynamo does while entered. Starts from no compiled code.
+    """Record all that Dynamo does while entered. Starts without compiled code.
 
-    Who cannot enter it, being called in the middle of things, calls `start` and `stop`, and answers for the rest.
+    Code that is called during a body uses `start` and `stop` instead, and does the rest itself.
     """
 
     def __init__(self, paths: Paths, *, lane: Lane | None = None, calls: bool = False) -> None:
@@ -87,7 +87,7 @@ class Measuring:
         return Measuring._active
 
     def start(self, rises: Rises) -> None:
-        """Record from here on; what is compiled already stays. `rises` are the counters since the test began."""
+        """Start recording, without dropping compiled code. `rises` are the counters since the test began."""
         self._rises = rises
         self._rises.settle()
         self.ledger.__enter__()
@@ -104,11 +104,11 @@ class Measuring:
 
     @property
     def compiled(self) -> bool:
-        """Whether Dynamo meant to compile anything."""
+        """Whether Dynamo tried to compile anything."""
         return bool(self.ledger.attempts or self.ledger.loose_graphs)
 
     def noting(self, compiled: object, *, device: torch.device) -> object:
-        """What was compiled, each call of it kept as a call of its own."""
+        """A wrapper of what was compiled that records each call of it."""
         self._callees += 1
         callee = self._callees
 
@@ -130,7 +130,7 @@ class Measuring:
         return compiled
 
     def call(self, make: Callable[[], object], *, device: torch.device, callee: int = 0) -> object:
-        """Make one call and keep its figures, also when it raises."""
+        """Make one call and record it, even if it raises."""
         attempts = len(self.ledger.attempts)
         executed = self.ledger.runs.executed
         raised = True
@@ -159,11 +159,11 @@ class Measuring:
             excuse(self.ledger.attempts[self.timed[-1].attempts :], error, self._paths)
 
     def close(self) -> None:
-        """Take the measurement now; what is compiled later, while the taps are still on, is not in it."""
+        """Take the measurement now; it leaves out what is compiled later while the taps are still set."""
         self._done = self._measurement()
 
     def measurement(self) -> Measurement:
-        """What was measured; while still measuring, what is known so far."""
+        """The measurement; while recording, what is known so far."""
         return self._done or self._measurement()
 
     def _measurement(self) -> Measurement:
@@ -278,12 +278,12 @@ def seconds(calls: tuple[Call, ...] | None) -> dict[str, Any]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, where its work is asynchronous."""
+    """Wait for the device, if it works asynchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def without_comparison(measurement: Measurement, reason: str) -> Measurement:
-    """The measurement of a run that nothing was compared with, and why."""
+    """The measurement of a run that was not compared with anything, and why."""
     unmeasured = measurement.unmeasured | {"numerics": reason, "state_change": reason}
     return replace(measurement, unmeasured=unmeasured)

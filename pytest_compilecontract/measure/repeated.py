@@ -1,4 +1,4 @@
-"""Repeated calls: what one more call of compiled code shows, once the calls that are counted are over."""
+"""Repeated calls: what one more call of compiled code shows, after the counted calls."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OVERHEAD_SECONDS = 0.2
 
 
 class Repeated:
-    """The last call of a job, made again as `compiled`; `trail` is what the counted calls left.
+    """Repeats the last call of a job with `compiled`; `trail` has the results of the counted calls.
 
-    `barred` is why it may not be made again.
+    `barred` is why it may not be repeated.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Repeated:
         self._barred = barred
 
     def operators(self) -> tuple[StepOperators | None, str]:
-        """The operators of the call; or None and why."""
+        """The operators of the call, or None and the reason."""
         if isinstance(self._job.program, Body):
             return None, "the body of the test makes its own calls"
         if self._trail.error is not None:
@@ -64,7 +64,7 @@ class Repeated:
         return found, why
 
     def _recorded(self) -> tuple[StepOperators | None, str]:
-        """The operators of the call, from the state that is; or None and why."""
+        """The operators of the call, from the current state, or None and the reason."""
         job, state, last = self._job, self._job.state, self._job.calls[-1]
         around = Surroundings(
             autocast=self._passes.autocast, before_backward=lambda _: None, leaves=state.tensors, recorded=False
@@ -82,7 +82,7 @@ class Repeated:
             return None, f"a repeated call raises {type(error).__name__}"
 
     def overhead(self) -> tuple[float | None, str]:
-        """CPU seconds of a cached call outside its graphs, the median of some calls; or None and why."""
+        """CPU seconds of a cached call outside its graphs, the median over several calls, or None and the reason."""
         program, measuring = self._job.program, self._measuring
         if not isinstance(program, Forward) or program.gradients:
             return None, "a step runs more than the compiled target"

@@ -1,4 +1,4 @@
-"""The runner: a program eager and compiled, from the same state, inputs and seeds, compared and measured."""
+"""The runner: runs a program eager and compiled, from the same state, inputs and seeds; compares and measures."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ CONVOLUTIONS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """A measurement, and the exception that the test has to see: eager's own, or that of a broken lane."""
+    """A measurement, and the exception to raise in the test: eager's own, or that of a broken lane."""
 
     measurement: Measurement
     error: Exception | None = None
 
 
 class Runner:
-    """Hold one target to eager in one lane.
+    """Compare one target with eager in one lane.
 
     A run is one pass over all calls. Every pass starts from the same saved state and seeds, on copies of the inputs:
     eager, eager again (is it deterministic?), eager in float64 (the reference), and compiled, which alone is measured.
@@ -89,7 +89,7 @@ class Runner:
         self._tf32 = False
 
     def hold(self, target: object, program: Program, calls: Sequence[call]) -> Held:
-        """Run the program in all passes, and put the target back as it was."""
+        """Run the program in all passes, and restore the target."""
         modes, left = Modes(), self._passes.left
         try:
             held = self._hold(target, program, calls)
@@ -134,7 +134,7 @@ class Runner:
         return Measurement(backend=self._lane.backend, raised=raised, unmeasured=unmeasured)
 
     def _unknown(self, reason: str) -> Measurement:
-        """The measurement of a run that ended for no reason of compiling: what it counted until then says nothing."""
+        """The measurement of a run that ended for another reason than compiling: its counts are not known."""
         counts = ("graphs", "ops_captured", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "numerics")
         unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts), reason)
         return Measurement(backend=self._lane.backend, unmeasured=unmeasured)
@@ -185,7 +185,7 @@ class Runner:
         return Held(measurement=measured, error=error)
 
     def _compared(self, job: Job, eager: Trail, compiled: Trail) -> tuple[Trail, str]:
-        """The compiled pass that is held against eager, and what is to be said of the comparison."""
+        """The compiled pass that is compared with eager, and notes on the comparison."""
         note = ""
         if eager.error is not None:
             raised = f"{type(eager.error).__name__} in {job.program.unit} {eager.error_at}"
@@ -206,7 +206,7 @@ class Runner:
     def sides(
         self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference
     ) -> tuple[numerics.Runs, numerics.Tolerance]:
-        """What is compared, and by what."""
+        """The compared values, and the tolerance."""
         lowest = self._lane.autocast or self._lane.dtype
         tf32 = self._tf32 and lowest is None
         assert self._limits.numerics is not None
@@ -231,7 +231,7 @@ class Runner:
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
     """Whether CUDA may compute float32 products in TF32: matmuls where asked to, convolutions unless asked not to.
 
-    A convolution that is called as a function is not seen.
+    A convolution that is called as a function is not detected.
     """
     if torch.get_float32_matmul_precision() != "highest":
         return True
@@ -241,9 +241,9 @@ def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
 
 
 def _code_in(calls: Sequence[call]) -> tuple[list[Any], bool]:
-    """What has state among the arguments: a copy of a function has the same closure, and one of an object its class.
+    """The arguments that have state: a copy of a function shares its closure, and one of an object its class.
 
-    And whether there was more than is looked at.
+    Also whether the search was cut short by its bound.
     """
     found, seen, bound = [], set[int](), numerics.Bound()
     pending = deque[object](value for each in calls for value in (*each.args, *each.kwargs.values()))

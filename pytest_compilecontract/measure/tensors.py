@@ -1,4 +1,4 @@
-"""Tensors: one of any kind saved, compared, and put back where it is. What it is part of is in `state`."""
+"""Tensors of any kind: saved, compared, and restored in place. What holds them is in `state`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is one, for who knows no torch."""
+    """Whether a value is a tensor, for modules that do not import torch."""
     return isinstance(value, torch.Tensor)
 
 
 class Saved:
-    """The values of a tensor, and how to put them back: in place, since others hold the same tensor, or its memory.
+    """The values of a tensor. They are restored in place, since others may hold the same tensor or memory.
 
     Raises:
         Exception: a subclass refuses to be copied, each in its own way.
@@ -40,11 +40,11 @@ class Saved:
         return self._is(tensor, numerics.same_memory)
 
     def has_values_of(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor has these values, as a program compares them, but that NaN is as NaN."""
+        """Whether the tensor has these values by `==`, except that NaN equals NaN."""
         return self._is(tensor, numerics.same_values)
 
     def put_in(self, tensor: torch.Tensor) -> None:
-        """Write the values to the tensor, if it has others."""
+        """Write the values to the tensor if they differ."""
         # Memory that nobody wrote to may be such as nobody can.
         if self.is_in(tensor):
             return
@@ -73,7 +73,7 @@ class Saved:
 
 
 def why_not_wide(tensor: torch.Tensor) -> str:
-    """Why a tensor cannot be given data of another dtype; empty where it can, or only trying tells."""
+    """Why a tensor cannot be given data of another dtype; empty if it can, or if only trying tells."""
     if tensor.layout in _COMPRESSED:
         # `tensor.data = ...` would change what it says, and not its values.
         return f"is {numerics.short(tensor.layout)}"
@@ -86,14 +86,14 @@ def why_not_wide(tensor: torch.Tensor) -> str:
 
 
 def wide(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The values in a wider dtype, laid out alike: elements that share memory still do."""
+    """The values in a wider dtype with the same layout: elements that share memory still do."""
     if not _overlaps(data):
         return data.to(dtype)
     return _memory(data).to(dtype).as_strided(data.shape, data.stride())
 
 
 def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
-    """Whether two tensors have the same values; NaN is as NaN. What cannot be compared is taken for another."""
+    """Whether two tensors have the same values; NaN equals NaN. False if they cannot be compared."""
     try:
         return _are(tensor.detach(), saved.detach(), numerics.same_values)
     except Exception:  # noqa: BLE001 - as above
@@ -119,7 +119,7 @@ def _are(tensor: torch.Tensor, saved: torch.Tensor, same: Same) -> bool:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that a tensor of any kind is made of."""
+    """The plain tensors that a tensor of any kind consists of."""
     if hasattr(type(tensor), "__tensor_flatten__"):
         for _, inner in _inner(tensor):
             yield from _pieces(inner)
@@ -184,7 +184,7 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements of a tensor share memory, as those of an expanded one."""
+    """Whether elements of a tensor share memory, as in an expanded one."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or type(tensor) is not torch.Tensor:
         return False
     reach = 0
@@ -198,6 +198,6 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """All memory from a tensor's first element to its last, each part of it once."""
+    """The memory from a tensor's first element to its last, each part once."""
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((reach + 1,), (1,))

@@ -1,4 +1,4 @@
-"""Numerics: values of a compiled run held against an eager one and a float64 one. Runs nothing, knows no lane."""
+"""Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
 from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide

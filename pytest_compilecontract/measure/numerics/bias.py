@@ -1,8 +1,8 @@
-"""Bias: what is off by the same factor, or by the same amount, over a tensor, a row or a channel. Pure.
+"""Bias: a difference by the same factor or amount over a tensor, a row or a channel. Pure.
 
-Rounding scatters: over many elements its mean is small. A factor that is one percent off is well within the rounding of
-each element in bfloat16, and far beyond that of their mean. So means are compared: the factor by which compiled differs
-from the reference, beside that by which eager does, and beside what scatter leaves of a mean.
+Rounding errors average out over many elements. A factor that is one percent off is well within the rounding of each
+element in bfloat16, and far beyond that of their mean. So means are compared: the factor by which compiled differs from
+the reference, with the factor by which eager does, and with the standard error of the mean.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOOKED_AT = 1 << 24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Looked:
-    """A tensor in the runs that are compared, in float64, and which of its elements count.
+    """A tensor in the compared runs, in float64, and the elements that count.
 
     `moved` is eager rounded differently, by so many `steps`. `least` is the least factor that is looked for, `step` the
     share of a number that one rounding may change, and `floor` what every number may be off by. Where `whole`, no row
@@ -67,7 +67,7 @@ class Looked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bias:
-    """One that was found: `by` is the factor less 1, or the offset; `hopeful`, that more runs might explain it."""
+    """A bias: `by` is the factor minus 1, or the offset; `hopeful`: more runs might explain it."""
 
     kind: str
     place: str
@@ -89,7 +89,7 @@ class Bias:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Means:
-    """For each slice of a tensor: the mean of compiled, of eager and of its runs, and the scatter of compiled's."""
+    """For each slice of a tensor: the means of compiled, eager and its noise runs, and the scatter of compiled's."""
 
     kind: str
     of: torch.Tensor
@@ -101,7 +101,7 @@ class _Means:
 
 
 def find_bias(looked: Looked) -> Bias | None:
-    """The worst bias of the whole, of a row or of a channel; None where there is none that noise does not explain.
+    """The worst bias of the tensor, a row or a channel that noise does not explain, or None.
 
     With eager's runs in `moved` it is beyond what these show; without, it may be that.
     """
@@ -117,7 +117,7 @@ def _unit(bias: Bias, looked: Looked) -> float:
 
 
 def deviates(ratio: torch.Tensor, freedom: torch.Tensor | float) -> torch.Tensor:
-    """A ratio of a mean to its scatter, of so many degrees of freedom, in deviates of the normal distribution.
+    """A t statistic with `freedom` degrees of freedom, as a deviate of the normal distribution.
 
     The approximation is Wallace's: Annals of Mathematical Statistics 30 (1959), 1124.
     """
@@ -133,7 +133,7 @@ def _dims(data: torch.Tensor) -> Iterator[int | None]:
 
 
 def spread(shape: Sequence[int]) -> tuple[slice, ...]:
-    """Which elements of a tensor are looked at: all, or of its longest dimension every so manieth."""
+    """An index of the elements that are examined: all, or every n-th of the longest dimension."""
     numel = math.prod(shape)
     if numel <= LOOKED_AT:
         return ()
@@ -142,7 +142,7 @@ def spread(shape: Sequence[int]) -> tuple[slice, ...]:
 
 
 def may_be_biased(error: float, size: float, lowest: torch.dtype) -> bool:
-    """Whether an error that is this large at most could be a bias: no mean is larger than the largest of its parts."""
+    """Whether an error of at most this size could be a bias: a mean is no larger than its largest part."""
     return 0.0 < size < math.inf and error > SMALL * least_of(lowest) * size
 
 
@@ -152,7 +152,7 @@ def least_of(dtype: torch.dtype) -> float:
 
 
 def step_of(dtype: torch.dtype, lowest: torch.dtype) -> float:
-    """What rounding alone may change of a number of a dtype, as a share of it."""
+    """The relative rounding error of a dtype."""
     return STEPS * torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else lowest).eps
 
 
@@ -207,7 +207,7 @@ def _offsets(
 
 
 def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor, rms: torch.Tensor) -> Iterator[Bias]:
-    """The worst of the slices that is beyond scatter, eager's own and its noise."""
+    """The worst slice that scatter, eager's own bias and its noise do not explain."""
     # Nearer to the reference than eager is nothing to complain of, and as near to eager as that allows is no more.
     by = torch.minimum(means.of.abs(), (means.of - means.eagers).abs())
     suspect = (by >= looked.least * means.unit) & (means.of.abs() > means.eagers.abs())
@@ -243,7 +243,7 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
 
 
 def _noise(moves: torch.Tensor, by: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far each mean moves in eager's runs, and how far beyond that compiled's is, in deviates.
+    """How far each mean moves in eager's runs, and how far beyond that compiled's is, in standard deviations.
 
     What a choice moves that falls otherwise is of no normal distribution, and moves as far whatever the steps are: no
     further than in any run is not beyond, if a run of larger steps is taken at something between.

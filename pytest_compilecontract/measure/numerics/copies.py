@@ -1,4 +1,4 @@
-"""Copies of the arguments of calls, for each run, as they are or in float64."""
+"""Copies of the arguments of calls for each run, in their own dtype or in float64."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _as_it_is(dtype: torch.dtype) -> torch.dtype:
 
 
 class Copies:
-    """Deep copies for one run: all that a program can see of a tensor stays, but for the graph behind it.
+    """Deep copies for one run: they keep everything that a program can see of a tensor except its autograd graph.
 
     Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
     test has noted on it (`mark_dynamic`). What cannot be copied is shared. What one call shares with another, its
@@ -59,7 +59,7 @@ class Copies:
 
 
 def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -> T:
-    """A copy, with all tensors on `device` and the floating ones in `dtype`; modules are moved in place."""
+    """A copy with all tensors on `device` and floating-point ones in `dtype`; modules are moved in place."""
     tensors = _Tensors(to=lambda was: dtype if dtype and was.is_floating_point else was, device=device)
     walk = _Walk()
     found = [*walk.over(value)]
@@ -71,13 +71,13 @@ def moved(value: T, *, device: torch.device | None, dtype: torch.dtype | None) -
 
 
 def gradients_in(value: object) -> dict[str, torch.Tensor]:
-    """The gradients that leaves among the tensors in a value have, by the tensor's number."""
+    """The gradients of the leaf tensors in a value, by the tensor's index."""
     leaves = [(index, each) for index, each in enumerate(tensors_in(value)) if each.is_leaf]
     return {f"tensor {index}": each.grad for index, each in leaves if each.grad is not None}
 
 
 def leaves_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The leaves whose gradients are those of a copied tensor: itself, its base, or what stands for its graph."""
+    """The leaves that hold the gradient of a copied tensor: itself, its base, or the stand-in for its graph."""
     if tensor.grad_fn is None:
         return [tensor] if tensor.requires_grad else []
     leaves, pending, seen = [], [tensor.grad_fn], set()
@@ -93,7 +93,7 @@ def leaves_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 class _Middle(torch.autograd.Function):
-    """Makes a tensor that has a graph: as one in the middle of the test's, whose gradient goes to `seed`."""
+    """Gives a copy an autograd graph, as the non-leaf original has; its gradient goes to `seed`."""
 
     @staticmethod
     def forward(ctx: object, seed: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
@@ -105,7 +105,7 @@ class _Middle(torch.autograd.Function):
 
 
 class _Tensors:
-    """Copies of tensors that share their storages, and are views of one another, as the tensors do."""
+    """Copies of tensors that share storages and are views of one another as the originals do."""
 
     def __init__(
         self, *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is, device: torch.device | None = None
@@ -116,7 +116,7 @@ class _Tensors:
         self._storages: dict[tuple[int, torch.dtype | None], torch.UntypedStorage] = {}
 
     def copy(self, tensor: torch.Tensor) -> Any:
-        """The copy of a tensor, which `memo` has from now on."""
+        """Copy a tensor, and add it to `memo`."""
         if id(tensor) in self.memo:
             return self.memo[id(tensor)]
         with torch.inference_mode(tensor.is_inference()), torch.no_grad(), without_torch_function():
@@ -132,7 +132,7 @@ class _Tensors:
         return new
 
     def _view(self, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor | None:
-        """The same view of another base; None where there is none, as of a base in another dtype."""
+        """The same view of another base; None if that cannot be, as with a base in another dtype."""
         if isinstance(tensor, torch.nn.Parameter):
             return None
         has_graph = tensor.requires_grad and not tensor.is_leaf
@@ -184,7 +184,7 @@ class _Tensors:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a view of plain memory; one that is sparse, nested, quantized or functorch's is not."""
+    """Whether a tensor has a storage, unlike a sparse, nested, quantized or functorch one."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
         return False
     try:
@@ -218,12 +218,12 @@ def _is_laid_out_as(new: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is copied here. A wrapper subclass copies itself: only it knows what its parts mean."""
+    """Whether a tensor is copied here. A wrapper subclass copies itself."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _deep(value: T, found: Iterable[torch.Tensor], alone: Iterable[object], tensors: _Tensors) -> T:
-    """A copy of a value in which these tensors are `found`, and objects that are left `alone`."""
+    """A deep copy of a value; `found` are the plain tensors in it, `alone` the objects that are shared."""
     for tensor in found:
         try:
             tensors.copy(tensor)
@@ -262,14 +262,14 @@ def _deepcopy(value: object, memo: dict[int, object]) -> Any:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that the float64 run has in the place of one: float64, complex128, or the same."""
+    """The dtype that the float64 run uses instead: float64, complex128, or the same."""
     if not is_number(dtype):
         return dtype
     return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
 def single(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that the float32 run has in the place of one: float32 for a narrower one, or the same."""
+    """The dtype that the float32 run uses instead: float32 for a narrower one, or the same."""
     if not is_number(dtype) or not dtype.is_floating_point or dtype.itemsize >= torch.float32.itemsize:
         return dtype
     return torch.float32
@@ -281,7 +281,7 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
 
 
 class _Walk:
-    """A walk over values, each once, as far as its bound lets; `alone` are objects that it does not follow."""
+    """A walk over values, each once, up to a bound; it does not enter the objects in `alone`."""
 
     def __init__(self) -> None:
         self.bound = Bound()

@@ -1,7 +1,8 @@
-"""Explained: a tensor judged by the rule, and what the rule finds judged by eager's own noise. Pure.
+"""Explained: a tensor judged by the rule, and the rule's findings judged by eager's own noise. Pure.
 
-The rule is quick, and what it lets by is well. What it stops may be noise: then eager is run with every result rounded
-otherwise, and where eager moves as far, so may compiled. A bias too small for the rule is looked for beside it.
+The rule is quick, and what it accepts is correct. What it rejects may be noise: then eager is run again with every
+result rounded differently, and compiled may be as far off as eager moves. Besides, a bias too small for the rule is
+looked for.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from .rule import (
 
 
 def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
-    """What the rule finds, less what eager's runs in `moved` explain; a bias is a difference, too.
+    """What the rule finds and eager's runs in `moved` do not explain; a bias is a difference, too.
 
-    Tolerances that are given are kept to as they are, and so are bits.
+    Given tolerances, and "bitwise", are applied without noise.
     """
     finding = judge_values(values, tolerance)
     near, _ = _near_and_far(values)
@@ -94,7 +95,7 @@ def _is_explained(found: Difference, noise: Noise | None, values: Values) -> boo
 
 
 def _with(found: Difference, noise: Noise | None, values: Values) -> Difference:
-    """A difference with how far eager itself moves."""
+    """The finding, with how far eager itself moves."""
     if noise is None or found.kind == "nan":
         return found
     runs = len(values.moved)
@@ -109,7 +110,7 @@ def _may_be_explained(noise: Noise | None, bias: Bias | None) -> bool:
 
 
 def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | None:
-    """What is systematically off, among the elements that are judged one by one as well."""
+    """A systematic difference among the elements that are also judged one by one."""
     part = spread(values.compiled.shape)
     sides = [each[part] for each in (values.compiled, values.eager, values.reference, *values.moved)]
     compiled, eager, reference, *moved = _real(*sides)

@@ -1,4 +1,4 @@
-"""Judging: a compiled run held against eager, place by place. Pure; what the places are is in `snapshot`."""
+"""Judging: a compiled run compared with eager, place by place. Pure; `snapshot` defines the places."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def judge(
     precision: torch.dtype | None = None,
     tf32: bool = False,
 ) -> Numerics:
-    """Hold a compiled run against an eager one.
+    """Compare a compiled run with an eager one.
 
     `again` is a second eager run from the same state: what differs between the two is not held against compiled.
     `gold` is the run in float64; without it (`gold_absent` says why) "fp64" becomes "allclose".
@@ -125,7 +125,7 @@ def judge(
 
 
 def judged(runs: Runs, tolerance: Tolerance) -> Judged:
-    """Hold a compiled run against an eager one, as `judge` says; what eager's noise explains is no difference."""
+    """Compare a compiled run with an eager one, as `judge` does; what eager's noise explains is not a difference."""
     eager, compiled, again = runs.eager, runs.compiled, runs.again or runs.eager
     notes = []
     if tolerance.method == "fp64" and runs.gold is None:
@@ -151,7 +151,7 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
 
 
 def _rank(place: _Place) -> int:
-    """What a step makes first is told first: a loss is made of outputs, and gradients of the loss."""
+    """The order of findings: what a step computes first, comes first (outputs, loss, gradients)."""
     return _MADE_IN_ORDER.index(place.group) if place.group in _MADE_IN_ORDER else len(_MADE_IN_ORDER)
 
 
@@ -211,7 +211,7 @@ def _listed(sentence: str, items: list[str]) -> list[str]:
 
 
 def _places(runs: Runs) -> Iterator[_Place]:
-    """Every place that both runs have. Where one lacks a place, something above it differs, and that is reported."""
+    """Every place that both runs have. If one lacks a place, a container of it differs and is reported."""
     eager, largest_input = runs.eager, _largest_input(runs.eager)
     for group, reference in eager.groups.items():
         found, repeated, exact = (_group(run, group) for run in (runs.compiled, runs.again or eager, runs.gold))
@@ -243,7 +243,7 @@ def _places(runs: Runs) -> Iterator[_Place]:
 def _alike(
     eager: Run, compiled: Run, again: Run, gold: Run | None, tolerance: Tolerance
 ) -> tuple[set[str], list[Finding]]:
-    """The places at which no rule can find anything, so that only the errors are looked up.
+    """The places at which no rule can find a difference, so that only the errors are computed.
 
     All runs have the same facts there, and the same bits, which is most places where nothing is fused; or eager and
     compiled are both nearer to float64 than the floor.
@@ -270,7 +270,7 @@ def _alike(
 def _near(
     at: str, eager: Node, compiled: Node | None, again: Node | None, gold: Node | None, tolerance: Tolerance
 ) -> Finding | None:
-    """A finding without a difference, where both errors are below the smaller part of the floor everywhere."""
+    """A finding without a difference, if both errors are below the smaller part of the floor everywhere."""
     if tolerance.given or tolerance.method != "fp64" or not isinstance(gold, TensorLeaf) or gold.data is None:
         return None
     if not isinstance(eager, TensorLeaf) or not isinstance(compiled, TensorLeaf) or not _is_twin(eager, again):
@@ -299,7 +299,7 @@ def _near(
 
 
 def _is_biased(g: torch.Tensor, e: torch.Tensor, c: torch.Tensor, lowest: torch.dtype, eager: TensorLeaf) -> bool:
-    """Whether there is more to ask of numbers that are all near to the reference, and ordinary."""
+    """Whether numbers that are all near the reference, and ordinary, may still be biased."""
     size = size_of(g)
     if not may_be_biased(float((c - g).abs().max()), size, lowest):
         return False
@@ -320,7 +320,7 @@ def _is_twin(leaf: TensorLeaf, other: Node | None) -> bool:
 
 
 def _known(at: str, eager: TensorLeaf, gold: Node | None) -> Finding:
-    """What there is to say of a tensor that compiled has bit by bit: its error is eager's own."""
+    """The finding for a tensor that is bitwise equal in eager and compiled: its error is eager's own."""
     assert eager.data is not None
     if not is_float(eager.data):
         return Finding(at=at, compared=True)
@@ -335,7 +335,7 @@ def _group(run: Run | None, group: str) -> Mapping[str, Node]:
 
 
 def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
-    """The tops of groups that only one of the runs has: as the gradient of one step, or all of them."""
+    """The top places that only one of the runs has, such as the gradients of a step."""
     for group in dict.fromkeys((*eager.groups, *compiled.groups)):
         if group == MADE:
             # What one of them keeps for later is its own affair.
@@ -350,7 +350,7 @@ def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
 
 
 def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
-    """The outputs of which nothing was compared, and what else may hide a change, each with the reason."""
+    """The outputs of which nothing was compared, and what else may hide a change, each with its reason."""
     known = {each.at: each for each in findings}
     yield from _hidden(eager, known)
     nodes = _group(eager, "output")
@@ -366,7 +366,7 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
 
 
 def _hidden(eager: Run, known: Mapping[str, Finding]) -> Iterator[str]:
-    """What the run left that could not be read, as state that it changed, and gradients."""
+    """What the run left that could not be read: changed state, and gradients."""
     for group in eager.groups:
         if group in ("input", MADE):
             continue
@@ -407,7 +407,7 @@ def _judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
 
 
 def _judge_facts(eager: Run, compiled: Run, again: Run) -> Iterator[Finding]:
-    """What a run left beside values; a fact that eager itself leaves otherwise the second time says nothing."""
+    """Compare what a run left besides values, except where two eager runs differ."""
     for kind, at in sorted({*eager.facts, *compiled.facts}):
         ours, theirs = eager.facts.get((kind, at), ""), compiled.facts.get((kind, at), "")
         if again.facts.get((kind, at), "") == ours and theirs != ours:
@@ -431,7 +431,7 @@ def _judge_place(place: _Place, steps: _Steps, tolerance: Tolerance) -> Finding:
 
 
 def _differ_by_the_way(one: Node, other: Node | None) -> bool:
-    """Whether two objects differ in nothing but which incidental attributes they have."""
+    """Whether two objects differ only in their incidental attributes."""
     if not isinstance(one, Branch) or not isinstance(other, Branch) or one.type != other.type:
         return False
     mine, theirs = ([part for part in each.parts if part not in each.incidental] for each in (one, other))
@@ -471,7 +471,7 @@ def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolera
 
 
 def _is_same(one: Node | None, other: ScalarLeaf) -> bool:
-    """Whether two discrete values are the same; NaN is as NaN, in a Decimal or a set too."""
+    """Whether two discrete values are the same; NaN equals NaN, also in a Decimal or a set."""
     if not isinstance(one, ScalarLeaf) or one.type != other.type or one.incidental != other.incidental:
         return False
     if isinstance(other.value, (set, frozenset)):
@@ -573,7 +573,7 @@ def _values(
 
 
 class _Steps:
-    """What the noise in gradients does to parameters, and these to buffers, in training."""
+    """How noise in gradients reaches parameters, and from them buffers, in training."""
 
     def __init__(self, places: list[_Place], tolerance: Tolerance) -> None:
         self._tolerance = tolerance
@@ -587,7 +587,7 @@ class _Steps:
                 self._travel[each.step] = max(self._travel.get(each.step, 0.0), _moved_by(each))
 
     def slack(self, place: _Place) -> torch.Tensor | None:
-        """What each element may be off by on that account, on top."""
+        """How much further each element may be off because of it."""
         if (
             not isinstance(place.eager, TensorLeaf)
             or not self._travel.get(place.step)

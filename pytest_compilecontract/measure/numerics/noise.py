@@ -1,4 +1,4 @@
-"""Noise: how far eager moves when it is rounded differently, and what of compiled's distance that explains. Pure.
+"""Noise: how far eager moves when rounded differently, and how much of compiled's difference that explains. Pure.
 
 Each element has its own bound: it may be where eager's runs are, and beyond the outermost of them by as much as they
 are apart, or as those of most of its row are, for the runs are few. One element that moves a lot excuses no other, and
@@ -70,7 +70,7 @@ class _Surprises:
         self.largest = max(self.largest, float(off.masked_fill(~which, 0.0).max()))
 
     def within(self, others: Sequence[_Surprises], total: int, times: float = 1.0) -> bool:
-        """Whether there are not more of them, `times` the most, and none further off, than eager's runs have."""
+        """Whether there are at most `times` as many as in any of eager's runs, and none further off."""
         most = max((each.count for each in others), default=0)
         furthest = max((each.largest for each in others), default=0.0)
         if not self.count:
@@ -143,7 +143,7 @@ class Sides:
 
 
 def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
-    """Whether compiled is no further off than eager's own noise explains.
+    """Whether eager's own noise explains how far compiled is off.
 
     `limit` gives what each element may be off by without any, of eager and the reference; `rms_limit` is that of the
     RMS over all.
@@ -186,7 +186,7 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
 
 
 def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: float) -> str:
-    """Why eager's noise does not explain compiled; empty where it does."""
+    """Why eager's noise does not explain compiled; empty if it does."""
     if compiled.never:
         return f"{compiled.never} elements are off where eager never is"
     for kind, where in (
@@ -209,7 +209,7 @@ def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: 
 def _outermost(
     runs: torch.Tensor, low: torch.Tensor, high: torch.Tensor
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The lowest and highest of each element without each of the runs, and, last, of all; `low` and `high` at most."""
+    """The range of each element without each of the runs, and last over all, clamped to `low` and `high`."""
     lows: list[torch.Tensor] = []
     highs: list[torch.Tensor] = []
     for values, found, outer in ((-runs, lows, -low), (runs, highs, high)):
@@ -226,7 +226,7 @@ def _beyond(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch
 
 
 def _with_row(moves: torch.Tensor) -> torch.Tensor:
-    """The move of each element, or that which most of its row keeps below, whichever is larger."""
+    """How far each element moves, or most of its row if that is more."""
     length = moves.shape[-1]
     if length < ROW:
         return moves
@@ -235,7 +235,7 @@ def _with_row(moves: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
-    """All sides in float64, some whole rows of the last dimension at a time."""
+    """All sides in float64, a few whole rows of the last dimension at a time."""
     sides_of = (sides.compiled, sides.eager, sides.reference, sides.slack, *sides.moved, *sides.far)
     real = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in sides_of]
     wide = torch.broadcast_tensors(*real)  # type: ignore[no-untyped-call]
@@ -255,7 +255,7 @@ def ever_finite_alike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequen
 
 
 def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The elements of which only one is NaN or inf, or which differ in the sign of inf."""
+    """The elements of which one is NaN or inf and the other is not, or inf with another sign."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other.to(one.dtype))
         return _unlike(one, other).any(-1)
@@ -264,17 +264,17 @@ def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def chosen_alike(compiled: torch.Tensor, known: Sequence[torch.Tensor]) -> bool:
-    """Whether each discrete value of compiled is what one of the other runs has there."""
+    """Whether each discrete value of compiled occurs at its place in one of the other runs."""
     return not bool(_nobodys(compiled, known).any())
 
 
 def chosen_as_often(
     compiled: torch.Tensor, known: Sequence[torch.Tensor], moved: Sequence[torch.Tensor], steps: Sequence[int]
 ) -> bool:
-    """Whether compiled has what no other run has there about as often as eager's runs of one step, and no further off.
+    """Whether compiled has values of its own about as often as eager's runs of one step do, and no further off.
 
-    Among thousands of close choices each run has some that are its own: of eager's, each is held against the others.
-    Where all others agree, these are counted apart.
+    Among thousands of close choices each run makes some that no other does; each of eager's runs is compared with the
+    others. Those where all others agree are counted separately.
     """
     mine = _own_choices(compiled, [*known, *moved])
     runs = [
@@ -285,7 +285,7 @@ def chosen_as_often(
 
 
 def _own_choices(one: torch.Tensor, others: Sequence[torch.Tensor]) -> tuple[_Surprises, _Surprises]:
-    """The values that are nobody else's, where the others differ and where they agree: how far from the nearest."""
+    """The values that no other run has, where the others differ and where they agree, as distances to the nearest."""
     own, differ, nearest = _nobodys(one, others), torch.zeros_like(one, dtype=torch.bool), None
     for each in others:
         off = (one.to(torch.float64) - each.to(torch.float64)).abs()

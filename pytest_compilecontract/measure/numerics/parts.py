@@ -1,7 +1,7 @@
 """Parts: what a value is made of, read without running any code of its class, and how far it is followed.
 
-Every walk over values of the user's goes by these rules: objects of installed packages are followed where they hold
-results or plain values, and a walk has a bound on the values that it looks at.
+Every walk over the user's values follows these rules: objects of installed packages are entered if they hold results or
+plain values, and a walk visits a limited number of values.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ Kind = Literal["results", "plain", "code", "large"]
 
 
 class Bound:
-    """How many more values a walk may look at; `met` once it wanted to look at more."""
+    """How many more values a walk may visit; `met` once it needed more."""
 
     def __init__(self, values: int | None = None) -> None:
         self.values = self.left = VALUES if values is None else values
         self.met = False
 
     def take(self) -> bool:
-        """Whether one more value may be looked at."""
+        """Whether one more value may be visited."""
         if self.left <= 0:
             self.met = True
             return False
@@ -79,9 +79,9 @@ class Bound:
 
 
 def parts_of(value: object) -> tuple[Iterable[tuple[str, object]] | None, bool]:
-    """The parts of a container with the text that leads to each, and whether it is an object of unknown kind.
+    """The parts of a container, each with its accessor as text, and whether the container is an object of unknown kind.
 
-    A container may have no end: who walks has a bound.
+    A container may be infinite: callers need a bound.
     """
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip((f".{name}" for name in value._fields), elements(value), strict=True), False
@@ -110,21 +110,21 @@ def _entries(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
 
 
 def elements(value: Any) -> Iterator[object]:
-    """What a container of Python's holds, whatever its class gives out, which may have no end."""
+    """The elements of a built-in container, whatever `__iter__` of its class yields, which may be infinite."""
     kind = _pythons(value)
     given: Iterator[object] = iter(value) if kind is None else kind.__iter__(value)
     return given
 
 
 def entries(mapping: Any) -> Iterable[tuple[object, object]]:
-    """The same of a dict; another mapping has nothing but what it gives out."""
+    """The items of a dict, likewise; of another mapping, what `items` yields."""
     kind = _pythons(mapping)
     given: Iterable[tuple[object, object]] = mapping.items() if kind is None else kind.items(mapping)
     return given
 
 
 def gives_out_more(value: Any) -> bool:
-    """Whether a container of a class of its own gives out more than it holds: a copy of it may never be done."""
+    """Whether a container subclass yields more than it holds: copying it might never end."""
     kind = _pythons(value)
     if kind is None or kind is type(value):
         return False
@@ -134,12 +134,12 @@ def gives_out_more(value: Any) -> bool:
 
 
 def _pythons(value: object) -> Any:
-    """Which of Python's containers a value is one of; None of all else."""
+    """The built-in container type of a value, or None."""
     return next((each for each in _PYTHONS if isinstance(value, each)), None)
 
 
 def attributes_of(value: object) -> dict[str, object]:
-    """What is kept in an object, by attribute; nothing that a property, or `__getattr__`, would make of it."""
+    """The attributes stored in an object, without calling properties or `__getattr__`."""
     found = dict(own_dict(value) or {})
     for name in slots_of(value):
         if (slot := inspect.getattr_static(type(value), name, None)) is not None:
@@ -151,7 +151,7 @@ def attributes_of(value: object) -> dict[str, object]:
 
 
 def own_dict(value: object) -> dict[Any, object] | None:
-    """The `__dict__` in which an object keeps its attributes, whatever its class says of it."""
+    """The `__dict__` of an object, even if its class overrides it."""
     for base in type(value).__mro__:
         found = base.__dict__.get("__dict__")
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
@@ -174,13 +174,13 @@ def slots_of(value: object) -> tuple[str, ...]:
 
 
 def _is_cached(value: object, name: str) -> bool:
-    """Whether an attribute is there only since somebody asked for it."""
+    """Whether an attribute exists only because it was accessed."""
     made_once = isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
     return made_once or _is_mocked(value, name)
 
 
 def _is_mocked(value: object, name: str) -> bool:
-    """The same of a mock, which makes another for each name that Dynamo, or anyone, asks it for."""
+    """The same for a mock, which creates a child for each attribute that is accessed, also by Dynamo."""
     return (name == "_mock_children" or is_pythons(name)) and issubclass(type(value), mock.NonCallableMock)
 
 
@@ -203,7 +203,7 @@ def _key(key: object, index: int) -> str:
 
 
 def kind_of(value: object) -> Kind:
-    """What an object of a class that is not the project's is, by what is near it."""
+    """The kind of an object whose class is not the project's, judged by what it holds."""
     if _package(type(value)) in CODE:
         return "code"
     try:
@@ -226,7 +226,7 @@ def _kind_of(value: object) -> Kind:
 
 
 def _kind_near(value: object, pending: deque[object], seen: set[int], bound: Bound) -> Kind:
-    """What one value says of the object that it is in; its own parts are pending then."""
+    """What one value tells about the object that holds it; its own parts are then queued."""
     if isinstance(value, dict):
         parts: Iterable[object] = (part for _, part in entries(value))
     elif isinstance(value, (list, tuple, deque)):
@@ -256,13 +256,13 @@ def _kind_near(value: object, pending: deque[object], seen: set[int], bound: Bou
 
 
 def is_followed(value: object) -> bool:
-    """Whether an object's class is the project's, or one of Python's that hold what their user puts there."""
+    """Whether an object's class is the project's, or a standard one that holds what its user stores."""
     module = type(value).__module__
     return module in HOLDERS or is_projects(module)
 
 
 def is_pythons(name: str) -> bool:
-    """Whether an attribute is Python's own, or what an abstract base class notes."""
+    """Whether an attribute is Python's own, or bookkeeping of an abstract base class."""
     return isinstance(name, str) and (name.startswith("__") or name.startswith("_abc_"))
 
 
@@ -284,7 +284,7 @@ def is_projects(module: str | None) -> bool:
 
 
 def _is_installed(module: str, file: Path) -> bool:
-    """Whether an installer put a module where it is: into site-packages, or where its record lies beside it.
+    """Whether an installer put a module there: in site-packages, or next to a record that lists it.
 
     `pip install --target DIR` makes a folder of any name, in which each distribution has its `.dist-info`. That of an
     editable install names none of the project's files.
@@ -300,7 +300,7 @@ def _is_installed(module: str, file: Path) -> bool:
 
 
 def _names(record: Path, file: str) -> bool:
-    """Whether a distribution's record has the file; one with a comma in its name is quoted there."""
+    """Whether a distribution's record lists the file; a name with a comma is quoted in it."""
     try:
         with record.open(encoding="utf-8", errors="replace") as lines:
             return any(line.startswith((f"{file},", f'"{file}",')) for line in lines)
@@ -313,5 +313,5 @@ def _package(kind: type) -> str:
 
 
 def firsts(values: Iterable[object], bound: Bound) -> Iterator[object]:
-    """The values, as many as the bound lets; `bound.met` where there are more."""
+    """The values, up to the bound; `bound.met` is set if there are more."""
     return itertools.takewhile(lambda _: bound.take(), values)

@@ -1,4 +1,4 @@
-"""Pattern: what a whole tensor's difference looks like, in words, where a simple fault would look so. Pure."""
+"""Pattern: describes a tensor's difference in words if it looks like a simple fault. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MANY = 0.1
 
 
 def pattern(compiled: torch.Tensor, reference: torch.Tensor, named: str) -> str:
-    """How compiled is made of the reference, which is called `named`; empty where no simple pattern says it.
+    """How compiled differs from the reference, called `named`, as a simple pattern; empty if none fits.
 
-    Both are real and of one shape. Of a large tensor a part is looked at, which is evenly spread.
+    Both are real and of one shape. Of a large tensor, an evenly spaced sample is examined.
     """
     part = spread(compiled.shape)
     c, g = (each[part].reshape(-1).to(torch.float64) for each in (compiled, reference))

@@ -1,8 +1,8 @@
 """The rule: how far one tensor of a compiled run may be from eager's and from the float64 reference.
 
-It is quick, and what it lets by is well. What it stops is asked of eager's own noise (`explained`), which needs none of
-the numbers below: they are there for what rounding does inside of one operator, where nothing can be rounded
-otherwise, and so that noise need not be measured where it is known.
+It is quick, and what it accepts is correct. What it rejects is judged by eager's own noise (`explained`), which needs
+none of the constants below. They cover rounding inside a single operator, which noise runs cannot vary, and avoid
+measuring noise that is known.
 
 It is that of PyTorch's own benchmarks (`same` in torch/_dynamo/utils.py): compiled may be no further from a float64
 reference than a multiple of eager's own distance, plus a floor. Theirs is a mean over each tensor, with an absolute
@@ -150,7 +150,7 @@ def difference(at: str, kind: str, detail: str) -> Finding:
 
 
 def turned_zeros(compiled: torch.Tensor, eager: torch.Tensor) -> int:
-    """How many elements are 0 in both and differ in its sign, which Inductor does not promise to keep."""
+    """The number of elements that are 0 in both with different signs, which Inductor does not promise to keep."""
     if not eager.is_floating_point() or not compiled.is_floating_point():
         return 0
     # PyTorch reads no sign of a float of one byte.
@@ -187,12 +187,12 @@ class Values:
 
     @property
     def grain(self) -> float:
-        """What rounding leaves of numbers as large as the group's largest tensor, where they cancel."""
+        """The rounding error that cancellation of numbers as large as the group's largest tensor leaves."""
         return GRAIN.get(self.lowest, GRAIN[torch.bfloat16]) * self.group_size
 
     @property
     def far(self) -> float:
-        """The largest share of an element that rounding explains; `far_least` is an absolute part."""
+        """The largest relative error that rounding explains; `far_least` is an absolute part."""
         return PLAUSIBLE.get(self.lowest, PLAUSIBLE[torch.bfloat16])
 
     @property
@@ -229,7 +229,7 @@ class Allowed:
         return (reference.abs() <= self.mask_above) & (own <= self.far * reference.abs() + self.far_least)
 
     def limit(self, own: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-        """What each element may be off by, by eager's error there and the reference."""
+        """How far each element may be off, given eager's error there and the reference."""
         ordinary = self.ordinary(own, reference)
         return self.multiple * torch.where(ordinary, own.clamp(min=self.own), own) + self.floor(reference)
 
@@ -239,13 +239,13 @@ class Allowed:
 
     @property
     def by_noise(self) -> Allowed:
-        """What eager's runs need not explain: without its error where that is no measure."""
+        """What the noise runs need not explain; eager's error is left out where it is no measure."""
         return self if self.unclear is None else replace(self, own=0.0, own_rms=0.0, multiple=0.0)
 
 
 @dataclass(kw_only=True, slots=True)
 class _Errors:
-    """Errors of one tensor against the reference, gathered chunk by chunk.
+    """Errors of one tensor against the reference, accumulated chunk by chunk.
 
     `largest` is of all elements; `ordinary` and the RMS are of ordinary ones, less their slack.
     """
@@ -290,14 +290,14 @@ def judge_values(values: Values, tolerance: Tolerance) -> Finding:
 
 
 def with_reference(values: Values) -> tuple[Values, str]:
-    """The values without a reference that is none, and why it is none."""
+    """The values without an unusable reference, and why it is unusable."""
     if values.gold is None or not went_another_way(values):
         return values, ""
     return replace(values, gold=None, size=size_of(values.eager)), f"{values.named} took another path than eager"
 
 
 def widened(values: Values, allowed: Allowed) -> Allowed:
-    """With what eager moves by itself, from one run to the next."""
+    """The same, with how far eager itself moves from one run to the next."""
     if same_bits(values.eager, values.again):
         return allowed
     largest, rms = noise(values.eager, values.again)
@@ -358,7 +358,7 @@ def allowed_by(values: Values, tolerance: Tolerance) -> Allowed:
 
 
 def _apart(values: Values) -> float:
-    """The RMS of compiled's distance from eager, or from the reference where that is less."""
+    """The RMS of compiled's distance from eager or from the reference, whichever is less."""
     squares, count = [0.0, 0.0], 0
     for c, e, g, slack in chunks(values.compiled, values.eager, values.reference, values.slack):
         for at, other in enumerate((e, g)):
@@ -369,7 +369,7 @@ def _apart(values: Values) -> float:
 
 
 def _most(values: Values, bounds: Allowed) -> float:
-    """The error that MOST of the ordinary elements of eager keep below, of those that have one."""
+    """The quantile MOST of eager's nonzero errors at ordinary elements."""
     e, g, slack = (each.reshape(-1) for each in _real(values.eager, values.reference, values.slack))
     every = max(1, e.numel() // SAMPLE)
     e, g, slack = (each[::every].to(torch.float64) for each in (e, g, slack))
@@ -410,7 +410,7 @@ def _errors(values: Values, allowed: Allowed) -> _Errors:
 
 
 def went_another_way(values: Values) -> bool:
-    """Whether too many elements of eager are further from float64 than rounding explains."""
+    """Whether more elements of eager are far from float64 than rounding explains."""
     count = implausible = 0
     for e, g, slack in chunks(values.eager, values.reference, values.slack):
         off = torch.where(torch.isfinite(e) & torch.isfinite(g), (e - g).abs() - slack, 0.0)
@@ -485,7 +485,7 @@ def _moved(values: Values, first: int, count: int) -> str:
 
 
 def _not_finite_elsewhere(eager: torch.Tensor, other: torch.Tensor) -> tuple[int, int] | None:
-    """The first element where only one is NaN or inf, or they differ in sign, and how many there are."""
+    """The first element at which only one is NaN or inf, or their signs differ, and the number of such elements."""
     first, count, start = 0, 0, 0
     for e, c in chunks(eager, other):
         differs = (e.isnan() != c.isnan()) | (e.isposinf() != c.isposinf()) | (e.isneginf() != c.isneginf())
@@ -516,7 +516,7 @@ def size_of(data: torch.Tensor) -> float:
 
 
 def _norm(values: torch.Tensor) -> float:
-    """The root of the sum of squares, none of which overflows: an infinite size would allow everything."""
+    """The root of the sum of squares, without overflow: an infinite size would allow everything."""
     largest = _largest(values.abs())
     if largest == 0.0 or not math.isfinite(largest):
         return largest
@@ -534,7 +534,7 @@ def _mask_above(data: torch.Tensor) -> float:
 
 
 def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The tensors side by side, flat, in float64, a part at a time. None where they are empty."""
+    """Chunks of the tensors side by side, flat and in float64. Nothing for empty tensors."""
     flat = [each.reshape(-1) for each in _real(*tensors)]
     for start in range(0, flat[0].numel(), CHUNK):
         yield tuple(each[start : start + CHUNK].to(torch.float64) for each in flat)
@@ -551,7 +551,7 @@ def broadcast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _bits(data: torch.Tensor) -> torch.Tensor:
-    """Integers that differ where the elements do; every NaN is as any other."""
+    """Integers that differ where the elements do; all NaNs are equal."""
     if data.is_complex():
         data = torch.view_as_real(data)
     # PyTorch compares floats by value, and has few operations for unsigned integers and for floats of one byte.
@@ -565,7 +565,7 @@ def _bits(data: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def is_number(dtype: torch.dtype) -> bool:
-    """Whether PyTorch reads the elements of a dtype as numbers; of others (two float4 in a byte) there are the bits."""
+    """Whether PyTorch can convert a dtype to numbers; others (two float4 in a byte) are compared by their bits."""
     if str(dtype).startswith(("torch.qint", "torch.quint")):
         return True
     try:
@@ -589,12 +589,12 @@ def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have the same dtype and bits; NaN is as NaN, -0.0 is not 0.0."""
+    """Whether two tensors of one shape have the same dtype and bits; NaN equals NaN, -0.0 is not 0.0."""
     return one.dtype == other.dtype and not bool(_differing(one, other).any())
 
 
 def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype have the same bits, those of NaN too; without a copy of either."""
+    """Whether two tensors of one shape and dtype have the same bits, also in NaN; copies neither."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     integers = _INTEGERS[one.itemsize]
@@ -602,7 +602,7 @@ def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype have the same values; NaN is as NaN, -0.0 as 0.0."""
+    """Whether two tensors of one shape and dtype have the same values; NaN equals NaN, -0.0 equals 0.0."""
     if one.is_complex():
         return same_values(torch.view_as_real(one), torch.view_as_real(other))
     if not is_float(one) or not is_number(one.dtype):
@@ -621,7 +621,7 @@ def _numel(values: Values) -> int:
 
 
 def _part(flat: int, values: Values) -> str:
-    """Where a number is, of those that `chunks` gives: of a complex element there are two."""
+    """The element that a number of `chunks` belongs to: a complex element has two."""
     if not values.eager.is_complex():
         return _index(flat, values)
     return f"{_index(flat // 2, values)} ({'imaginary' if flat % 2 else 'real'} part)"

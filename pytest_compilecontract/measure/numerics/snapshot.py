@@ -69,10 +69,10 @@ class TensorLeaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalarLeaf:
-    """A value without parts, compared by type and `==`; floats by the rule.
+    """A value without parts: compared by type and `==`, floats by the rule.
 
-    An `incidental` one is an attribute of an object. It may be a time, an id or a count of all such objects: where
-    eager itself gives another one, nothing is asked of it.
+    An `incidental` one is an attribute of an object. It may be a time, an id or a count of all such objects: it is
+    ignored if two eager runs differ in it.
     """
 
     type: str
@@ -82,9 +82,9 @@ class ScalarLeaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """A container or an object: its type, and the places under which its parts are; `incidental` ones among them.
+    """A container or object: its type, and the places of its parts; `incidental` are those that may be ignored.
 
-    `identity` is which container it is, of those that can be written to. Only of such as are alive at the same time.
+    `identity` tells mutable containers apart, as long as they are alive at the same time.
     """
 
     type: str
@@ -95,9 +95,9 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opaque:
-    """An object that nothing is known of but its type; `unread` says why, where it should have been read.
+    """An object of which only the type is known; `unread` says why, if it should have been read.
 
-    An `incidental` one is by the way: what it may hide is no result.
+    What an `incidental` one may hide is not a result.
     """
 
     type: str
@@ -143,7 +143,7 @@ class Run:
 
 
 def snapshot(value: object, *, at: str, step: str = "") -> Snapshot:
-    """Copy what there is to compare in a value: tensors, scalars, and how they are put together.
+    """Copy what is compared of a value: tensors, scalars, and their structure.
 
     `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
     groups of that step.
@@ -169,12 +169,12 @@ def joined(snapshots: Iterable[Snapshot]) -> Snapshot:
 
 
 def renamed(values: Snapshot, was: str, now: str) -> Snapshot:
-    """The same values under other places: what began with `was` begins with `now`. Nothing is copied."""
+    """The same values at other places: the prefix `was` replaced by `now`. Nothing is copied."""
     return Snapshot(nodes={now + at[len(was) :]: node for at, node in values.nodes.items() if at.startswith(was)})
 
 
 def only(run: Run, places: frozenset[str], *, steps: int) -> Run:
-    """What a run that was rounded differently has at these places."""
+    """The values of a noise run at these places."""
     groups = {
         name: Snapshot(nodes={at: node for at, node in each.nodes.items() if at in places})
         for name, each in run.groups.items()
@@ -191,7 +191,7 @@ class _Walk:
         self._bounds = [Bound()]
 
     def visit(self, value: object, at: str, *, within_object: bool, depth: int) -> bool:
-        """Add nodes for a value; False where nothing in it counts."""
+        """Add nodes for a value; False if nothing in it counts."""
         try:
             return self._visit(value, at, within_object=within_object, depth=depth)
         except Exception as error:  # noqa: BLE001 - reading an object of any kind (a property, a subclass) may raise it
@@ -242,7 +242,7 @@ class _Walk:
     def _kept_of(
         self, parts: Iterable[tuple[str, object]], at: str, *, within_object: bool, depth: int
     ) -> tuple[str, ...]:
-        """The parts that count, as far as the bound of the walk lets."""
+        """The parts that count, up to the bound of the walk."""
         kept: list[str] = []
         for label, part in parts:
             if full := [each for each in self._bounds if not each.take()]:
@@ -265,7 +265,7 @@ class _Walk:
         return True
 
     def _not_followed(self, value: object, at: str, within_object: bool, *, large: bool) -> bool:
-        """Leave an object of an installed package alone, and say so where it may matter."""
+        """Skip an object of an installed package, and say so if it may matter."""
         if within_object and not large:
             return False
         reason = f"more than {VALUES_NEAR} values, no tensor among them" if large else "of an installed package"
@@ -313,7 +313,7 @@ _WRITABLE = (list, dict, deque)
 
 
 def _named(value: object) -> str:
-    """The full name of a function or class that is one of a kind; empty for all else, and for what a function made."""
+    """The qualified name of a module-level function or class; empty for anything else."""
     if not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
         return ""
     name = getattr(value, "__qualname__", "<")
@@ -332,7 +332,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]] | None:
-    """The tensors that a wrapper subclass or a nested tensor is made of; None for one that holds its own values."""
+    """The tensors that a wrapper subclass or a nested tensor consists of; None for a plain tensor."""
     if hasattr(type(tensor), "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         # A jagged tensor notes its longest part once somebody asked for it.
@@ -343,7 +343,7 @@ def _inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]] | Non
 
 
 def _shape(tensor: torch.Tensor) -> str:
-    """The sizes, with a star for those that differ from part to part, which have another number each time."""
+    """The sizes, with a star for ragged ones, whose symbol differs each time."""
     if tensor.is_nested and tensor.layout == torch.strided:
         return f"[{tensor.size(0)}, *]"
     return f"[{', '.join(str(size) if isinstance(size, int) else '*' for size in tensor.shape)}]"
@@ -393,7 +393,7 @@ def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
 
 
 def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The strides that place an element: none of an empty tensor, 0 for a dimension of size 1."""
+    """The strides that matter: none for an empty tensor, 0 for a dimension of size 1."""
     if tensor.numel() == 0:
         return ()
     return tuple(0 if size == 1 else int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -422,7 +422,7 @@ def _memory(tensor: torch.Tensor) -> Memory | None:
 def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
     """The pairs (output, input) and (output, output) that share memory, by their places and how far apart they begin.
 
-    Lists and dicts too, where they are the same object.
+    Lists and dicts too, if they are the same object.
     Both snapshots must have been taken while the tensors of both were alive. Views of one storage that have no byte in
     common (the halves of `chunk`) share nothing that a program could see.
     """

@@ -1,4 +1,4 @@
-"""What a run leaves in memory: which of its arguments and outputs are still alive once nobody holds them."""
+"""What a run leaves in memory: which of its arguments and outputs are alive after the last reference to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import numerics
 
 
 class Watch:
-    """The memory of tensors, watched without keeping it."""
+    """Watches the memory of tensors without keeping it alive."""
 
     def __init__(self) -> None:
         self._watched: dict[str, StorageWeakRef] = {}
@@ -23,11 +23,11 @@ class Watch:
                 self._watched[f"{at} tensor {index}"] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
     def alive(self) -> frozenset[str]:
-        """The places whose memory is still there."""
+        """The places whose memory is still alive."""
         return frozenset(at for at, storage in self._watched.items() if not storage.expired())  # type: ignore[no-untyped-call]
 
     def kept(self, allowed: frozenset[str]) -> frozenset[str]:
-        """The places that are alive and not `allowed` to be, also after what only refers to itself is collected."""
+        """The places that are alive and not `allowed` to be, after garbage collection."""
         if self.alive() <= allowed:
             return frozenset()
         gc.collect()

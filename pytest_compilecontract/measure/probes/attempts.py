@@ -1,4 +1,4 @@
-"""Attempts: what Dynamo did with one frame, as it was seen. Facts are made of them in `told`."""
+"""Attempts: what Dynamo was seen to do with one frame. `told` makes facts of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Break:
     stack: tuple[tuple[str, int, str, str], ...]
 
     def is_met_by(self, other: Break) -> bool:
-        """Whether the other is this break, met by a caller: of one kind, at the end of its stack."""
+        """Whether the other is this break, seen by a caller: of the same kind, at the end of its stack."""
         own, longer = ([(file, line) for file, line, *_ in each.stack] for each in (self, other))
         same_kind = parse_message(self.message).kind == parse_message(other.message).kind
         return same_kind and longer[-len(own) :] == own
@@ -93,12 +93,12 @@ class Attempt:
 
     @property
     def inputs(self) -> Inputs:
-        """What its graphs take."""
+        """The inputs of its graphs."""
         kept = [graph.inputs for graph in self.graphs if graph.kept] or [graph.inputs for graph in self.graphs]
         return reduce(or_, kept, Inputs())
 
     def made_as(self, other: Attempt) -> bool | None:
-        """Whether it was for the same module or callable; None where it was for none."""
+        """Whether it was for the same module or callable; None if it was for neither."""
         if self.made_for is None or other.made_for is None:
             return None
         return self.made_for is other.made_for or ((own := self.made_for()) is not None and own is other.made_for())
@@ -150,7 +150,7 @@ def first_line_of(error: BaseException) -> str:
 
 
 def forget_frames(attempts: Iterable[Attempt]) -> None:
-    """Let go of the frames that errors have passed, and with them of the user's tensors."""
+    """Clear the tracebacks of errors, which hold the user's tensors."""
     pending = [attempt.error for attempt in attempts]
     met: set[int] = set()
     while pending:
@@ -167,14 +167,14 @@ def forget_frames(attempts: Iterable[Attempt]) -> None:
 
 
 def excuse(attempts: Iterable[Attempt], error: BaseException, paths: Paths) -> None:
-    """Note which attempts gave a frame up just where eager raised this: it has no end to run to."""
+    """Mark the attempts that gave up a frame exactly where eager raised this exception."""
     lines = [(each.filename, each.lineno) for each in traceback.extract_tb(error.__traceback__)]
     for attempt in attempts:
         attempt.excused = not attempt.installed and _ends_at(attempt, lines, paths)
 
 
 def _ends_at(attempt: Attempt, lines: list[tuple[str, int | None]], paths: Paths) -> bool:
-    """Whether Dynamo gave up at the innermost of these lines that is anybody's, and on the way to it."""
+    """Whether Dynamo gave up at the innermost of these lines, or at one that leads there."""
     stack = attempt.broke.stack if attempt.broke is not None else break_from(attempt.error).stack
     own, theirs = (
         [each for each in place if not paths.is_out_of_reach(each[0])] or place

@@ -1,4 +1,4 @@
-"""What a backend raised: its own exception, the operator that it was at, and the user's line of that operator.
+"""What a backend raised: its own exception, the operator, and the user's line of that operator.
 
 torch writes the last two into the exception's text: torch.fx where a graph is interpreted (`Interpreter._run_node`,
 torch/fx/interpreter.py), Inductor where an operator is lowered (`LoweringException`, torch/_inductor/exc.py).
@@ -23,7 +23,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<fun
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackendError:
-    """The exception of a backend: the name of its type, what it says first, the operator, and the user's line of it."""
+    """The exception of a backend: its type, the first line of its message, the operator, and the user's line."""
 
     exception: str
     said: str
@@ -32,7 +32,7 @@ class BackendError:
 
     @property
     def at(self) -> str:
-        """The operator and the user's line; empty where torch tells neither."""
+        """The operator and the user's line; empty if torch gives neither."""
         place = ""
         if self.location is not None:
             place = f"at {self.location}" + (f": {self.location.source}" if self.location.source else "")
@@ -45,7 +45,7 @@ class BackendError:
 
 
 def backend_error(error: BaseException, paths: Paths) -> BackendError | None:
-    """What the backend raised, for an exception of Dynamo's that came of it; None for any other."""
+    """What the backend raised, for an exception of Dynamo's caused by it; None for any other."""
     inner = _of_backend(error)
     if inner is None:
         return None
@@ -75,7 +75,7 @@ def _operator(text: str) -> str:
 
 
 def _location(text: str, paths: Paths) -> Location | None:
-    """The innermost line that a person can change, of the last stack in the text."""
+    """The innermost line of the project in the last stack in the text."""
     *_, stack = ["", *_USERS.split(text)[1:]]
     frames = [(each["file"], int(each["line"]), each["function"]) for each in _FRAME.finditer(stack)]
     own = [each for each in frames if not paths.is_out_of_reach(each[0])] or frames

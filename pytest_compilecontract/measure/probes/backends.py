@@ -29,9 +29,9 @@ _UNSAID = object()
 
 
 class Backends:
-    """Note, while entered, the name of each backend that is handed a graph while `counts` says that this counts.
+    """Record, while entered, the name of each backend that is passed a graph while `counts` is true.
 
-    `missing` says why nothing can be noted; empty where it can.
+    `missing` says why nothing can be recorded; empty if it can.
     """
 
     def __init__(self, counts: Callable[[], bool]) -> None:
@@ -74,7 +74,7 @@ def _inside(backend: object) -> object:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
-    """What torch.compile was given, and where: the line that called it, or `by_torch`, a function of torch's own."""
+    """The arguments of torch.compile, and the line that called it, or `by_torch`: a function of torch's own."""
 
     mode: str | None
     dynamic: bool | None
@@ -85,9 +85,9 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handed:
-    """A graph's backend: what torch.compile made of the one that it was given, or the one that stood in for it.
+    """A graph's backend: what torch.compile made of the one that it was given, or a substitute.
 
-    `instead` are options of Inductor's that were set for this graph alone, for debugging.
+    `instead` are Inductor options that were set for this graph alone, for debugging.
     """
 
     backend: object
@@ -95,7 +95,7 @@ class Handed:
 
 
 class Compiles:
-    """What each torch.compile was given, as long as it is watched, and to which backend its graphs went."""
+    """The arguments of each torch.compile while entered, and the backend that its graphs were passed to."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -103,7 +103,7 @@ class Compiles:
         self._given: dict[int, tuple[object, Given]] = {}
 
     def set(self, taps: Taps) -> None:
-        """Set the taps. Without one, a compile is known by what it left in its backend, and by no line."""
+        """Set the taps. Without them, a compile is known only by what it left in its backend, without its line."""
         for name in (INDUCTORS, OTHERS):
             owner = getattr(torch, name, None)
             taps.set(f"{name} made", owner, "__init__", self._on_made, reads=("mode", "options", "dynamic"))
@@ -139,7 +139,7 @@ class Compiles:
     def told(
         self, handed: Handed, lane: Lane | None, *, fullgraph: bool, graphs: int, frame: Location | None
     ) -> Compiled:
-        """What a compile was, for the receipt, and in what it is not as the lane says."""
+        """A compile as a fact, with what differs from the lane."""
         made = handed.backend
         given = self._given.get(id(made), (None, None))[1] or _left_in(made)
         options = {**given.options, **handed.instead}
@@ -161,7 +161,7 @@ class Compiles:
 
 
 def handed_by(graph: Any) -> Handed:
-    """To which backend Dynamo hands a graph (`OutputGraph._call_user_compiler`)."""
+    """The backend to which Dynamo passes a graph (`OutputGraph._call_user_compiler`)."""
     module = importlib.import_module("torch._dynamo.output_graph")
     config = importlib.import_module("torch._dynamo.config")
     found: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def handed_by(graph: Any) -> Handed:
 
 
 def innermost(backend: object) -> object:
-    """The backend itself, or torch.compile's wrapper of it, without what Dynamo puts around."""
+    """The backend itself, or torch.compile's wrapper of it, without Dynamo's wrappers."""
     seen: list[object] = []
     while (inner := _inside(backend)) is not None and not any(inner is each for each in seen):
         seen.append(backend)
@@ -184,7 +184,7 @@ def innermost(backend: object) -> object:
 
 
 def shown_name(backend: object) -> str:
-    """A backend's name if that is what it is registered by; else the function, and where it is."""
+    """A backend's name if it is registered under it; else the function, and where it is defined."""
     name = name_of(backend)
     function = _function(backend)
     if _kind(backend) == INDUCTORS or function is _registered(name):
@@ -196,7 +196,7 @@ def shown_name(backend: object) -> str:
 
 
 def _contrary(made: object, given: Given, instead: Mapping[str, object], lane: Lane, fullgraph: bool) -> Iterator[str]:
-    """In what a compile contradicts its lane; what the lane leaves unsaid, beside backend and mode, it leaves open."""
+    """How a compile contradicts its lane; apart from backend and mode, only what the lane sets is compared."""
     if not _is_lanes(made, lane):
         yield f"backend {shown_name(made)!r}, the lane's is {lane.backend!r}"
         return
@@ -215,7 +215,7 @@ def _contrary(made: object, given: Given, instead: Mapping[str, object], lane: L
 
 
 def _is_lanes(made: object, lane: Lane) -> bool:
-    """Whether a backend is the lane's: the same function, whatever it calls itself."""
+    """Whether a backend is the lane's: the same function, whatever its name."""
     if _kind(made) == INDUCTORS:
         return lane.backend == "inductor"
     registered = _registered(lane.backend)
@@ -223,7 +223,7 @@ def _is_lanes(made: object, lane: Lane) -> bool:
 
 
 def _left_in(made: object) -> Given:
-    """What torch.compile was given before anybody watched, as far as its wrapper tells."""
+    """The arguments of a torch.compile that was not observed, as far as its wrapper has them."""
     config: dict[str, object] = dict(getattr(made, "config", None) or {}) if _kind(made) == INDUCTORS else {}
     kwargs = getattr(made, "kwargs", None) if _kind(made) == OTHERS else None
     mode = None
@@ -238,7 +238,7 @@ def _left_in(made: object) -> Given:
 
 
 def _kind(backend: object) -> str:
-    """Which of torch.compile's two wrappers this is; empty for a backend that Dynamo was given without one."""
+    """Which of torch.compile's two wrappers this is; empty for a backend that was passed to Dynamo without one."""
     return next((each.__name__ for each in type(backend).__mro__ if each.__name__ in (INDUCTORS, OTHERS)), "")
 
 
@@ -247,7 +247,7 @@ def _function(backend: Any) -> object:
 
 
 def _registered(name: str) -> object:
-    """The function that torch calls for a backend's name; None where there is none."""
+    """The function that torch calls for a backend's name, or None."""
     registry = importlib.import_module("torch._dynamo.backends.registry")
     try:
         return registry.lookup_backend(name)

@@ -1,7 +1,7 @@
-"""Compiled backward graphs, found in the autograd graph: the same cold and warm, whatever the compile caches hold.
+"""Compiled backward graphs, found in the autograd graph, so that their count does not depend on compile caches.
 
-torch's own records of a backward compile are absent when the AOTAutograd cache is warm, since the backward comes with
-the forward then. The autograd nodes of AOTAutograd's compiled functions are always there.
+torch's own records of a backward compile are missing when the AOTAutograd cache is warm, since the backward is then
+loaded with the forward. The autograd nodes of AOTAutograd's compiled functions always exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Torch's compile caches: a folder of a lane's own, and what the caches were asked and had."""
+"""torch's compile caches: a folder for each lane, and the hits and misses of the caches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COUNTERS = {
 
 
 def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Hits and misses out of Dynamo's counters; a cache that was not asked has 0."""
+    """Hits and misses by Dynamo's counters; 0 for a cache that was not used."""
     return {name: counters.get(group, {}).get(key, 0) for (group, key), name in COUNTERS.items()}
 
 
 @contextlib.contextmanager
 def own_caches() -> Iterator[None]:
-    """Empty compile caches for as long as the `with` lasts, on disk and in this process."""
+    """Use empty compile caches, on disk and in this process, while the `with` lasts."""
     fresh = getattr(importlib.import_module("torch._inductor.utils"), "fresh_cache", None)
     with contextlib.ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="compilecontract-", ignore_cleanup_errors=True)

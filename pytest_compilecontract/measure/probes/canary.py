@@ -1,4 +1,4 @@
-"""The canary: a function whose exact counts are known, measured once a process before any other number is believed."""
+"""The canary: a function with known counts, measured once in each process before any other number is trusted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EXPECTED = {"graphs": 4, "graph breaks": 2, "break sites": 1, "recompiles": 2, "
 
 
 class Silent(Exception):  # noqa: N818 - no fault of a program: the canary does not sing
-    """The canary is not counted as it must be."""
+    """The canary's counts are not the expected ones."""
 
 
 def canary() -> str | None:
-    """Why no count of this process can be trusted, or None when the counts are as they must be.
+    """Why no count of this process can be trusted, or None if the canary's counts are the expected ones.
 
-    That it sings is remembered, that it does not is not: what was in the way of it may be one test's own.
+    Success is cached and failure is not: the cause may be specific to one test.
     """
     try:
         sings()
@@ -35,13 +35,13 @@ def canary() -> str | None:
 
 @functools.cache
 def sings() -> None:
-    """Have a function compiled whose counts are known, with torch's own settings, whatever a test has set.
+    """Compile a function with known counts, with torch's default settings, whatever a test has set.
 
-    A function with a break, called with the sizes 3, 4 and 5: the frame and its continuation compile, then each once
-    more with a dynamic size.
+    The function has a graph break and is called with the sizes 3, 4 and 5: the frame and its resume function compile,
+    then each is recompiled once with a dynamic size.
 
     Raises:
-        Silent: it is not counted as it must be.
+        Silent: its counts are not the expected ones.
     """
     import torch
     import torch._dynamo
@@ -85,7 +85,7 @@ def sings() -> None:
 
 @contextlib.contextmanager
 def _torchs_settings() -> Iterator[None]:
-    """Every setting as torch has it, whatever a project, a lane or a test has made of it."""
+    """Every setting at torch's default, whatever a project, a lane or a test has set."""
     with contextlib.ExitStack() as stack:
         for name in CAPTURING:
             module = config_module(name)

@@ -1,4 +1,4 @@
-"""Collectives: what a pass has its process groups do, by torch's profiler, which sees those of compiled code too.
+"""Collectives: what a pass asks of its process groups, by torch's profiler, which also sees compiled code.
 
 The dispatcher knows each as an operator of the namespace c10d, whoever asks for it: torch.distributed, the reducer of
 DDP, FSDP, DTensor, or a compiled graph by way of functional collectives. Their names are torch's own, and several are
@@ -38,7 +38,7 @@ KINDS = {
 
 @dataclass(kw_only=True, slots=True)
 class Recorded:
-    """The collectives of a pass in the order that they were begun; None, and why, until it is over."""
+    """The collectives of a pass in the order in which they began; None, with the reason, until it is over."""
 
     collectives: tuple[Collective, ...] | None = None
     why: str = "the run raised"
@@ -78,11 +78,11 @@ def recorded() -> Iterator[Recorded]:
 
 
 def kind_of(operator: str) -> str:
-    """What an operator of c10d does, in the words of torch.distributed; one that is not known by its own name."""
+    """What an operator of c10d does, in the terms of torch.distributed; an unknown one keeps its own name."""
     name = operator.removeprefix(NAMESPACE).strip("_").removesuffix("_coalesced").strip("_")
     return KINDS.get(name, name)
 
 
 def in_runs(kinds: Iterator[str]) -> tuple[Collective, ...]:
-    """The sequence with what follows its like counted."""
+    """The sequence with equal neighbors joined and counted."""
     return tuple(Collective(kind=kind, times=len([*each])) for kind, each in itertools.groupby(kinds))

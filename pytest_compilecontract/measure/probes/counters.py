@@ -1,4 +1,4 @@
-"""Dynamo's own counters, by how much they rose. They are the test's to read and to clear."""
+"""How much Dynamo's own counters rose. A test may read and clear them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def counters() -> Any:
-    """The counters: a Counter for each group, made when it is asked for."""
+    """The counters: a Counter for each group, created on access."""
     return importlib.import_module("torch._dynamo.utils").counters
 
 
@@ -21,13 +21,13 @@ class Rises:
         self._stats = counters().get("stats")
 
     def settle(self) -> None:
-        """Whoever clears them from now on spoils a comparison; who has, since this was made, only started anew."""
+        """From now on, clearing the counters makes a comparison impossible; clearing them earlier only starts anew."""
         if not self.intact():
             self._before = {}
         self._stats = counters()["stats"]
 
     def intact(self) -> bool:
-        """Whether nobody cleared them: that makes another of each group."""
+        """Whether the counters were not cleared: clearing makes new objects of the groups."""
         return counters().get("stats") is self._stats
 
     def of(self, group: str, key: object) -> int:
@@ -45,7 +45,7 @@ class Rises:
 
 @contextlib.contextmanager
 def counters_kept() -> Iterator[None]:
-    """Put every counter back."""
+    """Restore every counter."""
     saved = {group: dict(values) for group, values in counters().items()}
     try:
         yield

@@ -1,8 +1,7 @@
 """CUDA graphs: what Inductor's graph trees did in each step, and why work ran outside of them.
 
-torch's counter of skips alone would not do: a graph that is partitioned, or that holds nothing to capture, counts none,
-and a call that is served without a CUDA graph after the first skip counts none either. So what is recorded and replayed
-is counted where it happens.
+torch's counter of skips is not enough: it misses a graph that is partitioned or has nothing to capture, and calls that
+run without a CUDA graph after the first skip. So recording and replaying are counted where they happen.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class GraphTaps:
         self._taps.close()
 
     def take(self) -> GraphStep:
-        """What happened since it was last asked."""
+        """What happened since the last `take`."""
         with self._lock:
             counts, self._counts = self._counts, _Counts()
         reached = counts.warmed_up + counts.recorded + counts.replayed
@@ -95,7 +94,7 @@ class GraphTaps:
         )
 
     def partitions(self) -> int:
-        """How many parts the graphs that were split have; 0 where none was."""
+        """The number of partitions of the graphs that were split; 0 if none was."""
         return self._now()["cudagraph_partitions"] - self._base["cudagraph_partitions"]
 
     def skips(self) -> tuple[GraphSkip, ...]:
@@ -142,7 +141,7 @@ class GraphTaps:
 
 
 class _Handler(logging.Handler):
-    """Keep what is logged."""
+    """Keeps log messages."""
 
     def __init__(self, messages: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -162,7 +161,7 @@ def read_skip(message: str, paths: Paths) -> GraphSkip:
 
 
 def last_line(stack: str | None, paths: Paths) -> Location | None:
-    """The innermost line of a stack as torch's FX nodes keep it; of the project where it has one."""
+    """The innermost line of a stack in the format of FX nodes, of the project if it has one."""
     found = None
     for each in _FRAME.finditer(stack or ""):
         if found is None or paths.is_users(each["file"]):
@@ -171,7 +170,7 @@ def last_line(stack: str | None, paths: Paths) -> Location | None:
 
 
 def _line_of(node: Any, paths: Paths) -> Location | None:
-    """The user's line that a node of Inductor's scheduler was made for."""
+    """The user's line that a node of Inductor's scheduler comes from."""
     with contextlib.suppress(Exception):  # whatever an IR node is, it may not have what is looked for
         for origin in _origins(node.node):
             if stack := origin.meta.get("stack_trace"):

@@ -18,9 +18,9 @@ _STICKY = re.compile(
 
 
 def lost(error: BaseException | None) -> str:
-    """What took the device from this process, or empty: CUDA then refuses every call, whatever asks.
+    """The error that made CUDA refuse every further call of this process, or empty.
 
-    An error's text alone does not tell, since a launch with wrong arguments says "CUDA error" too and hurts nothing.
+    The text of an error alone does not tell: a launch with wrong arguments also says "CUDA error", and is harmless.
     """
     lines = (line for each in chain(error, contexts=True) for line in message_of(each).splitlines())
     text = next((line.strip() for line in lines if _STICKY.search(line)), "")
@@ -35,9 +35,9 @@ def lost(error: BaseException | None) -> str:
 
 
 def take_card(worker: str) -> None:
-    """Give a worker of pytest-xdist a GPU of its own, gw0 the first, among those that the user lets it see.
+    """Give each worker of pytest-xdist its own GPU, gw0 the first of those that are visible.
 
-    Nothing is done where the process has one GPU or none, or uses CUDA already.
+    Does nothing if the process has at most one GPU, or uses CUDA already.
     """
     number = re.fullmatch(r"gw(\d+)", worker)
     if number is None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Dispatch keys: what it means that a tensor has one, or no longer has one.
+"""Dispatch keys: what it means that a tensor has a key, or no longer has it.
 
 torch guards the set of keys of each tensor, with those that the thread adds (`LocalState::apply` in
 torch/csrc/dynamo/guards.cpp), and names both sets whole. What each key is for stands in c10/core/DispatchKey.h.
@@ -63,7 +63,7 @@ def _keys(listed: str) -> list[str]:
 
 
 def _meant(keys: list[str]) -> str:
-    """The keys, each with what it means, those that mean the same together."""
+    """The keys with their meanings, grouped by meaning."""
     by_meaning: dict[str, list[str]] = {}
     for key in keys:
         meant = next((text for pattern, text in _MEANINGS if re.fullmatch(pattern, key)), "")

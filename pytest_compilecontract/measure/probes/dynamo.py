@@ -186,7 +186,7 @@ class Ledger:
                     self.attempts.append(attempt)
 
     def _caller_that_met(self, broke: Break | None) -> Attempt | None:
-        """The attempt at a frame that runs now and was given up for this break, with nobody's line on its own stack.
+        """The running frame whose attempt was given up for this break, without a user's line on its own stack.
 
         torch's and Python's functions are tried by themselves where inlining them into the caller has failed. Who
         calls them is on the stack of this thread: the same break in another call is a place of its own.
@@ -334,7 +334,7 @@ class Ledger:
 
 
 class _Pushed:
-    """The current attempt of this thread, for as long as the `with` lasts."""
+    """Sets the current attempt of this thread while the `with` lasts."""
 
     def __init__(self, stack: list[Attempt], attempt: Attempt) -> None:
         self._stack = stack
@@ -348,7 +348,7 @@ class _Pushed:
 
 
 def _wrapped_callable(code: CodeType, closure: Iterable[object]) -> object:
-    """What Dynamo's own wrapper frame was made for, or None where the frame is the user's.
+    """The callable that Dynamo's own wrapper frame was made for, or None if the frame is the user's.
 
     Library modules and callables share one compiled function (torch/_dynamo/external_utils.py, `wrap_inline`).
     """
@@ -383,7 +383,7 @@ def _place_of(code: CodeType) -> tuple[str, int, str]:
 
 
 def _first_module(code: CodeType, frame_locals: dict[str, object]) -> object:
-    """A frame's first argument, where that is a module: the one whose method it is, as a rule."""
+    """A frame's first argument if it is a module: usually `self`."""
     owner = frame_locals.get(code.co_varnames[0]) if code.co_argcount else None
     return owner if isinstance(owner, importlib.import_module("torch").nn.Module) else None
 
@@ -431,12 +431,12 @@ def _module_path(node: Node) -> str:
 
 
 def _name_of(target: object) -> str:
-    """An operation's name as users write it: a method's, or a function's own without where it lives."""
+    """An operation's name as users write it: a method's, or a function's without its module."""
     return target if isinstance(target, str) else str(getattr(target, "__name__", type(target).__name__))
 
 
 def _forced(compiled: object) -> Any:
-    """The graph module's real forward, where Dynamo would look it up itself (torch/fx/_lazy_graph_module.py)."""
+    """The graph module's real forward, as Dynamo would look it up (torch/fx/_lazy_graph_module.py)."""
     owner = getattr(compiled, "__self__", None)
     force = getattr(type(owner), "force_recompile", None)
     if force is None or getattr(compiled, "__name__", "") != "_lazy_forward":
@@ -452,7 +452,7 @@ def _has_tensors(frame: object) -> bool:
 
 
 def _errors_on_break(converter: object) -> bool:
-    """Inside `torch._dynamo.error_on_graph_break(True)` a break is an error, as under fullgraph."""
+    """Whether a graph break is an error, as inside `torch._dynamo.error_on_graph_break(True)`."""
     return bool(getattr(getattr(converter, "_box", None), "error_on_graph_break", False))
 
 

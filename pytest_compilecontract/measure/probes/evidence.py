@@ -1,7 +1,7 @@
 """Evidence: torch's structured trace, rendered, of what is being measured; and the graphs, code and guards in it.
 
-Rendering is dear and prints whole graphs, so nothing of it is on while a lane is measured for its verdict (see
-`trace`): a handler is put on the trace's logger for a run that is made for this alone.
+Rendering is expensive and prints whole graphs, so it is off while a lane is measured for its verdict (see `trace`): a
+handler is added to the trace's logger only for a run of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INTERNED = "str"
 
 
 class Sink(Protocol):
-    """Who keeps it."""
+    """Where evidence is kept."""
 
     def trace(self, text: str) -> None:
         """One record of the trace, as torch writes it."""
@@ -45,9 +45,9 @@ class Sink(Protocol):
 
 
 class Evidence:
-    """Hand a sink what torch traces, while entered and while `counts` says that this counts.
+    """Pass what torch traces to a sink, while entered and while `counts` is true.
 
-    `missing` says why there is none, `problem` what a record could not be rendered for.
+    `missing` says why there is none, `problem` why a record could not be rendered.
     """
 
     def __init__(self, sink: Sink, counts: Callable[[], bool]) -> None:
@@ -88,7 +88,7 @@ class Evidence:
 
 
 class _Handler(logging.Handler):
-    """Renders records. What fails here is no error of who is compiling."""
+    """Renders records. A failure here must not reach the code that compiles."""
 
     def __init__(self, sink: Sink, counts: Callable[[], bool]) -> None:
         super().__init__(logging.DEBUG)

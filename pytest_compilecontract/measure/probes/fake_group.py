@@ -1,4 +1,4 @@
-"""torch's process group that moves no data: registered by a module of its tests, which some of its own import too."""
+"""torch's process group that transfers no data, which a module of torch.testing registers."""
 
 from __future__ import annotations
 

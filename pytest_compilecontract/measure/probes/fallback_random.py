@@ -1,4 +1,4 @@
-"""Inductor's random numbers: drawn as eager draws them, where it is asked to."""
+"""Inductor's random numbers, drawn as eager draws them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def drawn_as_eager() -> AbstractContextManager[object]:
-    """Inductor's setting `fallback_random`, for what is compiled within."""
+    """Set Inductor's `fallback_random` for what is compiled inside."""
     config: Any = importlib.import_module("torch._inductor.config")
     patched: AbstractContextManager[object] = config.patch(fallback_random=True)
     return patched

@@ -1,4 +1,4 @@
-"""Runs of compiled graphs: counted wherever they run, on any thread, and timed or surrounded on asking."""
+"""Runs of compiled graphs: counted on any thread, and timed or wrapped in a context on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .attempts import Graph
 class Runs:
     """How often compiled graphs ran.
 
-    While a `clock` is set, `seconds_inside` adds up what it shows of their time; what is `around` is put around each.
+    While a `clock` is set, `seconds_inside` sums up their time; each runs in the context `around`.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Runs:
         return counted
 
     def here(self) -> Callable[[], int]:
-        """What gives the number of runs on this thread."""
+        """A function that returns the number of runs on this thread."""
         count = self._here()
         return lambda: count[0]
 

@@ -1,4 +1,4 @@
-"""Compiling a module in place, and undoing it, which torch has no public way for."""
+"""Compiling a module in place and undoing it, for which torch has no public API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMPILED = "_compiled_call_impl"
 
 
 def compile_in_place(module: torch.nn.Module, options: Mapping[str, object]) -> Callable[[], None]:
-    """`module.compile(**options)`, and what puts the module back as it was."""
+    """Call `module.compile(**options)`; returns a function that undoes it."""
     had = COMPILED in vars(module)
     before = vars(module).get(COMPILED)
     module.compile(**options)
@@ -26,7 +26,7 @@ def compile_in_place(module: torch.nn.Module, options: Mapping[str, object]) -> 
 
 
 def structure(module: torch.nn.Module) -> Callable[[], None]:
-    """What puts back the submodules of a module, and which of them are compiled in place, as they are now."""
+    """A function that restores the current submodules of a module, and which of them are compiled in place."""
     kept = [(each, dict(each._modules), vars(each).get(COMPILED)) for each in module.modules()]
 
     def put_back() -> None:
@@ -42,7 +42,7 @@ def structure(module: torch.nn.Module) -> Callable[[], None]:
 
 
 def is_compiled(target: object) -> bool:
-    """Whether torch.compile has been at a function or module already."""
+    """Whether torch.compile was applied to a function or module already."""
     if isinstance(target, torch.nn.Module):
         return getattr(target, COMPILED, None) is not None or hasattr(target, "_orig_mod")
     return hasattr(target, "_torchdynamo_orig_callable") and not hasattr(target, "_torchdynamo_disable")

@@ -1,4 +1,4 @@
-"""Kernels: what the device runs in one step, by torch's profiler. Reading is apart from recording, and needs no GPU."""
+"""Kernels: what the device runs in one step, by torch's profiler. Reading a profile needs no GPU."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def profiled(step: Callable[[], object]) -> list[Row]:
 
 
 def read_profile(rows: Iterable[Row]) -> Profile:
-    """Count and name what the rows say."""
+    """Count and name the kernels of the rows."""
     kinds: Counter[Kind] = Counter()
     names: Counter[str] = Counter()
     attention: dict[str, None] = {}
@@ -107,7 +107,7 @@ def read_profile(rows: Iterable[Row]) -> Profile:
 
 
 def classify(name: str) -> Kind:
-    """Whose a row of the device is, by its name.
+    """Which library, compiler or user a kernel comes from, by its name.
 
     What is no library's and a bare name is Triton's: C++ kernels are shown with their parameters, and Triton's, the
     user's too, as the function is called.

@@ -1,4 +1,4 @@
-"""Device memory: the peak of a step, the pools of CUDA graphs, what steps leave behind, and running out of it."""
+"""Device memory: the peak of a step, the pools of CUDA graphs, growth over steps, and running out of memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_POOL = (0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pools:
-    """What CUDA graphs hold in pools of their own: bytes taken from the device, and bytes of it in use."""
+    """Memory pools of CUDA graphs: the bytes reserved on the device, and those in use."""
 
     reserved: int = 0
     active: int = 0
@@ -38,17 +38,17 @@ def read_pools(segments: Iterable[Mapping[str, Any]], device: int, known: frozen
 
 
 def pool_ids() -> frozenset[object]:
-    """The pools that there are now."""
+    """The ids of the current pools."""
     return frozenset(tuple(each["segment_pool_id"]) for each in _segments()) - {DEFAULT_POOL}
 
 
 def pools(known: frozenset[object]) -> Pools:
-    """What CUDA graphs of this device hold that are not in pools `known` before."""
+    """The pools of CUDA graphs on this device that are not in `known`."""
     return read_pools(_segments(), torch.cuda.current_device(), known)
 
 
 def bytes_of(values: Iterable[object]) -> int:
-    """The bytes of all storages on the device that the values hold, each once."""
+    """The bytes of all storages on the device in the values, each counted once."""
     storages: dict[int, int] = {}
     for value in values:
         for tensor in numerics.tensors_in(value):
@@ -59,13 +59,13 @@ def bytes_of(values: Iterable[object]) -> int:
 
 
 def allocated() -> int:
-    """Bytes in use by tensors outside of CUDA graphs' pools. Garbage counts: `gc.collect` before takes it away."""
+    """The bytes in use by tensors outside the pools of CUDA graphs, uncollected garbage included."""
     torch.cuda.synchronize()
     return torch.cuda.memory_allocated() - read_pools(_segments(), torch.cuda.current_device()).active
 
 
 def peak_of(step: Callable[[], object]) -> int:
-    """The most bytes in use at once during a step, outside of what CUDA graphs' pools held at its start."""
+    """The peak of bytes in use during a step, without what the pools of CUDA graphs held at its start."""
     inside = read_pools(_segments(), torch.cuda.current_device()).active
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -75,10 +75,11 @@ def peak_of(step: Callable[[], object]) -> int:
 
 
 def growth(samples: Sequence[int]) -> int:
-    """Bytes a step that steady steps leave behind, from what was in use after each; 0 where it does not go on.
+    """The bytes that each steady step leaves behind, from what was in use after each; 0 if memory does not keep
+    growing.
 
-    Something made once, a workspace of a library's, is no growth: more must be in use after the last step than in the
-    middle, and in the middle than at the start.
+    A single allocation, such as a library's workspace, is not growth: more must be in use after the last step than in
+    the middle, and in the middle than at the start.
     """
     if len(samples) < 3:
         return 0
@@ -88,12 +89,12 @@ def growth(samples: Sequence[int]) -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether the device had no memory left, also where that is the cause of what was raised."""
+    """Whether an exception, or one of its causes, is that the device ran out of memory."""
     return any(isinstance(each, torch.OutOfMemoryError) for each in chain(error))
 
 
 def let_go(error: BaseException) -> None:
-    """Free what the frames of an exception hold, and give it back to the device."""
+    """Free what the frames of an exception hold, and release it to the device."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

@@ -1,4 +1,4 @@
-"""What torch says of a graph break: its kind, reason, hints and registry id, out of one text."""
+"""torch's message about a graph break: parsed into its kind, reason, hints and registry id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A graph break's message, taken apart."""
+    """The parts of a graph break's message."""
 
     kind: str
     reason: str
@@ -26,9 +26,9 @@ NEXT_BREAK = "*** While handling this graph break, another graph break occurred:
 
 
 def parse_message(text: str) -> Message:
-    """Take torch's text apart (torch/_dynamo/exc.py, `format_graph_break_message`).
+    """Parse torch's message (torch/_dynamo/exc.py, `format_graph_break_message`).
 
-    Where one break led to another (a break in a loop), torch puts the cause first, and so do we.
+    If one break led to another (a break in a loop), torch puts the cause first, and so does this.
     """
     parts = [part.strip() for part in text.split(NEXT_BREAK)]
     cause, last = parts[0], parts[-1]
@@ -48,7 +48,7 @@ def parse_message(text: str) -> Message:
 
 
 def registry_id(kind: str) -> str | None:
-    """The id that torch's own registry of graph breaks gives this kind, where it has one."""
+    """The id of this kind in torch's registry of graph breaks, if it has one."""
     return _registry().get(kind)
 
 

@@ -20,15 +20,15 @@ _RAISED, _NUMBERS = 2, 4
 
 
 def settings(scratch: Path, *, numbers: bool) -> dict[str, object]:
-    """Settings of Dynamo's, with which a run that fails leaves a program in `scratch` that shrinks its graph."""
+    """Dynamo settings with which a failing run leaves a program in `scratch` that minifies its graph."""
     level = _NUMBERS if numbers else _RAISED
     return {"repro_after": "dynamo", "repro_level": level, "debug_dir_root": str(scratch)}
 
 
 def minified(scratch: Path, seconds: float = SECONDS) -> tuple[str, dict[str, bytes], str]:
-    """The program that torch's minifier comes to, the inputs that it reads, and why there is none, or none as it is.
+    """The minified program, the inputs that it reads, and why there is none, or why it needs changes.
 
-    The inputs are by their names in `storages`, beside the program; without them torch takes random ones.
+    The inputs are keyed by their names in `storages`, next to the program; without them torch uses random ones.
     """
     launchers = sorted(scratch.rglob(_LAUNCHER))
     if not launchers:
@@ -55,7 +55,7 @@ def minified(scratch: Path, seconds: float = SECONDS) -> tuple[str, dict[str, by
 
 
 def _anywhere(program: str) -> str:
-    """A program of torch's without the folders of the run that it was written in."""
+    """A program of torch's without the folders of the run that wrote it."""
     caches = rf"os\.environ\['(?:{'|'.join(_CACHES)})'\]"
     return re.sub(rf"(?m)^(?:{caches}|torch\._dynamo\.config\.debug_dir_root) = .*\n", "", program)
 

@@ -1,8 +1,8 @@
-"""Modes and hooks that code may leave on in a thread: which they are, and taking them off.
+"""Modes and hooks that code may leave on in a thread: detecting and removing them.
 
-A `with` that is entered and never left (TorchDispatchMode, TorchFunctionMode, a transform of torch.func, hooks for
-saved tensors), and hooks for every module. What is left on would be in all that runs afterwards. torch has no public
-way to ask for them.
+A context that is entered and never left (TorchDispatchMode, TorchFunctionMode, a transform of torch.func, hooks for
+saved tensors), and global module hooks. They would affect everything that runs afterwards, and torch has no public API
+to list them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BESIDE_HOOKS = ("_global_forward_hooks_always_called", "_global_forward_hooks_w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Kind:
-    """One stack: what is on now, and how to take the last off. What it is called comes from `name`."""
+    """One kind of stack: its current entries, how to pop the last, and its `name`."""
 
     read: Callable[[], list[object]]
     take_off: Callable[[object], object]
@@ -38,7 +38,7 @@ class _Kind:
 
 
 class Modes:
-    """What is on in this thread now. `missing` says, by kind, what this torch cannot be asked for."""
+    """The modes and hooks that are on in this thread. `missing` says, by kind, which this torch cannot list."""
 
     def __init__(self) -> None:
         self.missing: dict[str, str] = {}
@@ -50,11 +50,11 @@ class Modes:
                 self.missing[kind] = f"torch does not tell what is on ({type(error).__name__}: {error})"
 
     def left(self) -> list[str]:
-        """What is on now and was not, the last first."""
+        """What was added since, the last first."""
         return [_KINDS[kind].name(each) for kind, each in self._left()]
 
     def take_off(self) -> list[str]:
-        """Take it off; what it was."""
+        """Remove it; returns what it was."""
         found: list[str] = []
         for kind, before in self._before.items():
             for _ in range(MOST):
@@ -75,7 +75,7 @@ class Modes:
 
 
 def _is_below(now: list[object], before: list[object]) -> bool:
-    """Whether nothing is on that was not: what somebody else has taken off cannot be put back here."""
+    """Whether nothing was added: what other code has removed cannot be restored here."""
     return all(any(each is other for other in before) for each in now)
 
 
@@ -126,7 +126,7 @@ def _levels() -> list[object]:
 
 
 class _Level:
-    """A level of torch.func, the same object each time."""
+    """A level of torch.func, as the same object each time."""
 
     _known: dict[int, _Level] = {}  # noqa: RUF012 - one for each number, for good
 
@@ -222,14 +222,14 @@ def set_inference_mode(enabled: bool) -> None:
 
 
 def autocast_nesting() -> int:
-    """How many autocasts are entered and not left, which torch tells only while counting."""
+    """The number of autocasts that are entered, which torch only tells by changing it."""
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return int(nesting)
 
 
 def set_autocast_nesting(nesting: int) -> None:
-    """Leave autocasts until there are so many; what they have cached goes with the last."""
+    """Leave autocasts down to this number; leaving the last clears their cache."""
     while autocast_nesting() > nesting:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()

@@ -1,4 +1,4 @@
-"""What a module keeps in attributes of nn.Module that are not public: its tensors, their keys, and its hooks."""
+"""What a module keeps in private attributes of nn.Module: its tensors, their keys, and its hooks."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ Tensors = dict[str, torch.Tensor | None]
 
 
 def parameters_of(module: torch.nn.Module) -> Tensors:
-    """The module's own parameters, by name: the very dict that it has."""
+    """The module's own dict of parameters, not a copy."""
     found: Tensors = vars(module)["_parameters"]
     return found
 
 
 def buffers_of(module: torch.nn.Module) -> Tensors:
-    """The module's own buffers, by name: the very dict that it has."""
+    """The module's own dict of buffers, not a copy."""
     found: Tensors = vars(module)["_buffers"]
     return found
 
 
 def hooks_of(module: torch.nn.Module) -> Iterator[tuple[str, dict[object, object]]]:
-    """The tables of its hooks, of each kind that there is any of, by attribute."""
+    """The module's tables of hooks that are not empty, by attribute."""
     for name in _HOOKS:
         if isinstance(hooks := vars(module).get(name), dict) and hooks:
             yield name, hooks
 
 
 def non_persistent_buffers(module: torch.nn.Module) -> set[str]:
-    """The names of the buffers that are in no state dict."""
+    """The names of the non-persistent buffers, which are not in the state dict."""
     return set(vars(module)[_NON_PERSISTENT])
 
 
 def set_non_persistent_buffers(module: torch.nn.Module, names: set[str]) -> None:
-    """Keep these buffers, and no others, out of state dicts."""
+    """Make exactly these buffers non-persistent."""
     vars(module)[_NON_PERSISTENT] = set(names)
 
 
 def state_dict_keys(module: torch.nn.Module) -> set[str]:
-    """The names of its own parameters and buffers that are in its state dict."""
+    """The names of the module's own parameters and buffers that are in its state dict."""
     return {*parameters_of(module), *buffers_of(module)} - non_persistent_buffers(module)

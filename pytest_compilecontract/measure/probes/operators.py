@@ -1,7 +1,7 @@
 """What ran in eager: every operator of one steady call, by torch's profiler, and whether a compiled graph ran it.
 
-What Dynamo tried says nothing of frames that it never tries: after a graph break in torch's own or installed code it
-skips that frame by rule, and each of the operators there runs in eager in every call. So the call itself is recorded.
+Dynamo's attempts do not show frames that it never tries: after a graph break in torch's own or installed code it skips
+that frame by rule, and every operator there runs in eager in every call. So the call itself is recorded.
 
 An operator is what the dispatcher was asked for by name (`aten::linear`; what that asks for in turn is part of it). It
 ran compiled where it lies inside a mark of ours, set around each compiled graph that runs. torch's own span
@@ -61,7 +61,7 @@ _CALLS_A_MODULE = ("_wrapped_call_impl", "_call_impl", "inner", "__call__")
 
 
 class Untold(Exception):  # noqa: N818 - no error of anybody's: the reason why the operators are not known
-    """The call did not show its operators; the message says why."""
+    """The operators of the call cannot be told; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ _Called = tuple[str, int, str, str]
 
 
 def marked(run: Callable[..., object]) -> Callable[..., object]:
-    """The compiled target, with a mark around each call: what a step does beside it is no part of it.
+    """The compiled target, with a mark around each call, which sets it apart from the rest of a step.
 
     Raises:
         Untold: this torch has no such marks.
@@ -106,11 +106,11 @@ def marked(run: Callable[..., object]) -> Callable[..., object]:
 def operators_of(
     step: Callable[[], object], *, ledger: Ledger, paths: Paths, modules: Mapping[int, str]
 ) -> StepOperators:
-    """Make a steady call of a target that is `marked`, and tell its operators; twice, where some of them ran in eager.
+    """Make a steady call of a target that is `marked`, and return its operators; twice if some ran in eager.
 
-    The first recording has no calls of Python's in it, which may be millions, and every thread. Only where there is
-    something to tell a second one has the calls, of this thread: those of several it puts into one another. `modules`
-    are the paths of the target's modules by their ids.
+    The first recording covers every thread, without Python calls, of which there may be millions. Only if operators ran
+    in eager, a second one has the Python calls, of this thread alone: torch nests those of several threads into one
+    another. `modules` are the paths of the target's modules by their ids.
 
     Raises:
         Untold: this torch cannot tell, or the call was no steady one.
@@ -143,14 +143,14 @@ def _record() -> Callable[[str], Any]:
 
 
 class _Recording:
-    """A step as torch's profiler saw it, and the graphs that ran in it, each with the path of the module it ran in."""
+    """A step as recorded by torch's profiler, and the graphs that ran in it, each with the path of its module."""
 
     def __init__(self, ledger: Ledger, modules: Mapping[int, str]) -> None:
         self._ledger = ledger
         self._modules = modules
 
     def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Event]]:
-        """The first call that compiles nothing: a number that moves from call to call is free after some of them."""
+        """The first call that compiles nothing: a changing number becomes dynamic only after some calls."""
         for _ in range(CALLS):
             attempts = len(self._ledger.attempts)
             recorded = self._of(step, with_stack=with_stack)
@@ -178,7 +178,7 @@ class _Recording:
         return ran, roots
 
     def _module(self) -> str:
-        """The path of the innermost module whose call goes on."""
+        """The path of the innermost module that is being called."""
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             if (
@@ -202,7 +202,7 @@ def _entrances() -> frozenset[tuple[str, str]]:
 
 
 def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Event]:
-    """The events of a step as trees, of all threads; `with_stack` has Python's calls among them, of this thread."""
+    """The events of a step as trees, of all threads; with `with_stack`, including the Python calls of this thread."""
     from torch.profiler import ProfilerActivity, profile
 
     running = getattr(importlib.import_module("torch.autograd"), "_profiler_enabled", lambda: False)
@@ -300,9 +300,9 @@ def _without_frames(roots: Sequence[Event]) -> tuple[int, Seen]:
 
 
 def _with_frames(roots: Sequence[Event]) -> tuple[int, Seen, Callees]:
-    """The same, with the Python frames from the compiled callable on that each operator was asked for in.
+    """The same, each operator with the Python frames that called it, from the compiled callable on.
 
-    And how much each line of them calls, with operators or without: a graph break may be one that asks for none.
+    Also the number of calls of each line, with operators or without: a graph break may be a call without any.
     """
     entrances = _entrances()
     graphs, calls = 0, 0
@@ -342,7 +342,7 @@ def _with_frames(roots: Sequence[Event]) -> tuple[int, Seen, Callees]:
 
 
 def _graphs_below(event: Event) -> int:
-    """The compiled graphs that ran within an operator: one that is written in Python may be compiled itself."""
+    """The compiled graphs that ran inside an operator: one written in Python may itself be compiled."""
     return sum(each.name == MARK for each in _events(event.children))
 
 
@@ -353,7 +353,7 @@ def _count_call(made: Callees, frames: tuple[_Frame, ...]) -> None:
 
 
 def _is_operator(event: Event) -> bool:
-    """Whether a span is an operator's; what people name by `record_function` may look like one."""
+    """Whether a span is an operator's; a name given to `record_function` may look like one."""
     if event.typed[1].scope.name == "USER_SCOPE":
         return False
     return "::" in event.name and not event.name.startswith(("autograd::", "profiler::"))
@@ -380,7 +380,7 @@ def _frame(number: int, fields: Any, *, dynamos: bool) -> _Frame:
 
 
 class _Told:
-    """What the frames of each operator come to, by what the ledger knows of them."""
+    """Explains the operators by their frames, with what the ledger knows of these."""
 
     def __init__(self, ledger: Ledger, paths: Paths, modules: Mapping[int, str]) -> None:
         self._ledger = ledger
@@ -445,7 +445,7 @@ class _Told:
         )
 
     def _why(self, frames: tuple[_Frame, ...], callees: Callees) -> tuple[WhyEager, _Frame | None]:
-        """Why an operator ran in eager, and the frame that did."""
+        """Why an operator ran in eager, and in which frame."""
         start = max((at for at, each in enumerate(frames) if each.dynamos), default=-1)
         inner = frames[start + 1 :]
         if start >= 0 and (all(map(_is_dynamos_own, inner)) or _is_formatting(inner[0])):
@@ -461,7 +461,7 @@ class _Told:
         return "skipped", next((each for each in inner if not _leads_to_module(each)), inner[-1])
 
     def _stands_for(self, frames: tuple[_Frame, ...], callees: Callees, *, dynamos: bool) -> bool:
-        """Whether a graph break stands for the very call that the first of these frames makes.
+        """Whether a graph break is exactly the call that the first of these frames makes.
 
         A line may call several functions: none on the way to another graph break is meant, and in a frame that is not
         Dynamo's code, such as a container's loop over its layers, none where the line makes more than one, unless it is
@@ -486,9 +486,9 @@ class _Told:
         return dynamos or callees.get((caller.number, caller.line), 0) <= 1
 
     def _where_broken(self, stack: Sequence[_Called]) -> Iterator[_Called]:
-        """The line of a break; and where it is in Python's own library, the line that called it.
+        """The line of a break, or if it is in the standard library, the line that called it.
 
-        torch 2.12 follows copy.deepcopy and breaks in it; the other releases break at its call.
+        torch 2.12 traces into copy.deepcopy and breaks there; other releases break at its call.
         """
         yield stack[-1]
         callers = [each for each in stack if not self._paths.is_pythons(each[0])]
@@ -496,26 +496,26 @@ class _Told:
             yield callers[-1]
 
     def _is_librarys(self, called: Sequence[_Frame]) -> bool:
-        """Whether a call stays in Python's own library and copies there: other functions run what they are given."""
+        """Whether a call stays in the standard library and copies: other functions there may run the user's code."""
         inside = all(not each.module and self._paths.is_out_of_reach(each.file) for each in called)
         librarys = [each for each in called if self._paths.is_pythons(each.file)]
         return inside and called[0] in librarys and librarys[-1].file == copy.__file__
 
     def _is_known(self, frame: _Frame) -> bool:
-        """Whether another metric says already that the frame ran in eager."""
+        """Whether another metric already reports that the frame ran in eager."""
         return frame.first in self._known.get((frame.file, frame.name), ())
 
     def _place(self, frames: tuple[_Frame, ...]) -> Location | None:
-        """The innermost line that is neither torch's nor Python's."""
+        """The innermost line outside torch and the standard library."""
         for each in reversed(frames):
             if not self._paths.is_out_of_reach(each.file):
                 return self._location(each, each.line or each.first)
         return None
 
     def _broken_at(self, frames: tuple[_Frame, ...]) -> Location | None:
-        """The line of the break, where Dynamo's code for a frame asks for an operator by itself, as `if tensor:` does.
+        """The line of the break if Dynamo's code for a frame calls an operator itself, as for `if tensor:`.
 
-        The profiler has lines of calls alone, and the frame's first would be that of its `def`.
+        The profiler only has the lines of calls, and would give the line of the `def`.
         """
         last = frames[-1]
         if not last.dynamos or last.line:
@@ -540,7 +540,7 @@ class _Told:
         return next((self._modules[each.module_id] for each in reversed(frames) if each.module_id in self._modules), "")
 
     def _name(self, frames: tuple[_Frame, ...], frame: _Frame | None) -> str:
-        """The frame's function as people call it: with the class of the module whose it is."""
+        """The name of the frame's function, with the class of its module."""
         if frame is None:
             return ""
         if frame.name.startswith(RESUME):
@@ -554,7 +554,7 @@ class _Told:
         return user_function(frame.name)
 
     def _cause(self, frame: _Frame | None) -> Location | None:
-        """The graph break that was met in a frame, or below it."""
+        """The graph break in a frame, or below it."""
         if frame is None:
             return None
         for attempt in self._broken:
@@ -584,9 +584,9 @@ def _is_dynamos_own(frame: _Frame) -> bool:
 
 
 def _is_plumbing(frames: tuple[_Frame, ...]) -> bool:
-    """Whether compiled code asked for the operator: Dynamo's, to call a graph, or that of a compiled backward.
+    """Whether compiled code called the operator: Dynamo's, to call a graph, or that of a compiled backward.
 
-    A graph break may stand for a call of the backward (`torch.autograd.grad`), and no mark is around its graphs.
+    A graph break may be a call of backward (`torch.autograd.grad`), whose graphs have no mark around them.
     """
     return any(AOTAUTOGRAD in each.file.replace("\\", "/") for each in frames) or any(
         caller.dynamos and callee.name == name and callee.file.replace("\\", "/").endswith(of)
@@ -596,7 +596,7 @@ def _is_plumbing(frames: tuple[_Frame, ...]) -> bool:
 
 
 def _is_disabled(frame: _Frame) -> bool:
-    """Whether the frame is what `torch.compiler.disable` puts around a function."""
+    """Whether the frame is the wrapper of `torch.compiler.disable`."""
     return frame.name == "_fn" and frame.file.replace("\\", "/").endswith("/torch/_dynamo/eval_frame.py")
 
 

@@ -1,7 +1,7 @@
-"""Processes that a measured test starts: what another process compiles is counted there, and not here.
+"""Processes that a measured test starts: what they compile is not counted in this one.
 
-Forked, spawned or run, by multiprocessing, torch.multiprocessing, a DataLoader or subprocess; not those that torch
-itself starts to compile. A pool that was there before is not seen.
+Forked, spawned or run, by multiprocessing, torch.multiprocessing, a DataLoader or subprocess; except those that torch
+itself starts to compile. A pool that existed before is not detected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _registered = False
 
 
 class Processes:
-    """Note each process that this one starts, while entered. Use as a context manager, once."""
+    """Record each process that this one starts, while entered. Use as a context manager, once."""
 
     def __init__(self) -> None:
         self.started: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class Processes:
         return tuple(f"{count} by {how}" for how, count in sorted(self.started.items()))
 
     def note_fork(self) -> None:
-        """A fork is about to come; not noted where it is how something else starts a process."""
+        """Note a fork that is about to happen, unless it belongs to another way of starting a process."""
         self._note("os.fork", lambda: None)
 
     def _on_start(self, original: Callable[..., object], process: object, *args: object, **kwargs: object) -> object:
@@ -87,7 +87,7 @@ class Processes:
             self._local.starting = False
 
     def _is_torchs(self) -> bool:
-        """Whether a compiler of torch's or Triton asks for it."""
+        """Whether torch's or Triton's compiler starts it."""
         return any(frame.f_code.co_filename.startswith(self._compilers) for frame in _frames())
 
 
@@ -97,7 +97,7 @@ def _forking() -> None:
 
 
 def _compilers() -> Iterator[str]:
-    """Where the code is that starts processes to compile."""
+    """The files of the code that starts processes to compile."""
     for package, part in (("torch", "_inductor"), ("triton", "")):
         for folder in getattr(sys.modules.get(package), "__path__", ()):
             yield os.path.join(folder, part, "")

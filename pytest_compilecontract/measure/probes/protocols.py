@@ -1,4 +1,4 @@
-"""Protocols: what is asked of objects of torch's that have no public type. Nothing here imports torch."""
+"""Protocols: what is used of torch's objects that have no public type. Does not import torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Event(Protocol):
 
 
 class Aliasing(Protocol):
-    """Whether what an operator is given, or gives, shares memory, and is written to."""
+    """Whether an argument or result of an operator is an alias, and written to."""
 
     is_write: bool
 
@@ -72,7 +72,7 @@ class Argument(Protocol):
 
 
 class Schema(Protocol):
-    """What an operator says of itself."""
+    """The schema of an operator."""
 
     @property
     def is_mutable(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Random number generators: seeded alike before each run, and asked afterwards whether a run drew from them."""
+"""Random number generators: seeded alike before each run, and checked afterwards for whether a run drew from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seed(value: int) -> None:
 
 
 def generators() -> dict[str, object]:
-    """The state of every generator, to compare and to put back."""
+    """The state of every generator, to compare and to restore."""
     states: dict[str, object] = {"python": random.getstate(), "cpu": torch.get_rng_state()}
     if numpy := sys.modules.get("numpy"):
         states["numpy"] = numpy.random.get_state()
@@ -29,7 +29,7 @@ def generators() -> dict[str, object]:
 
 
 def put_back(states: dict[str, Any]) -> None:
-    """Put the generators back to `states`."""
+    """Restore the generators to `states`."""
     random.setstate(states["python"])
     torch.set_rng_state(states["cpu"])
     if "numpy" in states and (numpy := sys.modules.get("numpy")):
@@ -39,7 +39,7 @@ def put_back(states: dict[str, Any]) -> None:
 
 
 def left(before: dict[str, object]) -> dict[tuple[str, str], str]:
-    """Where each generator is now, in words that are the same for the same place."""
+    """The state of each generator in a comparable form."""
     return {
         ("random numbers", f"{name} generator"): "untouched" if _same(before[name], now) else f"left at {mark(now)}"
         for name, now in generators().items()
@@ -52,7 +52,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def mark(state: object) -> str:
-    """A short name of a generator's state, or of several."""
+    """A short digest of a generator's state, or of several."""
     if isinstance(state, list):
         return "-".join(map(mark, state))
     return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:12]
@@ -71,7 +71,7 @@ def _plain(state: object) -> object:
 
 
 def drew(before: dict[str, Any]) -> bool:
-    """Whether torch's generators moved since `before`."""
+    """Whether torch's generators have changed since `before`."""
     if not torch.equal(before["cpu"], torch.get_rng_state()):
         return True
     if "cuda" not in before:

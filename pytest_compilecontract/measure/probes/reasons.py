@@ -1,4 +1,4 @@
-"""Reasons: the guard failures that torch gives for a recompile, one for each older entry, and which of them tells why.
+"""Reasons: the guard failures that torch gives for a recompile, one for each older entry, and which one explains it.
 
 Most entries fail for something that says nothing of this recompile: they were made in another grad mode, for another
 backend or another module, or hold a size that an entry after them has free. What tells is why the newest of the others
@@ -51,7 +51,7 @@ _MARK = re.compile(r"_dynamo_dim_marking|_dynamo_\w*indices")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Input:
-    """The sizes and strides of a tensor that a graph takes; None where one is free."""
+    """The sizes and strides of a tensor input of a graph; None for a dynamic one."""
 
     sizes: tuple[float | None, ...] = ()
     strides: tuple[float | None, ...] = ()
@@ -59,7 +59,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What a graph takes, by torch's names for where it comes from; `free` are the numbers that are not constants."""
+    """The inputs of a graph, by torch's names of their sources; `free` are the numbers that are not constants."""
 
     tensors: dict[str, Input] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
@@ -69,11 +69,11 @@ class Inputs:
 
     @property
     def symbolic(self) -> bool:
-        """Whether anything is free."""
+        """Whether anything is dynamic."""
         return bool(self.free) or any(None in (*each.sizes, *each.strides) for each in self.tensors.values())
 
     def has_free(self, what: str, name: str, index: int) -> bool:
-        """Whether that size or stride of the tensor is free."""
+        """Whether that size or stride of the tensor is dynamic."""
         if f"{name}.{what}()[{index}]" in self.free:
             return True
         found = self.tensors.get(name, Input())
@@ -81,13 +81,13 @@ class Inputs:
         return index < len(held) and held[index] is None
 
     def size(self, what: str, name: str, index: int) -> float | None:
-        """That size or stride of the tensor, where it is known and no symbol."""
+        """That size or stride of the tensor, if it is known and not a symbol."""
         found = self.tensors.get(name, Input())
         held = found.sizes if what == "size" else found.strides
         return held[index] if index < len(held) else None
 
     def freed_from(self, older: Inputs) -> bool:
-        """Whether a size is free that the older has and holds."""
+        """Whether a size is dynamic that is static in the older entry."""
         return any(
             self.has_free(what, name, index)
             for name, each in older.tensors.items()
@@ -99,7 +99,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reason:
-    """Why one entry did not serve: torch's text, and what of it is told apart here.
+    """Why one entry did not match: torch's text, and the parts that are parsed from it.
 
     `check` is what failed of a tensor, `name` its source, `index` the dimension; a guard of another kind has none.
     """
@@ -118,12 +118,12 @@ class Reason:
 
     @property
     def ambient(self) -> bool:
-        """Whether it is of the process or of the entry itself, and not of what the call was given."""
+        """Whether it is about the process or the entry itself, and not about the arguments of the call."""
         return bool(_AMBIENT.search(self.guard))
 
     @property
     def order(self) -> int:
-        """The place of the entry among those of its frame; torch lists those that served last first."""
+        """The index of the entry among those of its frame; torch lists the most recently used first."""
         return int(self.entry.rpartition("/")[2]) if self.entry else -1
 
     def passed(self, other: Reason) -> bool:
@@ -136,7 +136,7 @@ class Reason:
 
 
 def read_reason(text: str) -> Reason:
-    """One of torch's reasons, taken apart."""
+    """Parse one of torch's reasons."""
     found = _ENTRY.match(text)
     entry = found.group(1) if found else None
     guard = guard_text(text)
@@ -156,7 +156,7 @@ def read_reason(text: str) -> Reason:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """What is known of an older entry: what its graph takes, and whether it was made for the same module or callable.
+    """An older entry: the inputs of its graph, and whether it was made for the same module or callable.
 
     `same_owner` is None where the frame is no method and no wrapper.
     """
@@ -166,7 +166,7 @@ class Entry:
 
 
 def leading(texts: Sequence[str], entry_of: Callable[[str], Entry], owner: str = "") -> Reason | None:
-    """The reason that tells why none of the older entries served: that of the newest that could have.
+    """The reason that explains why no older entry matched: that of the newest one that could have.
 
     `owner` is the name of the frame's first argument, where that is a module.
     """
@@ -180,7 +180,7 @@ def leading(texts: Sequence[str], entry_of: Callable[[str], Entry], owner: str =
         return [each for each in kept if not excused(each)] or kept
 
     def is_of_another(reason: Reason) -> bool:
-        """Whether the entry was made for another module or callable, where one is there that was made for this."""
+        """Whether the entry was made for another module or callable, if there is one that was made for this."""
         if known[id(reason)].same_owner is not False:
             return False
         return any(known[id(each)].same_owner and not each.ambient for each in kept) and (
@@ -188,13 +188,13 @@ def leading(texts: Sequence[str], entry_of: Callable[[str], Entry], owner: str =
         )
 
     def holds_what_is_free(reason: Reason) -> bool:
-        """Whether the entry has a size of its own that another has free."""
+        """Whether the entry has a static size that is dynamic in another."""
         return reason.check in ("size", "stride") and any(
             known[id(each)].inputs.has_free(reason.check, reason.name, reason.index) for each in kept
         )
 
     def was_passed(reason: Reason) -> bool:
-        """Whether another entry got past this: then what it asks for is nothing new."""
+        """Whether another entry passed this check, so that what it checks is nothing new."""
         if reason.ambient:
             return any(each.passed(reason) for each in reasons)
         return any(each.passed(reason) or _comes_after(each, reason, known[id(reason)]) for each in reasons)
@@ -208,9 +208,9 @@ def leading(texts: Sequence[str], entry_of: Callable[[str], Entry], owner: str =
 
 
 def _comes_after(later: Reason, reason: Reason, entry: Entry) -> bool:
-    """Whether torch checks the later one's size after this value: the entry would have failed by that size too.
+    """Whether torch checks the size after this value, so that the entry would have failed by that size too.
 
-    Then the entry that fails by its size has passed the value.
+    Then the entry that failed by its size has passed the check of the value.
     """
     if reason.check or later.check not in ("size", "stride") or later.actual is None:
         return False
@@ -221,7 +221,7 @@ def _comes_after(later: Reason, reason: Reason, entry: Entry) -> bool:
 def refused_for(error: BaseException) -> str:
     """The guard for which torch refused to compile again, by `error_on_recompile` or a stance; empty for other errors.
 
-    Both raise before anything is known but the reasons, which are in the text (torch/_dynamo/guards.py,
+    Both raise when only the reasons are known, which are in the text (torch/_dynamo/guards.py,
     `get_and_maybe_log_recompilation_reasons`, and torch/_dynamo/eval_frame.py, `fail_callback`).
     """
     _, _, told = message_of(error).partition("triggered by the following guard failure(s):")
@@ -230,7 +230,7 @@ def refused_for(error: BaseException) -> str:
 
 
 def became_free(lead: Reason, new: Inputs, old: Inputs) -> bool:
-    """Whether the new code has free what the guard held: what torch calls automatic dynamic, or a mark."""
+    """Whether what the guard checked is dynamic in the new code: by automatic dynamic, or by a mark."""
     if lead.check in ("size", "stride"):
         return new.has_free(lead.check, lead.name, lead.index) and not old.has_free(lead.check, lead.name, lead.index)
     if lead.check:
@@ -248,7 +248,7 @@ def became_free(lead: Reason, new: Inputs, old: Inputs) -> bool:
 
 
 def meaning_of(reason: str) -> str:
-    """What a reason means, in plain words, where torch's own do not say it; else empty."""
+    """What a reason means, in plain words; empty if torch's own words say it."""
     guard = guard_text(reason)
     if _ZERO_ONE.fullmatch(guard) and not branches(reason):
         return "torch specializes a size of 0 or 1 (torch._dynamo.mark_unbacked prevents that)"
@@ -258,12 +258,12 @@ def meaning_of(reason: str) -> str:
 
 
 def _is_held(name: str, guard: str) -> bool:
-    """Whether a guard is that a number is just what it was."""
+    """Whether a guard checks that a number is unchanged."""
     return bool(re.search(rf"(?<![\w.'\"]){re.escape(name)} == -?[\d.]+(?:e[+-]?\d+)?(?![\w.])", source_name(guard)))
 
 
 def names(owner: str, guard: str) -> bool:
-    """Whether a guard is about something of that variable."""
+    """Whether a guard is about that variable."""
     return bool(re.search(rf"(?<![\w.\"]){re.escape(owner)}(?![\w\"])", source_name(guard)))
 
 
@@ -277,7 +277,7 @@ def guard_text(reason: str) -> str:
 def branches(reason: str) -> list[tuple[str, int, str, str]]:
     """The user's lines that a guard on a symbol comes from: file as torch shortens it, line, function, source.
 
-    A line that only is where the symbol is met first, for a guard of torch's own, is not among them.
+    For a guard of torch's own, the line where its symbol is first used is not among them.
     """
     line = reason.split("\n", 1)[0]
     found = list(_BRANCH.finditer(line))
@@ -290,14 +290,14 @@ def branches(reason: str) -> list[tuple[str, int, str, str]]:
 
 
 def source_name(name: str) -> str:
-    """A source as guards write it: without the dictionary of locals, and a number that torch keeps in a tensor."""
+    """A source as users write it: without the dict of locals, and a number that torch keeps in a tensor."""
     name = _AS_TENSOR.sub(r"\1", name)
     return re.sub(r"___as_tensor\((.+?)\)\.item\(\)", r"\1", _SOURCE.sub(r"\1", name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """One thing that a graph takes: where it comes from, as torch writes it, and torch's stand-in for it."""
+    """One input of a graph: its source, as torch writes it, and torch's stand-in for it."""
 
     source: str
     value: object
@@ -305,7 +305,7 @@ class Taken:
 
 
 def taken_by(placeholders: Iterable[Node]) -> list[Taken]:
-    """What a graph's placeholders stand for. To be asked before the graph is compiled: torch forgets it then."""
+    """What a graph's placeholders stand for. Call it before the graph is compiled: torch then drops it."""
     return [_taken(each) for each in placeholders]
 
 
@@ -323,7 +323,7 @@ def _taken(placeholder: Node) -> Taken:
 
 
 def inputs_of(taken: Iterable[Taken]) -> Inputs:
-    """The sizes that a graph takes. To be asked when it is compiled: what compiles it may pin a size down."""
+    """The sizes of a graph's inputs. Call it after the graph is compiled, which may specialize a size."""
     torch = importlib.import_module("torch")
     tensors: dict[str, Input] = {}
     free: set[str] = set()
@@ -345,7 +345,7 @@ def _constants(read: Callable[[], Iterable[object]]) -> tuple[int | float | None
 
 
 def _constant(number: object) -> int | float | None:
-    """The number, or None where it is free: a symbol that a branch has pinned down is not."""
+    """The number, or None if it is dynamic: a symbol that a branch specialized is not."""
     if isinstance(number, (int, float)):
         return number
     known = getattr(getattr(number, "node", None), "maybe_as_int", None)

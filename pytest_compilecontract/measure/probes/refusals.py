@@ -1,7 +1,7 @@
-"""Refusals: an operator that refuses the precision of the reference runs in another, cast at its edges.
+"""Refusals: an operator that does not support the precision of the reference runs in another, with casts around it.
 
-`torch._grouped_mm` takes no float64, and an attention kernel may take nothing but half precision. The rest of the
-reference need not go for their sake.
+`torch._grouped_mm` does not support float64, and an attention kernel may only support half precision. The rest of the
+reference still runs in float64.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ NARROWER = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Refusals(TorchDispatchMode):  # type: ignore[misc]
-    """While entered, what refuses `wide` runs in the widest precision that it takes; `ran_in` says which did, in what.
+    """While entered, operators without `wide` run in the widest dtype that they support; `ran_in` records them.
 
-    Where an operator is given several precisions, as after a cast that the program makes itself, it is asked to take
-    all in `wide` first.
+    An operator with arguments in several precisions, as after a cast of the program, is first tried with all in `wide`.
     """
 
     supports_higher_order_operators = True
@@ -66,7 +65,7 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
 def _run_in(
     dtype: torch.dtype, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> object:
-    """Run an operator on copies in a dtype; what it writes to them is written to what it was given, too."""
+    """Run an operator on copies in a dtype; what it writes to them is written to its arguments, too."""
 
     def narrowed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -1,4 +1,4 @@
-"""Rounding: eager with every result rounded differently, at random, and the discrete choices that it makes then.
+"""Rounding: eager with every result rounded differently, at random, and the discrete choices that it then makes.
 
 A rounded result stands for any number at most half a unit in the last place away. Moved within that at random, and
 rounded again, it stays or goes to a neighbour, an eighth of the results to either (Monte Carlo arithmetic: Parker,
@@ -55,7 +55,7 @@ WIDEST = (torch.float64, torch.complex128)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flip:
-    """A discrete choice that fell otherwise in one run than in another: in `count` of its `of` elements."""
+    """A discrete choice that differs between two runs, in `count` of its `of` elements."""
 
     operator: str
     location: Location | None
@@ -71,7 +71,7 @@ class _Choice:
 
 
 class Choices:
-    """The integers and truths that operators make of floats, as topk and comparisons do, in a first run's order."""
+    """The integers and booleans that operators compute from floats (topk, comparisons), in the first run's order."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -81,7 +81,7 @@ class Choices:
         self.flips: dict[int, Flip] = {}
 
     def start(self) -> None:
-        """Another run begins. The choices of the first are what those of all others are compared with."""
+        """Another run begins. Its choices are compared with those of the first."""
         self._next = 0 if self._first or self._next is not None else -1
 
     def note(self, operator: str, made: tuple[torch.Tensor, ...]) -> None:
@@ -96,7 +96,7 @@ class Choices:
         return bool(self._first)
 
     def told(self) -> list[Flip]:
-        """The choices that fell otherwise in any run, by how early they are made."""
+        """The choices that differed in any run, the earliest first."""
         return [flip for _, flip in sorted(self.flips.items())]
 
     def _keep(self, operator: str, made: tuple[torch.Tensor, ...]) -> None:
@@ -187,7 +187,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return mapped(moved, torch.Tensor, args), mapped(moved, torch.Tensor, kwargs)
 
     def _move(self, tensor: torch.Tensor) -> None:
-        """Move each element to a neighbour, or leave it; a zero, and what has no neighbour in reach, stays."""
+        """Move each element to a neighbor, or leave it; zeros, and elements without a neighbor in range, stay."""
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
         # Read as an integer, a magnitude is the number of its neighbours below.
@@ -216,16 +216,16 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
 @cache
 def _largest(dtype: torch.dtype) -> int | float:
-    """The largest number of a format, read as an integer."""
+    """The largest finite number of a dtype, read as an integer."""
     return torch.tensor(torch.finfo(dtype).max, dtype=dtype).view(INTEGERS[dtype.itemsize]).item()
 
 
 def _unrounded(
     func: Operator, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
-    """Each float that an operator is about to compute, as it is, and which of its elements float64 gives too.
+    """The float results of an operator as computed, and which of their elements are exact: equal in float64.
 
-    None where that cannot be told: operators of other libraries are called once, and float64 has no wider format.
+    None if that cannot be told: operators of other libraries are called once, and float64 has no wider dtype.
     """
     if func.namespace not in ("aten", "prims") or not all(map(_is_plain, tensors_in((args, kwargs)))):
         return None
@@ -247,7 +247,7 @@ def _unrounded(
 
 
 def _copied(tensor: torch.Tensor, *, to: torch.dtype | None) -> torch.Tensor:
-    """A tensor that may be written to; floats in another format."""
+    """A writable copy of a tensor; floats in another dtype."""
     if to is None or not tensor.is_floating_point():
         return tensor.clone()
     return tensor.to(to, copy=True)
@@ -258,7 +258,7 @@ def _dtype(dtype: torch.dtype, *, to: torch.dtype | None) -> torch.dtype:
 
 
 def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether a copy is made in a format that may not hold what is copied: one that is wider holds it as it is."""
+    """Whether an operator copies to a dtype that may not hold the values exactly, as a wider one does."""
     given = [each.dtype for each in tensors_in(args)]
     if name == "copy_":
         to, of = given[0], given[-1]
@@ -272,7 +272,7 @@ def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) ->
 
 
 def _own(func: object, args: tuple[object, ...], kwargs: Mapping[str, object], result: object) -> list[torch.Tensor]:
-    """The floats that an operator has computed: those that it made, and those that it wrote to."""
+    """The float tensors that an operator has computed: its results, and those that it wrote to."""
     given = {id(each) for each in tensors_in((args, kwargs))}
     made = [each for each in tensors_in(result) if id(each) not in given]
     return [each for each in (*made, *written(func, args, kwargs)) if _is_moved(each)]

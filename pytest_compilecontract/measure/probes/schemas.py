@@ -1,4 +1,4 @@
-"""Schemas: what an operator says of itself, as a dispatch mode is given it."""
+"""Schemas: what is known of an operator that a dispatch mode is called with."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch")
 
 
 def is_operator(func: object) -> TypeGuard[Operator]:
-    """Whether a dispatch mode was given an operator; a higher-order one, or a method of a class in C++, is none."""
+    """Whether it is an operator, rather than a higher-order one or a method of a C++ class."""
     return isinstance(func, torch._ops.OpOverload)
 
 
 def written(func: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[torch.Tensor]:
-    """The tensors among its arguments that an operator writes to."""
+    """The tensor arguments that an operator writes to."""
     if not is_operator(func) or not func._schema.is_mutable:
         return []
     found: list[torch.Tensor] = []
@@ -32,7 +32,7 @@ def written(func: object, args: tuple[object, ...], kwargs: Mapping[str, object]
 
 
 def is_view(func: Operator) -> bool:
-    """Whether what an operator gives is in the memory of what it was given, which it leaves as it was."""
+    """Whether an operator's result is a view of an argument that it does not write to."""
     aliases = [each.alias_info for each in func._schema.returns]
     return any(each is not None and not each.is_write for each in aliases)
 
@@ -42,7 +42,7 @@ def is_view(func: Operator) -> bool:
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in what an operator takes or gives."""
+    """The tensors in arguments or results of an operator."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -53,7 +53,7 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
 
 
 def mapped(change: Callable[[Any], object], kind: type, value: object) -> Any:
-    """What an operator takes, with each part of this kind changed."""
+    """The arguments of an operator, with each part of this kind changed."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""Seams: where something can be put between Dynamo and a backend, or around what torch.compile is given.
+"""Seams: where code can be inserted between Dynamo and a backend, or around what torch.compile is given.
 
-Both lie beneath what a ledger counts, if they are set before it: what is put there is as the backend's or the user's.
+Both are below what a ledger counts, if they are set before it: inserted code counts as the backend's or the user's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ OWN = canary.__module__
 
 
 class Turn:
-    """What a compiled function depends on, so that it is compiled again where it has changed.
+    """A value that a compiled function depends on, so that it is recompiled when the value changes.
 
-    A text: of a number Dynamo would make a variable.
+    A string: Dynamo would make a number dynamic.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def breaking(run: Callable[..., object]) -> Callable[..., object]:
 
 
 def given_back(run: Callable[..., object]) -> Callable[..., object]:
-    """`run` in a frame that computes something of its own, and that Dynamo cannot compile."""
+    """`run` in a frame that computes something itself, and that Dynamo cannot compile."""
     torch = importlib.import_module("torch")
     dynamo = importlib.import_module("torch._dynamo")
 
@@ -119,7 +119,7 @@ def given_back(run: Callable[..., object]) -> Callable[..., object]:
 
 
 def depending(run: Callable[..., object], turn: Turn) -> Callable[..., object]:
-    """`run`, compiled again each time that the turn has changed."""
+    """`run`, recompiled each time that the turn has changed."""
 
     def guarded(*args: object, **kwargs: object) -> object:
         if turn.value == "":
@@ -139,7 +139,7 @@ def lower_recompile_limit() -> str:
 
 
 def _without_cuda_graphs(options: dict[str, Any]) -> dict[str, object]:
-    """The keywords of torch.compile with which Inductor records no CUDA graphs."""
+    """The keywords of torch.compile, changed so that Inductor records no CUDA graphs."""
     if options.get("backend", "inductor") != "inductor":
         return options
     if options.get("mode") == "max-autotune":
@@ -153,7 +153,7 @@ _CODES: dict[tuple[CodeType, CodeType], CodeType] = {}
 
 
 def _of_its_own(wrapper: Any, run: object) -> Callable[..., object]:
-    """The wrapper with code of its own for each code that it wraps: Dynamo keeps what it compiled by the code."""
+    """The wrapper with a code object of its own for each function that it wraps: Dynamo caches by code object."""
     function = getattr(run, "forward", run)
     wrapped = getattr(getattr(function, "__func__", function), "__code__", None)
     own: FunctionType = wrapper

@@ -1,4 +1,4 @@
-"""Where code is, without machine paths: a file below the project, or below the folder that packages are in."""
+"""Where code is, without machine paths: relative to the project, or to the folder of installed packages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Paths:
         self._roots = [*installed, str(root)]
 
     def name(self, file: str) -> str:
-        """The shortest of the names below a known folder; another file keeps its last two parts."""
+        """The shortest name relative to a known folder; the last two parts for any other file."""
         for folder in self._roots:
             if file.startswith(folder + os.sep):
                 return Path(file[len(folder) + 1 :]).as_posix()
@@ -41,12 +41,12 @@ class Paths:
         return Path(found.group(1)).as_posix() if found else "/".join(Path(file).parts[-2:])
 
     def is_users(self, file: str) -> bool:
-        """Whether a file is neither an installed package nor Python's own nor made up."""
+        """Whether a file is the project's: not an installed package's, the standard library's, or a made-up name."""
         installed = any(file.startswith(folder + os.sep) for folder in self._roots[:-1])
         return not installed and os.path.isabs(file)
 
     def runs_users(self, frame: FrameType) -> bool:
-        """Whether a frame runs code of the project. What Inductor wrote lies in a file too, in a module of torch's."""
+        """Whether a frame runs code of the project. Code that Inductor wrote has a file too, in a torch module."""
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
         return self.is_users(file) and not file.startswith(OWN) and not module.startswith("torch.")
 
@@ -57,20 +57,20 @@ class Paths:
         return self.location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else None
 
     def is_pythons(self, file: str) -> bool:
-        """Whether a file is of Python's own library; packages are installed in a folder of it."""
+        """Whether a file is of the standard library; packages are installed in a folder below it."""
         *packages, library, _ = self._roots
         return file.startswith(library + os.sep) and not any(file.startswith(each + os.sep) for each in packages)
 
     def is_out_of_reach(self, file: str) -> bool:
         """Whether a file is of torch's own package or of Python's library, where nobody who compiles changes a line.
 
-        How deep torch goes into these before it gives up is torch's, and differs from one release to the next.
+        How deep Dynamo traces into these before it gives up differs from one release to the next.
         """
         torch = str(importlib.import_module("torch").__path__[0])
         return file.startswith(torch + os.sep) or self.is_pythons(file)
 
     def text(self, text: str) -> str:
-        """Torch's text without what differs from process to process: folders, addresses, object ids."""
+        """torch's text without what differs from process to process: folders, addresses, object ids."""
         for folder in self._roots:
             text = text.replace(folder + os.sep, "")
         text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
@@ -83,7 +83,7 @@ class Paths:
 
 
 def file_of(shortened: str, line: int, source: str, likely: Sequence[str] = ()) -> str | None:
-    """The file that torch means by the end of its name, by the text of the line; None where there is no such file.
+    """The file that torch means by the end of a file name, identified by the text of the line; None if not found.
 
     Torch cuts off what a name has in common with its own folder, and one letter more (`shorten_filename` in
     torch/utils/_traceback.py).
@@ -97,13 +97,13 @@ def file_of(shortened: str, line: int, source: str, likely: Sequence[str] = ()) 
 
 
 def scope_of(file: str, line: int) -> str:
-    """The classes around a line, the outermost first, as Python's `__qualname__` has them; empty where none is."""
+    """The classes around a line, the outermost first, as in `__qualname__`; empty if there is none."""
     return ".".join(name for first, last, name in _classes_in(file) if first <= line <= last)
 
 
 @functools.lru_cache(maxsize=256)
 def _classes_in(file: str) -> tuple[tuple[int, int, str], ...]:
-    """The classes of a file with their first and last lines, in order; none where it cannot be read."""
+    """The classes of a file with their first and last lines, in order; none if it cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,8 +1,8 @@
-"""Speed: steady steps timed on the device, eager and compiled in turn. Only on asking: it takes many steps.
+"""Speed: steady steps timed on the device, eager and compiled alternately. Only on request: it takes many steps.
 
-Each sample is a step between two CUDA events. The L2 cache is overwritten before it, so that nothing of the step
-before is left there; meanwhile the CPU begins to launch. A step that the CPU launches more slowly than the device runs
-it is as slow as its launches are. Eager and compiled take turns, so that a clock that changes changes both.
+Each sample is a step between two CUDA events. The L2 cache is overwritten before it, so that nothing of the previous
+step is cached; meanwhile the CPU starts launching. A step whose launches take longer than its kernels is as slow as its
+launches. Eager and compiled alternate, so that a change of the clock affects both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ L2_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A step that can be made again and again, and what is around it while it is not timed."""
+    """A step that can be repeated, and the context that it needs, which is not timed."""
 
     run: Callable[[], object]
     around: Callable[[], AbstractContextManager[object]]
@@ -47,7 +47,7 @@ def timed(
     samples: int = SAMPLES,
     seconds: float = SECONDS,
 ) -> tuple[list[float], list[float]]:
-    """Device seconds of each step, eager and compiled; fewer samples than asked for where they take too long."""
+    """Device seconds of each step, eager and compiled; fewer samples than requested if they take too long."""
     import torch
 
     flush = torch.empty(L2_BYTES, dtype=torch.int8, device="cuda")

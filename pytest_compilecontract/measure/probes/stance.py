@@ -27,12 +27,12 @@ COMPILES = ("default", "fail_on_recompile")
 
 
 def switched_off_for_good() -> str:
-    """What turns torch.compile off in this process from its start to its end; empty where nothing does."""
+    """What disables torch.compile in this process from start to end; empty if nothing does."""
     return "TORCHDYNAMO_DISABLE=1 turns torch.compile off" if os.environ.get("TORCHDYNAMO_DISABLE") == "1" else ""
 
 
 def switched_off() -> str:
-    """What turns torch.compile off as a whole here and now; empty where nothing does."""
+    """What disables torch.compile as a whole now; empty if nothing does."""
     if reason := switched_off_for_good():
         return reason
     if getattr(importlib.import_module("torch._dynamo.config"), "disable", False):
@@ -41,9 +41,9 @@ def switched_off() -> str:
 
 
 def forget_examples() -> None:
-    """Let the stances that compile a function's second call begin with its first.
+    """Make stances that compile a function's second call start from its first.
 
-    torch keeps what a function was called with under them by its file and line, for the whole process and through a
+    Under such a stance torch remembers a function's arguments by its file and line, for the whole process and through a
     reset (torch/_dynamo/eval_frame.py, `get_example_inputs`).
     """
     module: object = importlib.import_module("torch._dynamo.eval_frame")
@@ -52,7 +52,7 @@ def forget_examples() -> None:
 
 
 def ambient() -> str:
-    """The stance that is set now, as `torch.compiler.set_stance` was asked for it; empty for torch's default."""
+    """The current stance, as given to `torch.compiler.set_stance`; empty for torch's default."""
     stance = getattr(importlib.import_module("torch._dynamo.eval_frame"), "_stance", None)
     name, backend = getattr(stance, "stance", "default"), getattr(stance, "backend", None)
     if backend is None:
@@ -63,7 +63,7 @@ def ambient() -> str:
 
 @contextlib.contextmanager
 def stance_kept() -> Iterator[None]:
-    """Put back the stance that is set now, whatever is set inside."""
+    """Restore the current stance afterwards, whatever is set inside."""
     module: object = importlib.import_module("torch._dynamo.eval_frame")
     before, put_back = getattr(module, "_stance", None), getattr(module, "_set_stance", None)
     try:
@@ -75,10 +75,11 @@ def stance_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Run nothing compiled inside, also where parts are compiled already; higher-order operators run as ever.
+    """Run no compiled code inside, even if parts are compiled already; higher-order operators run as usual.
 
-    `torch.cond`, `while_loop` and `flex_attention` called eager ask Dynamo which tensors their functions close over
-    (torch/_higher_order_ops/utils.py, `setup_compilation_env`). Kept from it by the stance they give those no gradient.
+    `torch.cond`, `while_loop` and `flex_attention` in eager use Dynamo to find the tensors that their functions close
+    over (torch/_higher_order_ops/utils.py, `setup_compilation_env`). A stance that prevents this would lose the
+    gradients of those.
     """
     operators = importlib.import_module("torch._higher_order_ops.utils")
     inside: Callable[[], bool] = getattr(operators, "_in_hop_compile", lambda: False)
@@ -94,7 +95,7 @@ def eager() -> Iterator[None]:
 
 @dataclass(kw_only=True, slots=True)
 class Entry:
-    """One call of compiled code: of which function, under which stance, and how many compiled graphs it ran."""
+    """One call of compiled code: its function, its stance, and how many compiled graphs it ran."""
 
     code: CodeType | None
     name: str
@@ -113,11 +114,11 @@ class Lost:
 
 
 class Stances:
-    """Note what runs in eager by request, on every thread.
+    """Record what runs in eager by request, on every thread.
 
     `executed` gives, for the thread that asks, what says how many compiled graphs that thread has run.
 
-    Where `always` is false, calls are looked at from the first other stance on: a cached call costs what it costs.
+    Unless `always`, calls are recorded from the first change of stance on, so that cached calls have no overhead.
     """
 
     def __init__(self, executed: Callable[[], Callable[[], int]], *, always: bool) -> None:
@@ -145,7 +146,7 @@ class Stances:
         self._note_backend(getattr(self._module, "_stance", None))
 
     def lost(self) -> list[Lost]:
-        """Each frame that lost compiled code, once for each reason."""
+        """Each frame that did not run its compiled code, once for each reason."""
         with self._lock:
             for entries, ran in self._open:
                 while entries:
@@ -199,7 +200,7 @@ class Stances:
         entries.append(Entry(code=code, name=name, stance=self._stance(), depth=depth, ran=-executed()))
 
     def _entries(self) -> tuple[list[Entry], Callable[[], int]]:
-        """The calls going on on this thread, and how many compiled graphs it has run."""
+        """The current calls of this thread, and how many compiled graphs it has run."""
         mine: tuple[list[Entry], Callable[[], int]] | None = getattr(self._local, "mine", None)
         if mine is None:
             mine = self._local.mine = ([], self._executed())
@@ -232,7 +233,7 @@ def _is_worth_compiling(frame: FrameType) -> bool:
 
 
 def _named(target: object) -> tuple[CodeType | None, str]:
-    """The code that the user would call the function that was compiled, and its name."""
+    """The code of the user's function that was compiled, and its name."""
     owner = getattr(target, "__self__", None)
     if isinstance(owner, torch.nn.Module):
         target = type(owner).forward

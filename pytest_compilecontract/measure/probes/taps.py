@@ -1,4 +1,4 @@
-"""Taps: replace a function of torch's while measuring, and put it back. One that is gone is a reason, not a crash."""
+"""Taps: replace a function of torch's while measuring, and restore it. A missing function is a reason, not a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Taps(contextlib.ExitStack):
-    """The taps of one measurement; leaving puts every function back, the last one first.
+    """The taps of one measurement; leaving restores every function, the last one first.
 
     `missing` says, by the tap's name, why it could not be set.
     """
@@ -24,7 +24,7 @@ class Taps(contextlib.ExitStack):
     ) -> None:
         """Put `around(original, *args, **kwargs)` in place of `owner.attribute`.
 
-        `reads` are the parameters that `around` looks up by name: without them it would count wrong.
+        `reads` are the parameters that `around` looks up by name; without one of them the tap is not set.
         """
         original = vars(owner).get(attribute) if owner is not None else None
         if not callable(original):
@@ -45,7 +45,7 @@ class Taps(contextlib.ExitStack):
 
 
 def beneath(function: Any) -> object:
-    """The function that stands in a place but for our own taps: torch's, or what the project has put there."""
+    """The function under this plugin's own taps: torch's, or what the project replaced it with."""
     while (code := getattr(function, "__code__", None)) and (code.co_filename, code.co_name) == (__file__, "tapped"):
         function = function.__wrapped__
     return function

@@ -1,4 +1,4 @@
-"""Targets: what torch.compile does not take, and of which classes of modules a captured graph holds an operation."""
+"""Targets: what torch.compile does not accept, and the module classes whose operations a captured graph contains."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NO_TARGETS = {
 
 
 def is_scripted(value: object) -> bool:
-    """Whether a module or function is TorchScript: it runs in an interpreter of its own, not in Python."""
+    """Whether a module or function is TorchScript, which does not run in Python."""
     return made_by(value) == _NO_TARGETS["torch.jit"]
 
 
 def made_by(value: object) -> str:
-    """What made a target that torch.compile does not take, since there is no Python left in it; empty for all else."""
+    """What made a target that torch.compile does not accept since it contains no Python; empty for any other."""
     met: set[int] = set()
     # A partial can be made to lead back to itself; calling it raises, in eager too.
     while isinstance(value, (functools.partial, types.MethodType)) and id(value) not in met:
@@ -59,7 +59,7 @@ def class_name(cls: type | str) -> str:
 
 
 def capture_targets(requested: Sequence[str], found: Iterable[str]) -> CaptureTargets:
-    """Which of the requested classes were found; one may be named by the last parts of its full name."""
+    """Which of the requested classes were found; each may be given by the last parts of its full name."""
     dotted = [f".{name}" for name in found]
     compiled = tuple(
         name for name in requested if any(each.endswith((f".{name}", f".{_defined_as(name)}")) for each in dotted)
@@ -70,7 +70,7 @@ def capture_targets(requested: Sequence[str], found: Iterable[str]) -> CaptureTa
 
 
 def _defined_as(name: str) -> str:
-    """The full name of the class that a dotted name stands for, as `torch.nn.Linear`; else the name itself."""
+    """The full name of the class that a dotted name such as `torch.nn.Linear` refers to; else the name itself."""
     path, _, last = name.rpartition(".")
     found = getattr(sys.modules.get(path), last, None)
     return class_name(found) if isinstance(found, type) else name

@@ -1,4 +1,4 @@
-"""What a ledger has seen, as facts: in the user's lines and torch's words."""
+"""The facts of a ledger, with the user's lines and torch's words."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Told:
 
     @property
     def graphs(self) -> list[Graph]:
-        """All graphs, those without a known attempt last."""
+        """All graphs; those without a known attempt come last."""
         return [graph for attempt in self._attempts for graph in attempt.graphs] + self._loose
 
     def compiles(self, lane: Lane | None) -> tuple[Compiled, ...]:
-        """What each torch.compile was given whose graphs were handed to a backend, in the order of their first ones."""
+        """The arguments of each torch.compile that passed graphs to a backend, in the order of their first graphs."""
         found: dict[tuple[int, bool], tuple[Attempt | None, list[Graph]]] = {}
         pairs = [(attempt, graph) for attempt in self._attempts for graph in attempt.graphs]
         for attempt, graph in (*pairs, *((None, graph) for graph in self._loose)):
@@ -69,7 +69,7 @@ class Told:
         return tuple(told)
 
     def classes(self) -> frozenset[str]:
-        """The modules' classes that graphs hold operations of; known where `watches_classes` was set."""
+        """The module classes whose operations the graphs contain; known if `watches_classes` was set."""
         found = {name for graph in self.graphs if graph.kept for name in graph.classes}
         # A frame's own module is in no operation's stack: nothing called it.
         found |= {
@@ -81,7 +81,7 @@ class Told:
         return tuple(self._recompile(each) for each in self._attempts if each.installed and each.recompiles)
 
     def dropped(self) -> tuple[Recompile, ...]:
-        """What was compiled again for the same compiled callable since a reset had dropped its code."""
+        """What was compiled again for the same compiled callable after a reset dropped its code."""
         return tuple(self._recompile(each) for each in self._attempts if each.after_reset)
 
     def graph_breaks(self) -> tuple[GraphBreak, ...]:
@@ -99,7 +99,7 @@ class Told:
         )
 
     def eager_by_request(self) -> tuple[EagerFrame, ...]:
-        """Frames that ran in eager, or in part, since a stance or a setting said so."""
+        """Frames that ran in eager, or partly, because of a stance or a setting."""
         return tuple(map(self._eager_by_request, self._stances.lost()))
 
     def _eager_by_request(self, lost: Lost) -> EagerFrame:
@@ -139,7 +139,7 @@ class Told:
         )
 
     def _lead(self, attempt: Attempt) -> Reason | None:
-        """The reason that tells why no older entry of the frame served."""
+        """The reason that explains why no older entry of the frame matched."""
         return leading(attempt.reasons, lambda entry: self._entry(attempt, entry), attempt.first)
 
     def _entry(self, attempt: Attempt, id: str) -> Entry:
@@ -147,7 +147,7 @@ class Told:
         return Entry() if made is None else Entry(inputs=made.inputs, same_owner=attempt.made_as(made))
 
     def _made(self, attempt: Attempt, id: str | None) -> Attempt | None:
-        """The attempt that made an older entry of the same frame: a reset starts the ids anew."""
+        """The attempt that made an older entry of the same frame; ids start anew after a reset."""
         for each in self._attempts:
             if each.id == id and each.resets == attempt.resets and each.code is attempt.code and each.installed:
                 return each
@@ -185,7 +185,7 @@ class Told:
         return None
 
     def _innermost(self, files: list[str]) -> int:
-        """Which frame of a stack has the innermost line that a person can change; the last where none has."""
+        """The index of the innermost frame of the project in a stack; the last if there is none."""
         return max((at for at, file in enumerate(files) if not self._paths.is_out_of_reach(file)), default=-1)
 
     def break_of(self, attempt: Attempt) -> GraphBreak:
@@ -216,7 +216,7 @@ class Told:
         )
 
     def _earlier(self, attempt: Attempt) -> Iterator[str]:
-        """What to look at first, where torch broke in the same frame before."""
+        """A hint for a break in a frame in which torch broke before."""
         if (earlier := attempt.earlier) is not None and earlier != attempt.broke:
             what = parse_message(self._paths.text(earlier.message)).reason
             where = f" at {self._paths.location(*earlier.stack[-1])}" if earlier.stack else ""

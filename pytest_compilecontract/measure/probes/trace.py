@@ -1,6 +1,6 @@
-"""The second way of counting: torch's structured trace, overheard. It changes no setting and prints nothing.
+"""The second channel: counts by torch's structured trace, without changing a setting or printing anything.
 
-Where it and the ledger disagree after the corrections below, one of the two is wrong and no number can be trusted.
+If it and the ledger disagree after the corrections below, one of them is wrong and no number can be trusted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT = ("torch.", "pytest_compilecontract.")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Only torch's handlers and ours on the trace logger: pytest would show its records in a failure, by thousands."""
+    """Leave only torch's handlers and ours on the trace logger: pytest would show thousands of records."""
     __tracebackhide__ = True
     logger = logging.getLogger(LOGGER)
     foreign = [handler for handler in logger.handlers if not type(handler).__module__.startswith(_KEPT)]
@@ -67,7 +67,7 @@ class Trace:
             self._taken = None
 
     def _note(self, name: object, metadata_fn: object) -> None:
-        """Note one record; one of a shape not known here only makes the two counts disagree."""
+        """Count one record; an unknown form of record only makes the two counts disagree."""
         if name == "artifact":
             metadata = metadata_fn() if callable(metadata_fn) else None
             kind = metadata.get("name") if isinstance(metadata, dict) else None
@@ -82,7 +82,7 @@ class Trace:
 
 
 class _StandIn:
-    """The trace's logger, for torch; who asks for its handlers is about to record something."""
+    """Stands in for the trace's logger: torch asks for its handlers when it is about to record something."""
 
     def __init__(self, logger: logging.Logger, note: Callable[[object, object], None]) -> None:
         self._logger = logger
@@ -104,7 +104,7 @@ def _compile_id() -> str:
 
 
 def disagreements(ledger: Ledger, trace: Trace, unique_graphs: int | None) -> tuple[str, ...]:
-    """What the ledger's counts and the independent ones do not agree on, one sentence each.
+    """The disagreements between the ledger's counts and the independent ones, one sentence each.
 
     `unique_graphs` is the rise of `counters["stats"]["unique_graphs"]`, or None where somebody cleared the counters.
     Known differences: the trace gives a reason for a recompile that the limit refuses too, and none for one that

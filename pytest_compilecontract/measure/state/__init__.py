@@ -1,6 +1,6 @@
 """State: what running a target may change, saved before a run and put back in place after it.
 
-In place, because a model, its optimizer and the test hold references to one another that no copy would keep.
+In place, because a model, its optimizer and the test hold references to one another, which a copy would break.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["NotWide", "State"]
 
 
 class NotWide(Exception):  # noqa: N818 - no error of anybody's: the reason why there is no wider run
-    """A tensor that cannot be had in a wider dtype."""
+    """A tensor that cannot be given a wider dtype."""
 
 
 class State:
@@ -32,10 +32,10 @@ class State:
     the class, and what its methods reach. Classes of installed packages are left alone, and of their objects
     only those are followed that hold tensors, modules or plain values (`numerics.kind_of`).
 
-    `unreached` says what is not kept: what is too far, too much, or cannot be saved.
+    `unreached` says what is not saved: too deep, too large, or impossible to save.
 
-    `beside` are functions that are none of the target, as one that compiles it. Of what they reach beyond it only the
-    places are kept in which something to be called stands: what such a function replaces is put back and not compared.
+    `beside` are functions that are not part of the target, such as `compile_with`. Of what only they reach, only
+    references to callables are saved: what such a function replaces is restored and not compared.
     """
 
     def __init__(self, *targets: object, beside: Iterable[object] = ()) -> None:
@@ -51,7 +51,7 @@ class State:
 
     @property
     def modules(self) -> list[torch.nn.Module]:
-        """The modules that were reached by themselves: those within them are not named again."""
+        """The modules that were reached, without their submodules."""
         return self._walk.modules
 
     @property
@@ -61,7 +61,7 @@ class State:
 
     @property
     def unreached(self) -> str:
-        """What of the state is not compared, in a sentence; empty where all is."""
+        """Which part of the state is not compared, in a sentence; empty if all of it is."""
         return self._pieces.unreached
 
     def reached(self) -> Iterable[object]:
@@ -69,32 +69,32 @@ class State:
         return self._walk.reached()
 
     def restore(self, *, accepted: bool = True) -> None:
-        """Put everything back as it was when this object was made, but for what was `accepted` since.
+        """Restore everything to when this object was made, except for what was accepted since.
 
-        May be called again and again.
+        May be called repeatedly.
         """
         self._pieces.restore(accepted=accepted)
 
     def accept(self) -> None:
-        """From now on what is otherwise is wanted so: `restore` puts it there, and it is not a change."""
+        """Accept the current differences: from now on `restore` restores them, and they are not changes."""
         self._pieces.accept()
 
     def forget(self) -> None:
-        """What was accepted is no longer wanted: `restore` puts back what was found."""
+        """Undo `accept`: `restore` restores the original state."""
         self._pieces.forget()
 
     def release(self) -> None:
-        """After the last `restore`: the user's own iterators are back in the places of their copies."""
+        """To be called after the last `restore`: puts the user's own iterators back in place of their copies."""
         self._pieces.release()
 
     def changed(
         self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
     ) -> dict[str, object]:
-        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
+        """What has changed, and what is always named, by name; `gradients` are those that a run has left."""
         return self._pieces.changed(names, learned=learned, gradients=gradients)
 
     def made(self) -> dict[str, object]:
-        """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
+        """The attributes that objects have gained, by name, unless something else reports them."""
         return self._pieces.made()
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Functions, classes and objects: variables, attributes, what they have from their classes, and what code names."""
+"""Functions, classes and objects: their variables, attributes, inherited values, and the names that code uses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def save_function(walk: Reached, function: FunctionType, name: str, *, depth: in
 
 
 def reach_names(walk: Reached, module: Any, names: set[str], *, depth: int) -> None:
-    """What a function may mean by `module.name`, of one of the project's modules."""
+    """Reach what a function may refer to as `module.name`, in one of the project's modules."""
     if not is_projects(module.__name__):
         return
     for key in sorted(names & set(vars(module))):
@@ -80,9 +80,9 @@ def save_object(walk: Reached, value: object, name: str, *, depth: int) -> None:
 
 
 def save_inherited(walk: Reached, value: object, name: str) -> None:
-    """What an object, or a class, has from one of the project's classes until it is given one of its own.
+    """Save what an object or class inherits from one of the project's classes.
 
-    `self.calls += 1` makes an attribute, but changes what was there to be read.
+    `self.calls += 1` creates an attribute where an inherited value was read before.
     """
     if (own := vars(value) if isinstance(value, type) else own_dict(value)) is None:
         return
@@ -92,7 +92,7 @@ def save_inherited(walk: Reached, value: object, name: str) -> None:
 
 
 def inherited(walk: Reached, bases: tuple[type, ...]) -> list[tuple[str, object]]:
-    """The values that these classes of the project's have in common with their objects, the nearest first."""
+    """The values that objects of these classes inherit, the nearest class first."""
     if (known := walk.shared.get(bases)) is None:
         found: dict[str, object] = {}
         for base in bases:
@@ -120,7 +120,7 @@ def reach_classes(walk: Reached, value: object, *, depth: int) -> None:
 
 
 def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
-    """The attributes that all objects of a class share, and what its methods reach."""
+    """Save the attributes that all objects of a class share, and what its methods reach."""
     if issubclass(kind, enum.Enum):
         return
     saved = {key: value for key, value in vars(kind).items() if not is_pythons(key)}
@@ -156,7 +156,7 @@ def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
 
 
 def keep_method(walk: Reached, kind: type, key: str, value: object) -> None:
-    """Which function a class has for a method: a run may put another in its place."""
+    """Save which function a class has as a method: a run may replace it."""
 
     def read() -> object:
         return vars(kind).get(key, MISSING)

@@ -1,4 +1,4 @@
-"""Lists, sets, arrays, generators of random numbers, and what brings a state dict of its own."""
+"""Lists, sets, arrays, random number generators, and objects with a state dict of their own."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def save_state_dict(walk: Reached, value: Any, name: str, *, depth: int) -> None
 
 
 def leave_alone(walk: Reached, value: object, name: str, *, depth: int, large: bool) -> None:
-    """An object of an installed package that is code, or too large to tell what it is."""
+    """Skip an object of an installed package that is code, or too large to classify."""
     if large:
         walk.pieces.leave_out(f"{name!r} (a {type(value).__module__}.{type(value).__qualname__} of many values)")

@@ -1,4 +1,4 @@
-"""Dicts and attributes: each entry a piece, and what a run adds or reorders."""
+"""Dicts and attributes: each entry is a piece; also what a run adds or reorders."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _keep_new(
 
 
 def save_large(walk: Reached, mapping: dict[object, object], name: str) -> None:
-    """A dict of very many entries: which they are, and not what they hold."""
+    """Save a very large dict: its keys and values, but not what the values hold."""
     walk.pieces.leave_out(f"what is in the {len(mapping)} entries of {name!r}")
     saved = walk.pieces.wanted(dict(mapping), lambda: dict(mapping))
 
@@ -97,7 +97,7 @@ def save_large(walk: Reached, mapping: dict[object, object], name: str) -> None:
 
 
 def save_order(walk: Reached, mapping: dict[object, object], saved: list[object], name: str) -> None:
-    """The order of the keys that were there: what comes first is taken first."""
+    """Save the order of the existing keys, on which a program may depend."""
 
     def order() -> list[str]:
         keys = [key for key, _ in numerics.entries(mapping) if key in known]

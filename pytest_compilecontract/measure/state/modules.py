@@ -47,7 +47,7 @@ def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) 
 
 
 def save_scripted(walk: Reached, module: torch.nn.Module, name: str, *, depth: int) -> None:
-    """A scripted part of a module: it keeps its tensors where Python sees them by name alone, and no attributes."""
+    """Save a scripted module: Python sees its tensors only by name, and no attributes."""
     for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
         if id(tensor) not in walk.seen:
             walk.seen[id(tensor)] = tensor
@@ -84,7 +84,7 @@ def save_hooks(walk: Reached, module: torch.nn.Module, name: str) -> None:
 
 
 def save_keys(walk: Reached, module: torch.nn.Module, name: str) -> None:
-    """Which keys a module has in a state dict: one that a run adds is seen, whatever its value."""
+    """Save which keys a module has in its state dict, to notice one that a run adds."""
 
     def keys() -> set[str]:
         return state_dict_keys(module)

@@ -1,4 +1,4 @@
-"""Pieces of state: how to read each now, whether it is as it was saved, and how to put it back."""
+"""Pieces of state: how to read each, whether it has changed, and how to restore it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept(Generic[T]):
-    """One piece of state: how to read it now, whether it is as it was saved, and how to put it back.
+    """One piece of state: how to read it, whether it has changed, and how to restore it.
 
     `learned` are the parameters and buffers of modules, and a `gradient` is a leaf's; training compares both by itself.
     """
@@ -34,7 +34,7 @@ class Kept(Generic[T]):
 
 
 class Saved(Generic[T]):
-    """A value as it was `found`, and as it is `wanted`: what was made on purpose takes its place for a while."""
+    """A value as it was `found`, and as it is `wanted` now: an accepted change replaces it for a while."""
 
     __slots__ = ("found", "wanted")
 
@@ -43,7 +43,7 @@ class Saved(Generic[T]):
 
 
 class Pieces:
-    """The pieces that were saved, in the order in which they are put back.
+    """The pieces that were saved, in the order in which they are restored.
 
     `beside`: from now on what is saved is none of the target's. Only the places are kept then in which something to be
     called stands: what replaces it is put back and not compared.
@@ -67,7 +67,7 @@ class Pieces:
 
     @property
     def unreached(self) -> str:
-        """What of the state is not compared, in a sentence; empty where all is."""
+        """Which part of the state is not compared, in a sentence; empty if all of it is."""
         more = f" and {len(self._left_out) - 3} more" if len(self._left_out) > 3 else ""
         return f"state not compared: {', '.join([*self._left_out][:3])}{more}" if self._left_out else ""
 
@@ -76,9 +76,9 @@ class Pieces:
             self._left_out[what] = None
 
     def restore(self, *, accepted: bool = True) -> None:
-        """Put everything back as it was when this object was made, but for what was `accepted` since.
+        """Restore everything to when this object was made, except for what was accepted since.
 
-        May be called again and again.
+        May be called repeatedly.
         """
         wanted = [saved.wanted for saved, _ in self._accepts]
         if not accepted:
@@ -90,7 +90,7 @@ class Pieces:
             saved.wanted = was
 
     def accept(self) -> None:
-        """From now on what is otherwise is wanted so: `restore` puts it there, and it is not a change."""
+        """Accept the current differences: from now on `restore` restores them, and they are not changes."""
         for saved, now in self._accepts:
             try:
                 saved.wanted = now()
@@ -98,7 +98,7 @@ class Pieces:
                 self._left_out[f"what was made of the target (cannot be saved: {first_said(message_of(error))})"] = None
 
     def forget(self) -> None:
-        """What was accepted is no longer wanted: `restore` puts back what was found."""
+        """Undo `accept`: `restore` restores the original state."""
         for saved, _ in self._accepts:
             saved.wanted = saved.found
 
@@ -109,14 +109,14 @@ class Pieces:
         return saved
 
     def release(self) -> None:
-        """After the last `restore`: the user's own iterators are back in the places of their copies."""
+        """To be called after the last `restore`: puts the user's own iterators back in place of their copies."""
         for put_back in self._releases:
             put_back()
 
     def changed(
         self, names: frozenset[str] = frozenset(), *, learned: bool = True, gradients: bool = False
     ) -> dict[str, object]:
-        """What is not as it was saved, and what is named anyway, by name; `gradients` are those that a run has left."""
+        """What has changed, and what is always named, by name; `gradients` are those that a run has left."""
         found = {}
         for each in self._kept:
             if (each.learned and not learned) or (each.gradient and not gradients):
@@ -127,7 +127,7 @@ class Pieces:
         return found
 
     def made(self) -> dict[str, object]:
-        """The attributes that objects have now and had not, by name, as far as nothing else tells of them."""
+        """The attributes that objects have gained, by name, unless something else reports them."""
         return {
             f"{name}.{key}" if name else key: value
             for name, new in self._made
@@ -163,7 +163,7 @@ class Pieces:
         *,
         learned: bool = False,
     ) -> None:
-        """What stands in a place, as an attribute or an entry of a dict. Runs are given copies of an iterator."""
+        """Save which object an attribute or dict entry refers to. Runs get copies of an iterator."""
         if self.beside:
             self.keep_beside(read, write, value)
             return

@@ -25,7 +25,7 @@ class Reached:
         self.pending: deque[tuple[object, str, int]] = deque()
 
     def reach(self, value: object, name: str, *, depth: int) -> None:
-        """Have a value saved under this name, if it has any state and nothing has reached it yet."""
+        """Save a value under this name, if it has state and was not reached before."""
         if isinstance(value, PLAIN) or id(value) in self.seen or depth > DEPTH:
             return
         self.pending.append((value, name, depth))

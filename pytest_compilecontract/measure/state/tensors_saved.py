@@ -13,7 +13,7 @@ from .reached import Reached
 
 
 def _with_values(own: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A gradient as it was: the same tensor, which may be a view of a user's buffer."""
+    """Restore a gradient: the same tensor object, which may be a view of a user's buffer."""
     try:
         if not tensors.same(own, values):
             own.detach().copy_(values)

@@ -1,4 +1,4 @@
-"""Values as state has them: which are plain, which are the same, where an iterator or a generator of numbers is."""
+"""Values: which are plain, which are equal, and the position of an iterator or random number generator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTAINERS = (dict, list, set, deque, bytearray, array.array)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stream:
-    """Where an object that draws random numbers is, and how to put it there."""
+    """The state of an object that draws random numbers, and how to restore it."""
 
     read: Callable[[], object]
     write: Callable[[Any], object]
@@ -51,12 +51,12 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def is_torchs(name: str) -> bool:
-    """Whether an attribute that a function has got may be a note of torch's on it, which stays."""
+    """Whether an attribute that a function has gained may be torch's own mark, which stays."""
     return name.startswith("_") or "dynamo" in name or name == "get_compiler_config"
 
 
 def copy_of(container: object) -> Any:
-    """A copy of what a container holds, whatever its class gives out."""
+    """A copy of what a container holds, whatever its class yields."""
     for kind in (list, set, deque):
         if isinstance(container, kind) and type(container) is not kind:
             return kind(numerics.elements(container))
@@ -64,12 +64,12 @@ def copy_of(container: object) -> Any:
 
 
 def label(name: str, value: object) -> str:
-    """What to call the piece that keeps which object a name stands for; what the object holds goes by the name."""
+    """The label of the piece that saves which object a name refers to; the name itself is for what the object holds."""
     return name if isinstance(value, PLAIN) else f"{name} (reassigned)"
 
 
 def is_same_value(now: object, saved: object) -> bool:
-    """Whether a name still stands for what it did; what an object holds is kept by pieces of its own."""
+    """Whether a name still refers to the same; what an object holds is saved in other pieces."""
     if now is saved or type(now) is not type(saved):
         return now is saved
     if isinstance(saved, (float, complex)) and now != now:
@@ -78,7 +78,7 @@ def is_same_value(now: object, saved: object) -> bool:
 
 
 def position(value: object) -> tuple[object, ...] | None:
-    """Where one of Python's own iterators is, in plain values; None for all else, and where it does not tell."""
+    """The position of a built-in iterator, as plain values; None for anything else, or if it cannot be told."""
     if (parts := _reduced(value)) is None:
         return None
     _, arguments, *rest = parts
@@ -86,7 +86,7 @@ def position(value: object) -> tuple[object, ...] | None:
 
 
 def again(value: object) -> object:
-    """Another iterator that is where this one is, over the same values; what is not an iterator stays itself."""
+    """Another iterator over the same values at the same position; anything else is returned as it is."""
     if isinstance(value, tuple):
         return tuple(map(again, value))
     if (parts := _reduced(value)) is None:
@@ -108,7 +108,7 @@ def _plainly(value: object) -> object:
 
 
 def _reduced(value: object) -> tuple[Any, ...] | None:
-    """What one of Python's own iterators could be made from again. A generator's place is in its frame: none."""
+    """What a built-in iterator can be rebuilt from. None for a generator, whose position is in its frame."""
     if type(value).__module__ not in ("builtins", "itertools") or not isinstance(value, Iterator):
         return None
     try:
@@ -122,7 +122,7 @@ def _reduced(value: object) -> tuple[Any, ...] | None:
 
 
 def is_user_object(value: object) -> bool:
-    """An object of a user's class, or one of Python's that holds what its user puts there; none of torch's."""
+    """Whether it is an object of a user's class, or a standard one that holds what its user stores."""
     if isinstance(value, (type, ModuleType)):
         return False
     if own_dict(value) is None and not numerics.slots_of(value):

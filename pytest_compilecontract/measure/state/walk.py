@@ -1,4 +1,4 @@
-"""The walk: from targets to all that they reach, the nearest first, and each thing saved by its kind."""
+"""The walk: from targets to everything that they reach, breadth first; each value is saved by its kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Saver = Callable[..., None]
 
 
 class Walk(Reached):
-    """Follows what is reached, until nothing is left."""
+    """Follows everything that is reached."""
 
     def follow(self) -> None:
         # The nearest first: where there is too much, what is left out is the farthest.
@@ -74,7 +74,7 @@ class Walk(Reached):
                 save_object(self, value, name, depth=depth)
 
     def _saver(self, value: object, depth: int) -> Saver | None:
-        """What saves a value of this kind; None where it has no state of the user."""
+        """The function that saves a value of this kind; None if it has no state of the user."""
         if self.pieces.beside and not _is_followed_beside(value):
             return None
         for kind, save in _BY_TYPE:
