@@ -105,7 +105,7 @@ def _matmul_precision() -> str | None:
         return None
 
 
-def _set_default_device(device: Any) -> None:
+def _set_default_device(device: torch.device) -> None:
     # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
     torch.set_default_device(None if device == torch.device("cpu") else device)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.facts.measurement import StepOperators
@@ -33,7 +33,7 @@ class Repeated:
         passes: Passes,
         job: Job,
         *,
-        compiled: Any,
+        compiled: Callable[..., object],
         measuring: Measuring,
         trail: Trail,
         paths: Paths,

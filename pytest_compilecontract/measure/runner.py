@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -240,12 +239,12 @@ def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
     )
 
 
-def _code_in(calls: Sequence[call]) -> tuple[list[Any], bool]:
+def _code_in(calls: Sequence[call]) -> tuple[list[object], bool]:
     """The arguments that have state: a copy of a function shares its closure, and one of an object its class.
 
     Also whether the search was cut short by its bound.
     """
-    found, seen, bound = [], set[int](), numerics.Bound()
+    found, seen, bound = list[object](), set[int](), numerics.Bound()
     pending = deque[object](value for each in calls for value in (*each.args, *each.kwargs.values()))
     while pending:
         value = pending.popleft()

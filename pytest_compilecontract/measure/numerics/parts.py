@@ -150,7 +150,7 @@ def attributes_of(value: object) -> dict[str, object]:
     return found
 
 
-def own_dict(value: object) -> dict[Any, object] | None:
+def own_dict(value: object) -> dict[str, object] | None:
     """The `__dict__` of an object, even if its class overrides it."""
     for base in type(value).__mro__:
         found = base.__dict__.get("__dict__")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 
-def counters() -> Any:
+def counters() -> dict[str, Counter[object]]:
     """The counters: a Counter for each group, created on access."""
-    return importlib.import_module("torch._dynamo.utils").counters
+    found: dict[str, Counter[object]] = importlib.import_module("torch._dynamo.utils").counters
+    return found
 
 
 class Rises:

@@ -22,6 +22,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -133,8 +134,8 @@ def operators_of(
     return _Told(ledger, paths, modules).operators(found, made, ran)
 
 
-def _record() -> Callable[[str], Any]:
-    record: Callable[[str], object] | None = getattr(
+def _record() -> Callable[[str], AbstractContextManager[None]]:
+    record: Callable[[str], AbstractContextManager[None]] | None = getattr(
         importlib.import_module("torch._C._profiler"), "_RecordFunctionFast", None
     )
     if record is None:
@@ -162,7 +163,7 @@ class _Recording:
         record = _record()
         ran: list[tuple[Graph, str]] = []
 
-        def around(graph: Graph) -> Any:
+        def around(graph: Graph) -> AbstractContextManager[None]:
             ran.append((graph, self._module()))
             # Entered by who runs the graph: a frame of ours between them would be no part of what the mark spans.
             return record(MARK)
@@ -406,7 +407,7 @@ class _Told:
             self._known[code.co_filename, code.co_name] |= {code.co_firstlineno, *_lines_of(code)}
 
     def operators(self, found: Seen, callees: Callees, ran: list[tuple[Graph, str]]) -> StepOperators:
-        groups: dict[tuple[Any, ...], Counter[str]] = {}
+        groups: dict[tuple[WhyEager, Location | None, Location | None, str, Location | None], Counter[str]] = {}
         modules: dict[str, list[int]] = {}
         lines: dict[str, list[int]] = {}
 
@@ -421,8 +422,10 @@ class _Told:
             count(modules, module, 1)
             if place is not None:
                 count(lines, f"{place.file}:{place.line}", 1)
-            key = (why, frame and self._location(frame), place if why != "skipped" else self._caller(frames, frame))
-            groups.setdefault((*key, self._name(frames, frame), self._cause(frame)), Counter())[_short(name)] += 1
+            at = self._location(frame) if frame is not None else None
+            shown = place if why != "skipped" else self._caller(frames, frame)
+            key = (why, at, shown, self._name(frames, frame), self._cause(frame))
+            groups.setdefault(key, Counter())[_short(name)] += 1
         compiled = 0
         # Dynamo knows modules from the one on whose frame it compiled.
         for graph, inside in ran:

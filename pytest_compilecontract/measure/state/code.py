@@ -6,8 +6,7 @@ import contextlib
 import enum
 import inspect
 from collections.abc import Mapping
-from types import CellType, FunctionType
-from typing import Any
+from types import CellType, FunctionType, ModuleType
 
 from .. import numerics
 from ..numerics import is_projects, is_pythons, is_users, own_dict
@@ -43,7 +42,7 @@ def save_function(walk: Reached, function: FunctionType, name: str, *, depth: in
         walk.reach(value, value.__qualname__ if inspect.isclass(value) else variable, depth=depth + 1)
 
 
-def reach_names(walk: Reached, module: Any, names: set[str], *, depth: int) -> None:
+def reach_names(walk: Reached, module: ModuleType, names: set[str], *, depth: int) -> None:
     """Reach what a function may refer to as `module.name`, in one of the project's modules."""
     if not is_projects(module.__name__):
         return
