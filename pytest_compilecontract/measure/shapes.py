@@ -91,7 +91,7 @@ def _is_same(value: torch.Tensor, fresh: torch.Tensor) -> bool:
     """Whether a tensor is as when it was made. Compares the whole storage: the version misses writes to `.data`."""
     if type(value) is not torch.Tensor or value.layout != torch.strided or vars(value):
         return False
-    if backward_hooks(value) or not value.is_leaf or value.grad is not None or _facts(value) != _facts(fresh):
+    if any(backward_hooks(value)) or not value.is_leaf or value.grad is not None or _facts(value) != _facts(fresh):
         return False
     return torch.equal(*(torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()) for each in (value, fresh)))
 
