@@ -95,7 +95,7 @@ class Hunt:
             UsageError: hypothesis is not there, or there is nothing that it could draw, or that could be run.
         """
         st = strategies()
-        from hypothesis import HealthCheck, Verbosity, errors, given, reject, settings
+        from hypothesis import HealthCheck, Phase, Verbosity, errors, given, reject, settings
 
         if not isinstance(drawn, st.SearchStrategy):
             raise UsageError(f"compile_lane.hunt takes a strategy of hypothesis, got {type(drawn).__name__!r}")
@@ -112,6 +112,8 @@ class Hunt:
             "deadline": None,
             "suppress_health_check": list(HealthCheck),
             "report_multiple_bugs": False,
+            # Varies what it has made short, for a report that nobody sees.
+            "phases": [each for each in settings().phases if each is not Phase.explain],
             "verbosity": Verbosity.quiet,
             "print_blob": False,
         }
