@@ -30,6 +30,7 @@ from pytest_compilecontract.facts.receipt import (
 )
 from pytest_compilecontract.files.codec import document_from_json, value_from_data
 from pytest_compilecontract.files.whole import clear_strays, read_bytes, remove_file, write_bytes
+from pytest_compilecontract.regular import is_folder, stands_there
 
 from .document import Baseline, BaselineLane, lines, read_baseline, to_json
 from .kept import Mode, kept_entry, kept_measurement, kept_spread, refusal
@@ -255,12 +256,13 @@ class Baselines:
 
     def _files(self, key: str) -> Iterator[tuple[Path, Baseline]]:
         for file in sorted((self.folder / key).rglob("*.json")):
-            if (baseline := self._file(file)) is not None:
+            if not is_folder(file) and (baseline := self._file(file)) is not None:
                 yield file, baseline
 
     def _file(self, path: Path) -> Baseline | None:
         if path not in self._read:
-            self._read[path] = read_baseline(path) if path.is_file() else None
+            # What is there and no file is not passed over: nothing would be compared, and nobody told.
+            self._read[path] = read_baseline(path) if stands_there(path) else None
         return self._read[path]
 
 

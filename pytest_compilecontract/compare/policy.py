@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.metrics import BANDED, BANDS, GATEABLE, METRICS
+from pytest_compilecontract.regular import refuse_special
 from pytest_compilecontract.wording import meant
 
 MOST_BYTES = 1024 * 1024
@@ -53,6 +54,7 @@ def read_policy(path: Path) -> Policy:
         UsageError: the file cannot be read, or is not a valid policy.
     """
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:

@@ -32,6 +32,7 @@ from pytest_compilecontract.facts.measurement import Numerics, StepOperators
 from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.versions import VersionRange, version_range
+from pytest_compilecontract.regular import refuse_special
 from pytest_compilecontract.wording import meant
 
 from .drift import Comparison, Drift, Fact, LaneComparison
@@ -98,6 +99,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
         UsageError: the file cannot be read, or has an invalid waiver.
     """
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:

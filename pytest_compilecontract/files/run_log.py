@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.regular import refuse_special
 
 from .codec import Data, plain
 from .receipt import entry_to_data
@@ -38,10 +39,14 @@ class Log:
         self._file: TextIO | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink() and not goes_on:
+                # The file that it leads to is another's.
+                path.unlink()
+            refuse_special(path)
             self._file = path.open("a" if goes_on else "w", encoding="utf-8")
             _locked(self._file)
-        except OSError as error:
-            self.problem = f"{path}: cannot be written ({error.strerror or error})"
+        except (OSError, ValueError) as error:
+            self.problem = f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
 
     def begin(self, test: str, entry: Entry | None) -> None:
         """Note that a test runs from now on, and the entry that it has if nothing more is heard of it."""
@@ -68,7 +73,10 @@ class Log:
         """Stop writing; return whether it was being written."""
         was, self._file = self._file, None
         if was is not None:
-            was.close()
+            try:
+                was.close()
+            except OSError as error:  # a disk that is full: what could not be written before cannot be now
+                self.problem = self.problem or f"{self.path}: cannot be written ({error.strerror or error})"
         return was is not None
 
 
@@ -124,6 +132,7 @@ class Followed:
 def alone(path: Path) -> Iterator[None]:
     """Hold a lock on the file exclusively; without locks, nothing is exclusive."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_special(path)
     with path.open("a") as file:
         while not _locked(file):
             time.sleep(POLL_SECONDS)
@@ -133,9 +142,10 @@ def alone(path: Path) -> Iterator[None]:
 def is_held(path: Path) -> bool:
     """Whether a process that lives is writing this log. A process that ends, however it does, lets go of it."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             return not _locked(file, shared=True)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
+from pytest_compilecontract.regular import refuse_special
 
 LARGEST_BYTES = 256 * 1024 * 1024
 # How old a file has to be, where there are no locks, until its writer must be gone.
@@ -26,9 +27,7 @@ def read_bytes(path: Path) -> bytes:
         ReceiptError: the file cannot be read, or is larger.
     """
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            # Reading a pipe would wait for its writer.
-            raise ValueError("not a regular file")
+        refuse_special(path)
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -50,9 +49,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         if path.is_symlink():
             # What it leads to is replaced, and not the link.
             path = path.resolve()
-        if path.exists() and not path.is_file() and not path.is_dir():
-            # A device or a pipe would be gone, with a file in its place.
-            raise ValueError("not a regular file")
+        refuse_special(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_strays(path.parent)
         while not _written_beside(path, data):

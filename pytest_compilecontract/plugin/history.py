@@ -10,7 +10,9 @@ from pytest_compilecontract.baselines.kept import refusal
 from pytest_compilecontract.baselines.store import Baselines, Found, Recorded
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
 from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale, waived_lane
+from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.receipt import Entry, Environment, environment_key
+from pytest_compilecontract.regular import is_folder, stands_there
 from pytest_compilecontract.report.baselines import what_drifted
 from pytest_compilecontract.report.terminal import Row
 
@@ -50,7 +52,7 @@ class History:
     """The project's baselines and waivers, as a session uses them.
 
     Raises:
-        UsageError: the waivers cannot be read.
+        UsageError: the waivers cannot be read, or what is to hold the baselines is no folder.
     """
 
     settings: Settings
@@ -61,7 +63,10 @@ class History:
 
     def __post_init__(self) -> None:
         file = self.settings.waivers
-        self.waivers = read_waivers(file) if file.exists() else ()
+        self.waivers = read_waivers(file) if stands_there(file) else ()
+        folder = self.settings.baselines
+        if stands_there(folder) and not is_folder(folder):
+            raise UsageError(f"{folder}: not a folder (--contract-baselines takes one)")
         self.baselines = Baselines(self.settings.baselines, self.settings.root)
 
     def hold(self, entry: Entry, environment: Environment, defaults: Mapping[str, str]) -> Held | None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from pytest_compilecontract import __version__
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
-from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, cut_off, defaults_key, timestamp
+from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt, cut_off, defaults_key, timestamp
 from pytest_compilecontract.facts.shards import Shard
 from pytest_compilecontract.files.codec import Data, plain
 from pytest_compilecontract.files.course import Course
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, measured_by_workers, name_of
 from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
 from pytest_compilecontract.files.run_log import is_held
+from pytest_compilecontract.regular import is_folder, refuse_special, stands_there
 from pytest_compilecontract.report.terminal import Row, row_of
 
 from .judged import Subject, failed
@@ -63,7 +65,7 @@ class Session:
         """Note from now on, where the session was asked for a receipt, what it would lose if it were killed.
 
         Raises:
-            UsageError: another session that goes on writes to the same folder.
+            UsageError: another session that goes on writes to the same folder, or nothing can be written there.
         """
         if self.settings.report is None:
             return
@@ -72,7 +74,22 @@ class Session:
                 f"{self.settings.report}: another session is writing there, and its receipt would be lost "
                 "(--contract-report takes a folder for each session)"
             )
+        if not worker:
+            self._refuse_what_cannot_be_written(self.settings.report)
         self.journal = Journal(self.settings.report / name_of(worker), plugin=__version__, created=timestamp())
+        if self.journal.problem and not worker:
+            raise UsageError(self.journal.problem)
+
+    def _refuse_what_cannot_be_written(self, report: Path) -> None:
+        """Say it before the tests have run for an hour."""
+        if stands_there(report) and not is_folder(report):
+            raise UsageError(f"{report}: not a folder (--contract-report takes one)")
+        try:
+            refuse_special(report / RECEIPT)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{report / RECEIPT}: cannot be written ({error})") from error
+        if is_folder(report / RECEIPT):
+            raise UsageError(f"{report / RECEIPT}: cannot be written (a folder)")
 
     def cut_to(self, shard: Shard) -> None:
         """Note that the session holds a part of its suite."""
@@ -197,7 +214,7 @@ class Session:
         """
         if self.settings.report is None:
             return None
-        path = self.settings.report / "receipt.json"
+        path = self.settings.report / RECEIPT
         made = self.receipt() if self.entries or self.shard is not None or not path.is_file() else None
         try:
             if made is not None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -347,3 +348,28 @@ def test_no_baseline_is_removed_through_a_link_that_leads_out(tmp_path: Path) ->
 
     assert {path: path.read_bytes() for path in elsewhere.rglob("*.json")} == before
     assert before
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(os.mkfifo, "not a regular file", id="a pipe"),
+        pytest.param(os.mkdir, "Is a directory", id="a folder"),
+        pytest.param(lambda path: os.symlink("nothing", path), "No such file or directory", id="a link to nothing"),
+    ],
+)
+def test_what_stands_in_place_of_a_baseline_is_not_passed_over(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    folder = tmp_path / "contracts" / "baselines"
+    receipt = a_receipt(an_entry(HOLDING))
+    (entry,) = receipt.entries
+    environment = receipt.environments[entry.environment]
+    (file,) = Baselines(folder, tmp_path).record([entry], receipt.environments, "all").files
+    file.unlink()
+    make(file)
+
+    with pytest.raises(ReceiptError) as caught:
+        Baselines(folder, tmp_path).find(entry.contract, entry.lane, environment)
+
+    assert str(caught.value) == f"{file}: cannot be read ({said})"

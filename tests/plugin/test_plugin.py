@@ -541,9 +541,16 @@ def test_a_report_without_a_folder_is_refused(pytester: pytest.Pytester) -> None
     assert refused(pytester, "--contract-report=") == "ERROR: --contract-report needs a folder"
 
 
-def test_a_report_folder_that_cannot_be_written_fails_the_session(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    Path("out").write_text("a file")
+def test_a_report_folder_that_is_gone_at_the_end_fails_the_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pathlib, shutil
+
+        def test_plain():
+            shutil.rmtree("out")
+            pathlib.Path("out").write_text("a file")
+        """
+    )
 
     result = pytester.runpytest_subprocess("--compile-contracts", "--contract-report=out")
 
