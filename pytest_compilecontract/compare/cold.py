@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.facts.metrics import METRICS, STAGES
 from pytest_compilecontract.facts.receipt import Entry
 
 from .bands import Band, band_of
@@ -12,6 +12,8 @@ from .drift import LaneComparison
 
 COLD = METRICS["cold_seconds"]
 MOST = 3
+# A stage is told where at least this share of what a lane's compiling moved is its.
+SHARE = 0.5
 
 Pair = tuple[Band, Band]
 
@@ -22,6 +24,19 @@ def cold_of(was: Entry, now: Entry) -> Pair | None:
     return None if before is None or after is None else (before, after)
 
 
+def stage_of(was: Entry, now: Entry) -> str:
+    """The stage of compiling that most of a change comes from, with its seconds on both sides; empty if none does."""
+    sides = [each.measurement.stage_seconds if each.measurement is not None else None for each in (was, now)]
+    before, after = sides
+    if before is None or after is None:
+        return ""
+    moved = {name: after[name] - before[name] for name in STAGES if name in before and name in after}
+    name = max(moved, key=lambda each: abs(moved[each]), default="")
+    if not name or not moved[name] or abs(moved[name]) < SHARE * sum(map(abs, moved.values())):
+        return ""
+    return f"{STAGES[name]} {short(before[name])} -> {short(after[name])} s"
+
+
 def cold_lines(lanes: Iterable[LaneComparison]) -> list[str]:
     """The sums over the lanes that both sides measured, and the lanes that differ most; empty where there are none."""
     found = [(lane, lane.cold) for lane in lanes if lane.cold is not None]
@@ -30,7 +45,9 @@ def cold_lines(lanes: Iterable[LaneComparison]) -> list[str]:
     total = summed([pair for _, pair in found])
     lines = [f"first-call seconds (not judged): {total}"]
     found.sort(key=lambda each: abs(each[1][1].value - each[1][0].value), reverse=True)
-    lines += [f"{lane.contract} [{lane.lane}]: {told(pair)}" for lane, pair in found[:MOST]]
+    for lane, pair in found[:MOST]:
+        stage = f"; {lane.stage}" if lane.stage else ""
+        lines.append(f"{lane.contract} [{lane.lane}]: {told(pair)}{stage}")
     return lines
 
 

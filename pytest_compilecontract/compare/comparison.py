@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
-from .cold import cold_of
+from .cold import cold_of, stage_of
 from .drift import Comparison, Drift, LaneComparison, Verdict
 from .pair import Pair
 from .policy import DEFAULT_POLICY, Policy
@@ -138,6 +138,7 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
         attribution=attribution,
         rerun=rerun_command(new),
         cold=cold_of(old, new),
+        stage=stage_of(old, new),
     )
 
 

@@ -63,7 +63,8 @@ class LaneComparison:
 
     `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
     side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left
-    facts out, each with the rule's name. `cold` is what the first call took on both sides, where both measured it.
+    facts out, each with the rule's name. `cold` is what the first call took on both sides, where both measured it,
+    and `stage` the stage of compiling that most of the difference comes from.
     """
 
     contract: str
@@ -81,6 +82,7 @@ class LaneComparison:
     # Tolerated by waivers that name a workaround, each of them: no risk is open.
     worked_around: bool = False
     cold: tuple[Band, Band] | None = None
+    stage: str = ""
 
     @property
     def by_cause(self) -> tuple[Drift, ...]:

@@ -536,6 +536,7 @@ class Measurement:
     graph_breaks      distinct breaks; `break_events` counts each time Dynamo broke
     backward_graphs   distinct compiled backward graphs reached by the losses
     graphs_executed   compiled graphs run, over all calls
+    stage_seconds     seconds of all compiling by stage, each without the stages within it
     caches            hits and misses of torch's compile caches: the state of the disk, not a property of the model
     counters          Dynamo's raw counters, as torch keeps them
     resets            times torch._dynamo.reset() was called; `dropped` is what the same compiled callable had to
@@ -584,6 +585,7 @@ class Measurement:
     warmup_seconds: float | None = None
     steady_seconds: float | None = None
     overhead_seconds: float | None = None
+    stage_seconds: dict[str, float] | None = None
     caches: dict[str, int] | None = None
     counters: dict[str, dict[str, int]] | None = None
     capture_targets: CaptureTargets | None = None

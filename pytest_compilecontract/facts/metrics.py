@@ -274,6 +274,7 @@ _ALL = (
     Metric(name="backend", join=joins.first_said),
     Metric(name="calls", join=joins.calls, kept=False),
     Metric(name="compiles", kept=False),
+    Metric(name="stage_seconds", kept=False),
     Metric(name="caches", kept=False),
     Metric(name="counters", kept=False),
     Metric(name="capture_targets", join=joins.targets),
@@ -297,6 +298,13 @@ BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
 SECONDS = tuple(name for name, metric in METRICS.items() if metric.join is joins.seconds)
 # Those whose number is compared as it is: neither direction is worse.
 PLAIN = tuple(name for name, metric in METRICS.items() if metric.better is None)
+# The stages of compiling, each as its documentation spells it.
+STAGES = {
+    "dynamo": "Dynamo",
+    "aot_autograd": "AOTAutograd",
+    "inductor": "Inductor",
+    "code_generation": "code generation",
+}
 # The fields of a measurement that a baseline leaves out: what a run took is not what a later one is held to.
 NOT_KEPT = frozenset(each.at for each in _ALL if not each.kept)
 _JOINS: dict[str, Join] = {each.at: each.join for each in _ALL if each.join is not joins.added}

@@ -66,7 +66,7 @@ def bounds_of(owner: str, name: str, type_: object) -> Bounds | None:
     if type_ is int:
         return _SIZE if name.endswith("bytes") or owner == "Violation" else _COUNT
     if type_ is float:
-        return _SECONDS if name.endswith("seconds") or owner == "Timing" else None
+        return _SECONDS if name.removesuffix(".*").endswith("seconds") or owner == "Timing" else None
     return None
 
 

@@ -25,6 +25,7 @@ from .probes.dynamo import COUNTING, NEEDS, Ledger
 from .probes.inplace import COMPILED
 from .probes.processes import Processes
 from .probes.source import Paths
+from .probes.stages import Stages
 from .probes.stance import switched_off
 from .probes.trace import Trace, disagreements
 
@@ -90,6 +91,7 @@ class Measuring:
         """Start recording, without dropping compiled code. `rises` are the counters since the test began."""
         self._rises = rises
         self._rises.settle()
+        self._stages = Stages()
         self.ledger.__enter__()
         self._trace.__enter__()
         self._processes.__enter__()
@@ -176,6 +178,9 @@ class Measuring:
         calls = self._calls(measured="graphs_executed" not in unmeasured) if self.timed else None
         if calls is None:
             unmeasured["calls"] = "the test makes its own calls"
+        stages, no_stages = self._stages.read()
+        if no_stages:
+            unmeasured["stage_seconds"] = no_stages
         if self.backwards is None:
             unmeasured["backward_graphs"] = "no backward was run from a loss, as compile_lane.train does"
         rises = {
@@ -186,6 +191,7 @@ class Measuring:
             backend=backends_of(facts["compiles"]) or self._backend,
             calls=calls,
             backward_graphs=None if self.backwards is None else len(self.backwards),
+            stage_seconds=stages,
             caches=cache_state(rises),
             counters=rises,
             disagreements=self._disagreements(),

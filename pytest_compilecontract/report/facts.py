@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from pytest_compilecontract.compare.cold import short
 from pytest_compilecontract.escaping import plain
 from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.metrics import STAGES
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.judge.tell import told_breaks, told_eager, told_limit_hits, told_recompiles
 from pytest_compilecontract.wording import counted, cut, repeated
 
 from .terminal import FAILURE_WIDTH, Line, laid_out
 
+# The share of compiling below which a stage is not told.
+LEAST = 0.001
 _Told = tuple[str, ...]
 # The limits whose violation has told the facts of a kind already.
 _TOLD_BY = {
@@ -47,6 +51,15 @@ def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
     for contract, facts in contracts.items():
         lines += [plain(contract), *_by_lanes(facts)]
     return [(cut(line, FAILURE_WIDTH), {}) for line in lines]
+
+
+def stages_told(seen: Measurement) -> str:
+    """What compiling took, by stage; empty where that is not known, or nothing was compiled."""
+    stages = seen.stage_seconds or {}
+    took = sum(stages.values())
+    told = {name: stages[key] for key, name in STAGES.items() if key in stages and stages[key] >= LEAST * took}
+    parts = [f"{name} {short(seconds)} s" for name, seconds in told.items()]
+    return f"compiling took {short(took)} s: {', '.join(parts)}" if took else ""
 
 
 def _by_lanes(facts: dict[_Told, list[str]]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
 from .environments import environment_rows
+from .facts import stages_told
 from .graphs import graph_diffs
 from .html import MOST_LINES, Numbers, Texts, rendered, visible
 from .matrix import cold_cells, lists_of, stopped_lines
@@ -186,6 +187,8 @@ class _Data:
         yield self._line("state_dict", "state dict changes", *_counted("state_dict", entry, facts))
         for metric in _NUMBERS:
             yield self._line(metric, METRICS[metric].label, _known(seen, metric))
+        if told := stages_told(seen):
+            yield self._line("stage_seconds", "compiling", told.removeprefix("compiling took "))
         for name in ("first_compiles", "continuations", "break_events", "backend_calls"):
             yield self._line(name, name.replace("_", " "), _known(seen, name))
         if seen.numerics is not None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.evidence import KINDS, Evidence, kind_of
-from pytest_compilecontract.facts.measurement import Call, Measurement
+from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command, start_of
@@ -20,6 +20,7 @@ from pytest_compilecontract.wording import counted
 
 from .baselines import what_drifted
 from .environments import environment_rows
+from .facts import stages_told
 from .html import LONGEST, Numbers, Texts, rendered, visible
 from .run_causes import Cause, causes_of
 from .run_marks import NOUNS, TAGS
@@ -155,7 +156,7 @@ class _Data:
             self._text(limits or "only the defaults"),
             list(map(self._violation, entry.violations)),
             list(self._counts(seen)) if seen is not None else [],
-            self._calls_of(seen.calls or ()) if seen is not None else -1,
+            self._calls_of(seen) if seen is not None else -1,
             self._modules.of(modules) if modules else -1,
             [ran.compiled, ran.eager] if ran is not None else 0,
             self._text("" if entry.verdict in ("unmeasured", "reference") else str(rerun_command(entry, self._start))),
@@ -196,13 +197,14 @@ class _Data:
             if count or (count == 0 and COUNTS[name].shown == "always"):
                 yield [*map(self._text, COUNTS[name].noun), count]
 
-    def _calls_of(self, calls: Sequence[Call]) -> int:
-        """The calls that are told, and how many are not, by number; -1 where there is none."""
+    def _calls_of(self, seen: Measurement) -> int:
+        """The calls that are told, how many are not, and what compiling took, by number; -1 where there is none."""
+        calls = seen.calls or ()
         told = tuple(
             (each.phase, _rounded(each.seconds), -1 if each.graphs_executed is None else each.graphs_executed)
             for each in calls[:MOST_CALLS]
         )
-        return self._calls.of((told, len(calls) - len(told))) if told else -1
+        return self._calls.of((told, len(calls) - len(told), self._text(stages_told(seen)))) if told else -1
 
     def _mark(self, each: PlacedMark) -> list[object]:
         mark, place = each.mark, each.place

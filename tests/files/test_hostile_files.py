@@ -66,6 +66,8 @@ def put(document: Any, place: tuple[str | int, ...], value: object) -> bytes:
         ((*FIRST, "seconds"), -1.5, "expected at least 0, got -1.5"),
         ((*FIRST, "seconds"), "nan", "expected a number, got 'nan'"),
         ((*SEEN, "cold_seconds"), "inf", "expected a number, got 'inf'"),
+        ((*SEEN, "stage_seconds"), {"dynamo": -1.0}, "expected at least 0, got -1.0"),
+        ((*SEEN, "stage_seconds"), {"dynamo": "nan"}, "expected a number, got 'nan'"),
         ((*SEEN, "steady_seconds"), 10**400, "number out of range"),
         ((*SEEN, "steady_seconds"), -1e-9, "expected at least 0, got -1e-09"),
         ((*SEEN, "calls", 0, "seconds"), -1, "expected at least 0, got -1"),

@@ -138,6 +138,7 @@ MEASUREMENTS = st.builds(
     | st.lists(st.builds(EagerFrame, frame=LOCATIONS, cause=st.just("error"), reason=WORDS), max_size=1).map(tuple),
     numerics=st.none() | st.builds(Numerics, method=WORDS, worst_error=st.none() | FLOATS),
     cold_seconds=st.none() | SECONDS,
+    stage_seconds=st.none() | st.dictionaries(st.sampled_from(["dynamo", "inductor"]), SECONDS),
     counters=st.none() | st.dictionaries(WORDS, st.dictionaries(WORDS, st.integers(), max_size=2), max_size=2),
     unmeasured=st.dictionaries(WORDS, WORDS, max_size=2),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import replace
 
+import pytest
 from support.receipts import (
     BREAK,
     DIFFERENCE,
@@ -205,6 +206,38 @@ def test_seconds_of_the_first_call_are_told_with_their_spread_and_not_judged() -
         "  tests/test_block.py::test_block [dynamic]: 2 -> 2.25 s",
     ]
     assert answer(comparison).outcome != "no"
+
+
+@pytest.mark.parametrize(
+    ("before_stages", "after_stages", "told"),
+    [
+        (
+            {"dynamo": 0.5, "code_generation": 1.5},
+            {"dynamo": 0.6, "code_generation": 3.5},
+            "; code generation 1.5 -> 3.5 s",
+        ),
+        ({"dynamo": 0.5, "code_generation": 1.5}, {"dynamo": 0.2, "code_generation": 1.6}, "; Dynamo 0.5 -> 0.2 s"),
+        ({"dynamo": 0.5}, {"dynamo": 0.5}, ""),
+        ({"a": 0.5}, {"b": 0.5}, ""),
+        (
+            {"dynamo": 1.0, "aot_autograd": 1.0, "inductor": 1.0},
+            {"dynamo": 2.0, "aot_autograd": 2.0, "inductor": 2.0},
+            "",
+        ),
+        (None, {"dynamo": 0.5}, ""),
+    ],
+)
+def test_the_stage_of_compiling_that_moved_most_is_told(
+    before_stages: dict[str, float] | None, after_stages: dict[str, float], told: str
+) -> None:
+    old, new = (
+        an_entry(replace(HOLDING, cold_seconds=seconds, stage_seconds=stages))
+        for seconds, stages in ((2.0, before_stages), (4.0, after_stages))
+    )
+
+    lines = comparison_lines(compare(before(old), after(new)), everything=True)
+
+    assert f"  tests/test_block.py::test_block [{new.lane}]: 2 -> 4 s{told}" in lines
 
 
 def test_text_from_a_receipt_is_shown_and_not_obeyed() -> None:

@@ -9,7 +9,7 @@ from support.receipts import BREAK, CONTRACT, HOLDING, OTHER_BREAK, RECOMPILE, W
 from pytest_compilecontract.facts.measurement import Call
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Violation
-from pytest_compilecontract.report.facts import fact_lines
+from pytest_compilecontract.report.facts import fact_lines, stages_told
 
 SEEN = replace(HOLDING, graph_breaks=(BREAK,), recompiles=(RECOMPILE,))
 OVER = an_entry(SEEN, verdict="violated", violations=(Violation(limit="max_graph_breaks=0", measured=1),))
@@ -85,3 +85,13 @@ def test_a_long_or_hostile_text_is_one_line_that_no_terminal_obeys() -> None:
     assert lines[-1].startswith("      red xxx")
     assert lines[-1].endswith("xxx...")
     assert max(map(len, lines)) == 160
+
+
+def test_what_compiling_took_is_told_by_stage() -> None:
+    stages = {"dynamo": 0.25, "aot_autograd": 0.0001, "inductor": 0.75, "code_generation": 11.0}
+
+    assert stages_told(replace(SEEN, stage_seconds=stages)) == (
+        "compiling took 12 s: Dynamo 0.25 s, Inductor 0.75 s, code generation 11 s"
+    )
+    assert stages_told(replace(SEEN, stage_seconds=dict.fromkeys(stages, 0.0))) == ""
+    assert stages_told(replace(SEEN, stage_seconds=None)) == ""

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.torch
 OF_THE_CACHE = (
     "calls",
     "caches",
+    "stage_seconds",
     "counters",
     "cold_seconds",
     "warmup_seconds",

@@ -365,7 +365,7 @@
 
   function timeline(lane) {
     if (lane[CALLS] < 0) return null;
-    const [found, left] = calls[lane[CALLS]];
+    const [found, left, compiling] = calls[lane[CALLS]];
     const longest = Math.max(...found.map(([, took]) => took), 1e-9);
     const cells = runs(found).flatMap((each) => {
       const compiles = each.phase !== "steady";
@@ -379,7 +379,8 @@
         make("span", { class: compiles ? "phase compiles" : "phase" }, meaning), track, make("span", { class: "took" }, took),
         make("span", { class: "graphs" }, each.graphs < 0 ? "graphs not known" : `${counted(each.graphs, "graph")} ran${several ? " in each" : ""}`)];
     });
-    return make("div", {}, make("h4", {}, `Calls${left ? `, the first ${found.length} of ${found.length + left}` : ""}: seconds to scale`), make("div", { class: "calls" }, cells));
+    return make("div", {}, make("h4", {}, `Calls${left ? `, the first ${found.length} of ${found.length + left}` : ""}: seconds to scale`), make("div", { class: "calls" }, cells),
+      texts[compiling] ? make("p", { class: "muted" }, texts[compiling]) : null);
   }
 
   const marksByLane = new Map();

@@ -1,0 +1,78 @@
+"""Stages: what compiling took of each, out of the metrics that torch keeps of every compile."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+# Each stage, the metric that has its microseconds, and that of the stage within it, whose time is its own
+# (`CompilationMetrics` in torch/_dynamo/utils.py). In what compiles a backward alone, Dynamo has no part.
+DYNAMO, AOT, INDUCTOR, CODE = (
+    "dynamo_cumulative_compile_time_us",
+    "aot_autograd_cumulative_compile_time_us",
+    "inductor_cumulative_compile_time_us",
+    "inductor_code_gen_cumulative_compile_time_us",
+)
+BACKWARD = "backward_cumulative_compile_time_us"
+STAGES = {
+    "dynamo": ((DYNAMO,), (AOT,)),
+    "aot_autograd": ((AOT, BACKWARD), (INDUCTOR,)),
+    "inductor": ((INDUCTOR,), (CODE,)),
+    "code_generation": ((CODE,), ()),
+}
+
+
+class Stages:
+    """Seconds of compiling since this was made, by stage."""
+
+    def __init__(self) -> None:
+        self._before = _kept()
+
+    def read(self) -> tuple[dict[str, float] | None, str]:
+        """The seconds, or why they are not known."""
+        if self._before is None:
+            return None, "this torch keeps no metrics of compiles"
+        kept = _kept() or []
+        known = {id(each) for each in self._before}
+        new = [each for each in kept if id(each) not in known]
+        if len(new) >= _most_kept():
+            return None, f"torch keeps the metrics of {_most_kept()} compiles, and there were more"
+        found = [_microseconds(each) for each in new]
+        if any(not each for each in found):
+            return None, "this torch's metrics of a compile have other names"
+        return seconds_of(found), ""
+
+
+def seconds_of(compiles: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by stage, each without the stage within it."""
+    found = {}
+    for stage, (whole, inner) in STAGES.items():
+        took = sum(each.get(name, 0.0) for each in compiles for name in whole)
+        took -= sum(each.get(name, 0.0) for each in compiles for name in inner)
+        found[stage] = max(took, 0.0) / 1e6
+    return found
+
+
+class _Metrics(Protocol):
+    """One compile, as torch has measured it."""
+
+
+def _microseconds(metrics: _Metrics) -> dict[str, float]:
+    names = {name for sides in STAGES.values() for side in sides for name in side}
+    return {name: value for name in names if (value := getattr(metrics, name, None)) is not None}
+
+
+def _utils() -> Any:
+    return importlib.import_module("torch._dynamo.utils")
+
+
+def _kept() -> list[_Metrics] | None:
+    """The metrics of the last compiles of this process; None where torch keeps none."""
+    read = getattr(_utils(), "get_compilation_metrics", None)
+    return None if read is None else list(read())
+
+
+def _most_kept() -> float:
+    """Of how many compiles torch keeps the metrics."""
+    return getattr(getattr(_utils(), "_compilation_metrics", None), "maxlen", None) or float("inf")
