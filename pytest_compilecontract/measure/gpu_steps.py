@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.facts.measurement import (
     NO_CUDA,
@@ -207,13 +207,13 @@ class SteadySteps:
         if self._graphs:
             self._graphs.take()
         torch.cuda.synchronize()
-        started = time.perf_counter()
+        started = clock.seconds()
         samples = [torch.cuda.memory_allocated()]
         while len(samples) <= GROWTH_STEPS:
             step()
             torch.cuda.synchronize()
             samples.append(torch.cuda.memory_allocated())
-            if len(samples) > FEWEST_STEPS and time.perf_counter() - started > GROWTH_SECONDS:
+            if len(samples) > FEWEST_STEPS and clock.seconds() - started > GROWTH_SECONDS:
                 break
         return samples, self._graphs.take() if self._graphs else GraphStep()
 

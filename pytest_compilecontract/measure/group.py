@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.lanes import FAKE, Lane
 
 from .probes.availability import device_of
@@ -81,9 +82,9 @@ def leave_together(store: Store, ranks: int, seconds: float) -> None:
 
     The group is not destroyed: gloo may abort there, or never return.
     """
-    deadline = time.monotonic() + seconds
+    deadline = clock.seconds() + seconds
     store.add(LEFT, 1)
-    while store.add(LEFT, 0) < ranks and time.monotonic() < deadline:
+    while store.add(LEFT, 0) < ranks and clock.seconds() < deadline:
         time.sleep(POLL_SECONDS)
 
 

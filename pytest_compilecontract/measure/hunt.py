@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.errors import UsageError, message_of
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Hunted, Measurement
@@ -122,7 +122,7 @@ class Hunt:
         if self.budget.derandomize:
             chosen["database"] = None
         sequences = st.lists(drawn, min_size=1, max_size=self.budget.calls)
-        self._ends = time.monotonic() + self.budget.seconds
+        self._ends = clock.seconds() + self.budget.seconds
         doubts: tuple[str, ...] = ()
         try:
             search = settings(**chosen)(given(sequences)(look))  # type: ignore[no-untyped-call]
@@ -147,7 +147,7 @@ class Hunt:
 
     def _told(self, doubts: tuple[str, ...]) -> Held:
         hunted = Hunted(sequences=self.held, calls=self.calls)
-        if self.held < self.budget.sequences and self.failing is None and time.monotonic() >= self._ends:
+        if self.held < self.budget.sequences and self.failing is None and clock.seconds() >= self._ends:
             hunted = replace(hunted, ended=f"after {self.budget.seconds:g} s")
         if self.failing is None:
             assert self.kept is not None
@@ -184,7 +184,7 @@ class Hunt:
     def _is_over(self) -> bool:
         # What failed is made short for as long once more.
         extra = 0.0 if self.failing is None else self.budget.seconds
-        return time.monotonic() > self._ends + extra
+        return clock.seconds() > self._ends + extra
 
     def _looked_at(self, sequence: Sequences, key: str | None) -> tuple[Held, tuple[str, ...]]:
         held = self.hold(sequence)

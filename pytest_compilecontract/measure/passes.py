@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
@@ -120,12 +120,12 @@ class Passes:
 
     def eager(self, job: Job, names: frozenset[str] = frozenset()) -> Trail:
         """An eager pass: nothing compiled runs, even if parts of the target are compiled already."""
-        started = time.monotonic()
+        started = clock.seconds()
         try:
             with stance.eager():
                 return self.fresh(job.target, job, How(kind="eager", names=names))
         finally:
-            self.eager_seconds = max(self.eager_seconds, time.monotonic() - started)
+            self.eager_seconds = max(self.eager_seconds, clock.seconds() - started)
 
     def fresh(self, run: object, job: Job, how: How) -> Trail:
         """A pass from the initial state: `run` is the target, or its compiled form."""

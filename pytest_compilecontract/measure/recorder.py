@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import Call, Measurement, Phase, backends_of
@@ -137,7 +137,7 @@ class Measuring:
         executed = self.ledger.runs.executed
         raised = True
         synchronize(device)
-        started = time.perf_counter()
+        started = clock.seconds()
         try:
             result = make()
             synchronize(device)
@@ -146,7 +146,7 @@ class Measuring:
         finally:
             self.timed.append(
                 Timed(
-                    seconds=time.perf_counter() - started,
+                    seconds=clock.seconds() - started,
                     compiled=len(self.ledger.attempts) > attempts,
                     executed=self.ledger.runs.executed - executed,
                     callee=callee,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.calls import call
 from pytest_compilecontract.facts.measurement import StepOperators
 
@@ -93,11 +94,11 @@ class Repeated:
         ledger, runs = measuring.ledger, measuring.ledger.runs
         last = self._job.calls[-1]
         samples: list[float] = []
-        deadline = time.perf_counter() + OVERHEAD_SECONDS
+        deadline = clock.seconds() + OVERHEAD_SECONDS
         attempts = len(ledger.attempts)
         runs.clock = time.thread_time
         try:
-            while len(samples) < OVERHEAD_CALLS and (time.perf_counter() < deadline or not samples):
+            while len(samples) < OVERHEAD_CALLS and (clock.seconds() < deadline or not samples):
                 args, kwargs = numerics.Copies(self._job.state.reached()).of((last.args, last.kwargs))
                 inside, started = runs.seconds_inside, time.thread_time()
                 with self._passes.autocast():

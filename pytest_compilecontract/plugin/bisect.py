@@ -6,13 +6,13 @@ fails is named, if it fails twice, and as the lane did. The lane's own verdict a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.lanes import ALL, BUILT_IN, Lane
 from pytest_compilecontract.facts.rerun import Command
 
@@ -109,12 +109,12 @@ def _bisected(turn: Turn, entry: Entry) -> list[str]:
     def in_stage(stage: Stage) -> Lane:
         return lane if stage is own else replace(lane, backend=stage.backend, mode=None, options=None)
 
-    stages, started = _up_to(lane.backend), time.perf_counter()
+    stages, started = _up_to(lane.backend), clock.seconds()
 
     def outcome(stage: Stage) -> Outcome:
         what = "the lane itself" if stage is own else stage.told
         at = [*stages, own].index(stage) + 1
-        turn.say(f"where it broke: runs {what}, {at} of {len(stages) + 1}, {time.perf_counter() - started:.0f} s")
+        turn.say(f"where it broke: runs {what}, {at} of {len(stages) + 1}, {clock.seconds() - started:.0f} s")
         return _outcome(turn, in_stage(stage))
 
     found = first_to_fail(stages, own, faults(entry), outcome)

@@ -6,10 +6,10 @@ that goes on; the other parts tell it what has happened, and read.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import Lane
 
@@ -93,7 +93,7 @@ class Current:
 
     def start(self) -> None:
         """The clock runs from here, or from the first repeat on."""
-        self.state = replace(self.state, started=self.state.started or time.perf_counter())
+        self.state = replace(self.state, started=self.state.started or clock.seconds())
 
     def cannot_run(self, why: str | None) -> None:
         """The lane cannot run here; None says that it can."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.limits import OBSERVED
 
@@ -70,7 +70,7 @@ class Observer:
         __tracebackhide__ = True
         if CONTRACT in item.stash:
             return (yield)
-        item.stash[WATCHED] = watched = Watched(started=time.perf_counter())
+        item.stash[WATCHED] = watched = Watched(started=clock.seconds())
         try:
             with _quiet(), self._as_asked(), self._watch.body() as body:
                 result = yield
@@ -134,7 +134,7 @@ class Observer:
         watched.judged = judged(
             self._subject(item),
             measurements=(measurement,),
-            seconds=time.perf_counter() - watched.started,
+            seconds=clock.seconds() - watched.started,
             torch_version=torch.__version__,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 import unittest
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.errors import UsageError, message_of
 from pytest_compilecontract.facts.ladder import TRAIN
 
@@ -217,7 +217,7 @@ class Phases:
         return judged(
             state.subject(self._runs.process),
             measurements=measured,
-            seconds=time.perf_counter() - state.started,
+            seconds=clock.seconds() - state.started,
             torch_version=torch.__version__,
         )
 

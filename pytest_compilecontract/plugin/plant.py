@@ -6,13 +6,13 @@ own verdict and measurement stay as they were; what became of the faults is besi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.skipping import evaluate_xfail_marks
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import printed
 from pytest_compilecontract.facts.faults import (
@@ -80,12 +80,12 @@ class Sowing:
         from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
         looking = Looking()
-        started = time.perf_counter()
+        started = clock.seconds()
         with looking.entered(None):
             again = turn.run_once(turn.contract.lane)
             shown = self._shown(turn, again)
         if why := _not_again(shown):
-            seconds = time.perf_counter() - started
+            seconds = clock.seconds() - started
             return tuple(
                 Planted(fault=each.name, outcome="not applicable", why=why, seconds=seconds if not at else 0.0)
                 for at, each in enumerate(self._faults)
@@ -97,7 +97,7 @@ class Sowing:
         steady = steady_of(calls, starts)
         whys = {each.name: _nowhere(each, again, looking, starts, steady) for each in self._faults}
         runs = counted(sum(not why for why in whys.values()), "fault")
-        turn.say(f"plants {runs}, one per run; the run without a fault took {time.perf_counter() - started:.1f} s")
+        turn.say(f"plants {runs}, one per run; the run without a fault took {clock.seconds() - started:.1f} s")
         found: list[Planted] = []
         for fault in self._faults:
             why = "the process has lost its CUDA device" if turn.process.lost else whys[fault.name]
@@ -111,11 +111,11 @@ class Sowing:
     def _one(self, turn: Turn, planting: Planting, *, first: Shown) -> Planted:
         """What becomes of one fault."""
         fault = planting.fault
-        started = time.perf_counter()
+        started = clock.seconds()
         with planting.entered(fault):
             again = turn.run_once(turn.contract.lane)
             shown = self._shown(turn, again)
-        seconds = time.perf_counter() - started
+        seconds = clock.seconds() - started
         if why := _not_planted(planting):
             return Planted(fault=fault.name, outcome="not applicable", why=why, seconds=seconds)
         outcome, by = judged(fault, shown)

@@ -5,13 +5,13 @@ Kept out: how they are started and followed (`launch`), what they do (`rank`), a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 from _pytest.skipping import evaluate_skip_marks
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import RankEnd
 
@@ -56,9 +56,9 @@ class Ranked:
         if cannot or evaluate_skip_marks(item):
             return [*turn.run_once(lane, last=True).reports]
         mark = expected(item)
-        started = time.perf_counter()
+        started = clock.seconds()
         over = self._repeated(turn)
-        reports = self._reported(over, time.perf_counter() - started)
+        reports = self._reported(over, clock.seconds() - started)
         if mark is not None:
             expect(mark, reports)
         return reports
@@ -83,9 +83,9 @@ class Ranked:
         turn.say(f"runs in {lane.ranks} ranks")
         current = Current(State(contract=contract, lane=lane, earlier=earlier))
         with self._runs.surrounded(current), turn_of(contract.item, lane.ranks):
-            began = time.perf_counter()
+            began = clock.seconds()
             runs = launched(contract.item, lane.ranks, self._settings.timeout)
-            seconds = time.perf_counter() - began
+            seconds = clock.seconds() - began
         current.note(*dict.fromkeys(note for run in runs for note in run.notes))
         measured = [each for run in runs for each in run.measurements]
         blamed = None

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+# Taken now, for a test may have its own in place of `json.loads`.
+_decoded = json.JSONDecoder().decode
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
@@ -60,7 +63,7 @@ def _registry() -> dict[str, str]:
 def _read_registry() -> Iterator[tuple[str, str]]:
     folder = Path(importlib.import_module("torch._dynamo").__file__ or "").parent
     try:
-        registry = json.loads((folder / "graph_break_registry.json").read_text(encoding="utf-8"))
+        registry = _decoded((folder / "graph_break_registry.json").read_text(encoding="utf-8"))
         for number, versions in registry.items():
             yield str(versions[0]["Gb_type"]), str(number)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Location
 
 from .protocols import Operator
@@ -131,7 +131,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, seed: int, choices: Choices, *, tf32: bool, steps: int = 1, seconds: float = math.inf) -> None:
         super().__init__()
         self._seconds = seconds
-        self._ends = time.monotonic() + seconds
+        self._ends = clock.seconds() + seconds
         self._seed = seed
         self._steps = steps
         self._choices = choices
@@ -148,7 +148,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if not is_operator(func):
             return func(*args, **kwargs)
-        if time.monotonic() > self._ends:
+        if clock.seconds() > self._ends:
             raise TimeoutError(f"no end after {self._seconds:.0f} s")
         name = func.overloadpacket.__name__
         exact = name in EXACT and not _casts(name, args, kwargs)

@@ -8,12 +8,12 @@ launches. Eager and compiled alternate, so that a change of the clock affects bo
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Timing
 
 SAMPLES = 60
@@ -56,8 +56,8 @@ def timed(
         for step in (eager, compiled):
             step()
     torch.cuda.synchronize()
-    deadline = time.monotonic() + seconds
-    while len(found[1]) < samples and time.monotonic() < deadline:
+    deadline = clock.seconds() + seconds
+    while len(found[1]) < samples and clock.seconds() < deadline:
         for step, kept in zip((eager, compiled), found, strict=True):
             kept.append(_once(step, flush))
     return found
