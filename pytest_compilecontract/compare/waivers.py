@@ -36,6 +36,7 @@ from pytest_compilecontract.regular import refuse_special
 from pytest_compilecontract.wording import meant
 
 from .drift import Comparison, Drift, Fact, LaneComparison
+from .tell import facts_of
 
 Kind = Literal["workaround", "open-risk"]
 KINDS: tuple[Kind, ...] = ("workaround", "open-risk")
@@ -240,8 +241,12 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
 
 def _shows(waiver: Waiver, comparison: Comparison, entries: Mapping[tuple[str, str], Entry]) -> bool:
     """Whether a lane still has something of what the waiver is about, which both runs may have alike."""
-    lanes = [entries.get((lane.contract, lane.lane)) for lane in comparison.lanes if waiver.is_about(lane)]
-    return any(_has(each, metric) for each in lanes if each is not None for metric in waiver.metrics)
+    found = [entries.get((lane.contract, lane.lane)) for lane in comparison.lanes if waiver.is_about(lane)]
+    lanes = [each for each in found if each is not None]
+    if not waiver.facts:
+        return any(_has(each, metric) for each in lanes for metric in waiver.metrics)
+    facts = [told for each in lanes for metric, told in facts_of(each).items() if metric in waiver.metrics]
+    return any(waiver.names(fact) for told in facts for _, fact in told)
 
 
 def _has(entry: Entry, metric: str) -> bool:

@@ -273,6 +273,19 @@ def test_what_both_runs_have_needs_its_waiver_elsewhere(
     assert codes == [0, 1] * 3, capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("line", "code"), [(BREAK.location.source, 0), ("print(x[0])", 1)])
+def test_what_both_runs_have_needs_the_waiver_of_its_line_alone(
+    line: str, code: int, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waivers(file, ("2026-06-15", "2999-01-01"), ('metric = "numerics"', f'fact = "{line}"'))
+    broken = an_entry(replace(HOLDING, graph_breaks=(BREAK,)))
+    old, new = str(tmp_path / "old.json"), str(tmp_path / "new.json")
+    write_receipt(Path(old), before(broken))
+    write_receipt(Path(new), after(broken))
+
+    assert main(["compare", old, new, f"--waivers={file}"]) == code, capsys.readouterr().out
+
+
 def test_a_break_that_is_waived_still_shows(file: Path) -> None:
     worse = replace(HOLDING, graph_breaks=(BREAK,))
     text = "".join(WAIVER.replace('"numerics"', f'"{metric}"') for metric in ("graph_breaks", "fullgraph"))
