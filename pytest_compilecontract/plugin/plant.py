@@ -66,7 +66,7 @@ class Sowing:
         run = turn.run_once(turn.contract.lane)
         if run.entry is not None and run.entry.verdict == "held" and not run.failed:
             item, (sections, properties) = turn.contract.item, turn.output()
-            planted = self._sown(turn)
+            planted = self._sown(turn, run.reports)
             turn.conclude(run.state)
             turn.forget()
             item._report_sections.extend(sections)
@@ -76,7 +76,8 @@ class Sowing:
 
     # the runs of one lane
 
-    def _sown(self, turn: Turn) -> tuple[Planted, ...]:
+    def _sown(self, turn: Turn, reports: Sequence[pytest.TestReport]) -> tuple[Planted, ...]:
+        """What becomes of each fault. What is known so far is in the journal, with the lane's `reports`."""
         from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
         looking = Looking()
@@ -106,6 +107,10 @@ class Sowing:
                 continue
             planting = Planting(fault, site=looking.site(fault, starts), starts=starts, steady=steady)
             found.append(self._one(turn, planting, first=shown))
+            _attach(reports, tuple(found))
+            if (journal := self._session.journal) is not None:
+                for sent in filter(None, (vars(report).get(ENTRY) for report in reports)):
+                    journal.keep(sent)
         return tuple(found)
 
     def _one(self, turn: Turn, planting: Planting, *, first: Shown) -> Planted:

@@ -23,6 +23,8 @@ from pytest_compilecontract.facts.faults import FAULTS, KNOWN, DeviceFault
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.planted import Planted
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.files.journal import NAME as JOURNAL
+from pytest_compilecontract.files.journal import recovered
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.judge.planted import Shown, judged
 from pytest_compilecontract.measure.compile_lane import CompileLane
@@ -384,3 +386,35 @@ def test_an_unknown_kind_is_a_usage_error(pytester: pytest.Pytester) -> None:
 
     result.stderr.fnmatch_lines(["*unknown fault 'nan' (known faults: nan-element, *"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_run_that_is_killed_keeps_what_became_of_the_faults_so_far(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("""
+import os
+import signal
+
+import torch
+
+RUNS = []
+
+
+def test_dies(compile_lane):
+    RUNS.append(None)
+    if len(RUNS) == 5:  # once as it is, once to look, and with two faults
+        os.kill(os.getpid(), signal.SIGKILL)
+    compile_lane.run(lambda x: x + 1, *[(torch.ones(4),)] * 2)
+""")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    options = ["--contract-plant=zeros,inf,shape,rank", "--contract-lanes=capture", "--contract-report=report"]
+    path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
+    run_session(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compile-contracts", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+    (entry,) = recovered(tmp_path / "report" / JOURNAL).receipt.entries
+
+    assert entry.verdict == "held"
+    assert len(entry.planted) == 2
+    assert {each.outcome for each in entry.planted} == {"noticed"}
