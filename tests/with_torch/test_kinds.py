@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
 import functools
 import importlib
@@ -207,6 +208,22 @@ class KeepsInAGlobal(Keeps):
         NOTED.append(number)
 
 
+class KeepsInALateBuffer(Keeps):
+    def note(self, number: int) -> None:
+        if not hasattr(self, "late"):
+            self.register_buffer("late", torch.full((2,), float(number)))
+
+
+class KeepsInAThreadLocal(Keeps):
+    def note(self, number: int) -> None:
+        OF_THREAD.count = getattr(OF_THREAD, "count", 0) + number
+
+
+class KeepsInAContext(Keeps):
+    def note(self, number: int) -> None:
+        OF_CONTEXT.set(OF_CONTEXT.get() + number)
+
+
 class Counts(Keeps):
     def __init__(self, wrong: int) -> None:
         super().__init__(wrong)
@@ -219,6 +236,9 @@ class Counts(Keeps):
 # Not guarded on torch 2.11: a fault of torch's own, which is seen as a planted one is.
 UNGUARDED = torch.__version__.startswith("2.11.")
 NOTED: list[int] = []
+OF_THREAD = threading.local()
+OF_CONTEXT: contextvars.ContextVar[int] = contextvars.ContextVar("OF_CONTEXT")
+OF_CONTEXT.set(0)
 STATE: list[Any] = [
     pytest.param(KeepsInADeque, "afterwards['last'][0]: value", id="deque"),
     pytest.param(KeepsInASlot, "afterwards['kept.count']: value", id="slot"),
@@ -227,6 +247,9 @@ STATE: list[Any] = [
     pytest.param(KeepsOnItself, "afterwards['shared']: value", id="own-instead-of-the-class's"),
     pytest.param(KeepsFarAway, "afterwards['near.a.b[0].c.d'][0]: value", id="deep"),
     pytest.param(KeepsInAGlobal, "afterwards['NOTED'][0]: value", id="global-of-a-method"),
+    pytest.param(KeepsInALateBuffer, "afterwards['late']: value", id="late-buffer"),
+    pytest.param(KeepsInAThreadLocal, "afterwards['OF_THREAD.count']: value", id="thread-local"),
+    pytest.param(KeepsInAContext, "afterwards['OF_CONTEXT']: value", id="context"),
     pytest.param(Counts, "afterwards['count']: value", id="number"),
 ]
 
@@ -244,6 +267,7 @@ def test_state_that_compiled_leaves_otherwise(kind: Callable[[int], nn.Module], 
         assert kept_limits(healthy) == HELD
     assert difference in differences(planted)
     assert (Keeps.shared, vars(KeepsOnItsClass).get("shared"), NOTED) == (0, None, [])
+    assert (vars(OF_THREAD), OF_CONTEXT.get()) == ({}, 0)
 
 
 def test_a_hook_that_fires_more_often() -> None:

@@ -1091,3 +1091,55 @@ def with_doubled_gradients(run: Run) -> Run:
         for at, node in run.groups["grad"].nodes.items()
     }
     return replace(run, groups={**run.groups, "grad": Snapshot(nodes=nodes)})
+
+
+class SaysYes:
+    """Put before one of Python's types, it calls any two values the same."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class AnInt(SaysYes, int):
+    __hash__ = int.__hash__
+
+
+class AFloat(SaysYes, float):
+    __hash__ = float.__hash__
+
+
+class AText(SaysYes, str):
+    __hash__ = str.__hash__
+
+
+class SomeBytes(SaysYes, bytes):
+    __hash__ = bytes.__hash__
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled"),
+    [
+        pytest.param(AnInt(1), AnInt(2), id="int"),
+        pytest.param(AFloat(1), AFloat(2), id="float"),
+        pytest.param(AText("a"), AText("b"), id="str"),
+        pytest.param(SomeBytes(b"a"), SomeBytes(b"b"), id="bytes"),
+        pytest.param(frozenset([AnInt(1)]), frozenset([AnInt(2)]), id="in a set"),
+    ],
+)
+def test_values_of_a_class_that_calls_any_two_the_same(eager: object, compiled: object) -> None:
+    runs = [Run(groups={"output": snapshot(each, at="output")}) for each in (eager, compiled)]
+
+    found = judge(eager=runs[0], compiled=runs[1])
+
+    assert [each.kind for each in found.differences] == ["value"]
+
+
+@pytest.mark.parametrize("key", [lambda x: x, lambda x: ("a", x)], ids=["a tensor", "in a tuple"])
+def test_a_tensor_in_the_key_of_a_dict_is_compared(key: Callable[[torch.Tensor], object]) -> None:
+    runs = [Run(groups={"output": snapshot({key(torch.ones(2) * by): 1}, at="output")}) for by in (1, 2)]
+
+    found = judge(eager=runs[0], compiled=runs[1])
+
+    assert [each.kind for each in found.differences] == ["value"]

@@ -15,7 +15,7 @@ import itertools
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
@@ -56,6 +56,15 @@ SCALARS = (
 
 # Python's containers, of which a class of the project's may give out what it likes.
 _PYTHONS = (list, tuple, set, frozenset, deque, OrderedDict, dict)
+
+# How to have a value of a class derived from one of Python's as that has it.
+_EXACT: tuple[tuple[type, Callable[[Any], object]], ...] = (
+    (int, int.__pos__),
+    (float, float.__pos__),
+    (complex, complex.__pos__),
+    (str, str.__str__),
+    (bytes, lambda value: bytes.__getitem__(value, slice(None))),
+)
 
 # What an object of an installed package is: one that has tensors, or modules, or things of the project's near; plain
 # values and nothing else; neither; or too large to tell.
@@ -107,6 +116,9 @@ def _entries(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
             label = f"{label} {index}"
         seen.add(label)
         yield f"[{label}]", part
+        if isinstance(key, torch.Tensor) or (isinstance(key, tuple) and not _is_plain_key(key)):
+            # Its label says nothing of what is in it.
+            yield f"[{label}].key", key
 
 
 def elements(value: Any) -> Iterator[object]:
@@ -190,6 +202,19 @@ def is_scalar(value: object) -> bool:
     return isinstance(value, SCALARS)
 
 
+def exact(value: object) -> Any:
+    """A plain value as Python's own type has it: a class derived from it may call any two the same."""
+    if isinstance(value, enum.Enum):
+        return value
+    for kind, of in _EXACT:
+        if isinstance(value, kind):
+            return value if type(value) in (kind, bool) else of(value)
+    for pythons in (set, frozenset):
+        if isinstance(value, pythons):
+            return pythons(map(exact, elements(value)))
+    return value
+
+
 def is_numpy(value: object) -> bool:
     if type(value).__module__ != "numpy":
         return False
@@ -198,8 +223,11 @@ def is_numpy(value: object) -> bool:
 
 
 def _key(key: object, index: int) -> str:
-    plain = isinstance(key, SCALARS) or (isinstance(key, tuple) and all(isinstance(each, SCALARS) for each in key))
-    return repr(key) if plain else f"<{type(key).__name__} {index}>"
+    return repr(key) if _is_plain_key(key) else f"<{type(key).__name__} {index}>"
+
+
+def _is_plain_key(key: object) -> bool:
+    return isinstance(key, SCALARS) or (isinstance(key, tuple) and all(isinstance(each, SCALARS) for each in key))
 
 
 def kind_of(value: object) -> Kind:

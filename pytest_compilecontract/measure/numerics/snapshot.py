@@ -21,6 +21,7 @@ from .parts import (
     VALUES_INSTALLED,
     VALUES_NEAR,
     Bound,
+    exact,
     is_followed,
     is_numpy,
     is_scalar,
@@ -207,7 +208,7 @@ class _Walk:
         if is_scalar(value):
             if within_object and not self._counts:
                 return False
-            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=value, incidental=within_object)
+            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=exact(value), incidental=within_object)
             return True
         if (named := _named(value)) and not within_object:
             self.nodes[at] = ScalarLeaf(type=_type_name(value), value=named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import inspect
+import threading
 from collections.abc import Mapping
 from types import CellType, FunctionType, ModuleType
 
@@ -75,6 +76,12 @@ def save_object(walk: Reached, value: object, name: str, *, depth: int) -> None:
         save_slot(walk, value, slot, f"{name}.{slot}" if name else slot)
         walk.reach(getattr(value, slot, None), f"{name}.{slot}" if name else slot, depth=depth + 1)
     save_inherited(walk, value, name)
+    reach_classes(walk, value, depth=depth)
+
+
+def save_thread_local(walk: Reached, value: threading.local, name: str, *, depth: int) -> None:
+    """What an object keeps for the thread that asks, which is the one that runs the passes."""
+    save_mapping(walk, vars(value), name, depth=depth)
     reach_classes(walk, value, depth=depth)
 
 

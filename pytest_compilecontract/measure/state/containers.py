@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import deque
+from contextvars import ContextVar
 from typing import Any
 
 from ..probes.randomness import mark
 from .reached import Reached
-from .values import Stream, again, copy_of, is_same_value, position
+from .values import MISSING, Stream, again, copy_of, is_same_value, position
 
 REACHED = 100_000
 
@@ -64,6 +65,18 @@ def save_state_dict(walk: Reached, value: Any, name: str, *, depth: int) -> None
     walk.pieces.keep(
         name, lambda: value.state_dict(), lambda now: False, lambda: value.load_state_dict(copy.deepcopy(saved))
     )
+
+
+def save_context_variable(walk: Reached, variable: ContextVar[object], name: str, *, depth: int) -> None:
+    """What a variable is in this context; one that had no value cannot be put back, and keeps what it was given."""
+
+    def write(put: object) -> None:
+        if put is not MISSING:
+            variable.set(put)
+
+    value = variable.get(MISSING)
+    walk.pieces.keep_place(name, lambda: variable.get(MISSING), write, value)
+    walk.reach(value, name, depth=depth + 1)
 
 
 def leave_alone(walk: Reached, value: object, name: str, *, depth: int, large: bool) -> None:

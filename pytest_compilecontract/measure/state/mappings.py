@@ -33,7 +33,7 @@ def save_mapping(
         return
     saved = {key: value for key, value in numerics.entries(mapping) if key not in without}
     new = _keep_new(walk, mapping, name, known=saved.keys() | without, stays=stays, counts=new_counts)
-    if not new_counts and not learned:
+    if not new_counts:
         walk.pieces.note_made(name, new)
     for key, value in saved.items():
         save_entry(walk, mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)

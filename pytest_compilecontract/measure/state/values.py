@@ -72,9 +72,10 @@ def is_same_value(now: object, saved: object) -> bool:
     """Whether a name still refers to the same; what an object holds is saved in other pieces."""
     if now is saved or type(now) is not type(saved):
         return now is saved
-    if isinstance(saved, (float, complex)) and now != now:
-        return bool(saved != saved)  # NaN is as NaN
-    return now == saved if isinstance(saved, PLAIN) else (at := position(saved)) is not None and position(now) == at
+    if isinstance(saved, PLAIN):
+        mine, theirs = numerics.exact(now), numerics.exact(saved)
+        return bool(mine == theirs or (mine != mine and theirs != theirs))  # NaN is as NaN
+    return (at := position(saved)) is not None and position(now) == at
 
 
 def position(value: object) -> tuple[object, ...] | None:

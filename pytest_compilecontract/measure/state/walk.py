@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
@@ -15,8 +17,16 @@ from pytest_compilecontract.wording import first_said
 
 from .. import numerics
 from ..numerics import is_projects
-from .code import save_class, save_function, save_object
-from .containers import REACHED, leave_alone, save_array, save_container, save_state_dict, save_stream
+from .code import save_class, save_function, save_object, save_thread_local
+from .containers import (
+    REACHED,
+    leave_alone,
+    save_array,
+    save_container,
+    save_context_variable,
+    save_state_dict,
+    save_stream,
+)
 from .mappings import save_mapping
 from .modules import save_module
 from .reached import Reached
@@ -104,6 +114,8 @@ _BY_TYPE: tuple[tuple[Any, Saver], ...] = (
     (FunctionType, save_function),
     (dict, functools.partial(save_mapping, new_counts=True)),
     (CONTAINERS, save_container),
+    (threading.local, save_thread_local),
+    (ContextVar, save_context_variable),
 )
 
 
