@@ -39,6 +39,8 @@ OPTIONAL = (
     *("torch.distributed.tensor.experimental", "torch.export._trace", "torch._dynamo.repro.after_dynamo"),
     *("sympy.combinatorics", "sympy.tensor.tensor", "packaging.specifiers", "tomllib", "execnet", "pdb"),
 )
+# The word for a process in which nothing is imported: what it does with its children is the same.
+BARE = "bare"
 SUFFIXES = tuple(importlib.machinery.all_suffixes())
 # How the names of variables begin that are read when Python starts or torch is imported, and not again in a child.
 READ_AT_START = (
@@ -78,9 +80,9 @@ class Child:
 
 
 def main() -> None:
-    connection, asked, asking = (socket.socket(fileno=int(each)) for each in sys.argv[1:])
+    connection, asked, asking = (socket.socket(fileno=int(each)) for each in sys.argv[1:4])
     asking.set_inheritable(False)
-    refused = why_not()
+    refused = None if BARE in sys.argv else why_not()
     answer(connection, refused=refused, loaded=sorted(loaded()))
     if refused is not None:
         return

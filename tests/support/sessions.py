@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import pytest
 
-from .forking import at_start, fork_pythons, other_modules
+from .forking import BARE, at_start, fork_pythons, other_modules
 
 UNUSED = "-p no:hypothesispytest -p no:anyio"
 FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
@@ -36,9 +36,9 @@ class ServerDiedError(Exception):
 
 
 class Server:
-    """A process that forks sessions which start with these variables."""
+    """A process that forks sessions which start with these variables; a `bare` one has imported nothing for them."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], *, bare: bool = False) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = socket.socketpair()
         asked, self._asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,7 +46,12 @@ class Server:
             passed = [each.fileno() for each in (there, asked, self._asking)]
             # Its Python has no PYTHONPATH: that is each session's own.
             self._running = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("forking.py")), *map(str, passed)],
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("forking.py")),
+                    *map(str, passed),
+                    *([BARE] if bare else []),
+                ],
                 cwd=tempfile.gettempdir(),
                 env={name: value for name, value in env.items() if name != "PYTHONPATH"},
                 stdin=subprocess.DEVNULL,
@@ -134,8 +139,9 @@ class Server:
 class Servers:
     """The servers of this process, one for each set of variables that is read at the start; few, as each is large."""
 
-    def __init__(self, most: int = 2) -> None:
+    def __init__(self, most: int = 2, *, bare: bool = False) -> None:
         self._most = most
+        self._bare = bare
         self._there: dict[tuple[object, ...], Server] = {}
 
     def find(self, env: Mapping[str, str]) -> Server:
@@ -145,7 +151,7 @@ class Servers:
         if server is None or not server.alive:
             while len(self._there) >= self._most:
                 self._there.pop(next(iter(self._there))).close()
-            server = Server(env)
+            server = Server(env, bare=self._bare)
         self._there[key] = server  # the last to go
         return server
 

@@ -405,6 +405,14 @@ def pids(folder: Path) -> list[int]:
     raise AssertionError("the session did not start")
 
 
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    """Servers of their own, and bare: those of the other tests stay, whatever becomes of one here."""
+    made = Servers(bare=True)
+    yield made
+    made.close()
+
+
 @WAYS
 def test_what_a_session_leaves_running_is_killed(tmp_path: Path, way: dict[str, str]) -> None:
     result = ran(tmp_path, f"WAIT = 0\n{HANGS}", way)
@@ -414,19 +422,15 @@ def test_what_a_session_leaves_running_is_killed(tmp_path: Path, way: dict[str, 
 
 
 @WAYS
-def test_what_outlasts_its_time_is_killed_with_all_that_it_started(tmp_path: Path, way: dict[str, str]) -> None:
+def test_what_outlasts_its_time_is_killed_with_all_that_it_started(
+    tmp_path: Path, way: dict[str, str], monkeypatch: pytest.MonkeyPatch, servers: Servers
+) -> None:
+    monkeypatch.setattr("support.sessions.SERVERS", servers)
     with pytest.raises(subprocess.TimeoutExpired):
-        ran(tmp_path, f"WAIT = 600\nprint('so far', flush=True)\n{HANGS}", way, timeout=8)
+        ran(tmp_path, f"WAIT = 600\nprint('so far', flush=True)\n{HANGS}", way, timeout=5)
 
     assert [gone(each) for each in pids(tmp_path)] == [True, True]
     assert ran(tmp_path, "def test_it(): pass\n", way).returncode == 0
-
-
-@pytest.fixture
-def servers() -> Iterator[Servers]:
-    made = Servers()
-    yield made
-    made.close()
 
 
 def test_a_server_that_has_gone_is_another_server(servers: Servers) -> None:
@@ -464,9 +468,10 @@ def test_nothing_outlives_the_process_that_asked(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(f"WAIT = 600\n{HANGS}")
     asks = (
-        "import os, sys\n\nfrom support.sessions import SERVERS, run_session\n\n"
-        "print(SERVERS.find(os.environ).pid, flush=True)\n"
-        "run_session([sys.executable, '-m', 'pytest', '-s', '-p', 'no:cacheprovider'])\n"
+        "import os, sys\n\nfrom support import sessions\n\n"
+        "sessions.SERVERS = sessions.Servers(bare=True)\n"
+        "print(sessions.SERVERS.find(os.environ).pid, flush=True)\n"
+        "sessions.run_session([sys.executable, '-m', 'pytest', '-s', '-p', 'no:cacheprovider'])\n"
     )
     paths = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": paths}

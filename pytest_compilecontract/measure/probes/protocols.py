@@ -75,9 +75,6 @@ class Schema(Protocol):
     """The schema of an operator."""
 
     @property
-    def is_mutable(self) -> bool: ...
-
-    @property
     def arguments(self) -> Sequence[Argument]: ...
 
     @property
@@ -94,6 +91,8 @@ class Operator(Protocol):
     """An operator, as a dispatch mode is given it."""
 
     namespace: str
+
+    def __hash__(self) -> int: ...
 
     @property
     def tags(self) -> Collection[torch.Tag]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeGuard
 
 import torch
@@ -20,17 +21,23 @@ def is_operator(func: object) -> TypeGuard[Operator]:
 
 def written(func: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[torch.Tensor]:
     """The tensor arguments that an operator writes to."""
-    if not is_operator(func) or not func._schema.is_mutable:
-        return []
     found: list[torch.Tensor] = []
-    for at, each in enumerate(func._schema.arguments):
-        if each.alias_info is None or not each.alias_info.is_write:
-            continue
-        value = kwargs[each.name] if each.name in kwargs else args[at] if at < len(args) else None
-        found += tensors_in(value)
+    for at, name in _written_arguments(func) if is_operator(func) else ():
+        found += tensors_in(kwargs[name] if name in kwargs else args[at] if at < len(args) else None)
     return found
 
 
+# A schema is read from C++, piece by piece, which takes longer than many an operator.
+
+
+@cache
+def _written_arguments(func: Operator) -> tuple[tuple[int, str], ...]:
+    """The arguments that an operator writes to, each by its place and its name."""
+    aliases = [(at, each.name, each.alias_info) for at, each in enumerate(func._schema.arguments)]
+    return tuple((at, name) for at, name, alias in aliases if alias is not None and alias.is_write)
+
+
+@cache
 def is_view(func: Operator) -> bool:
     """Whether an operator's result is a view of an argument that it does not write to."""
     aliases = [each.alias_info for each in func._schema.returns]
