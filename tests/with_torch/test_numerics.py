@@ -470,8 +470,10 @@ FACTS: dict[str, tuple[object, object, str, str]] = {
     "number-for-tensor": (1.0, torch.ones(()), "type", "compiled float, eager Tensor"),
     "true-for-one": (True, 1, "type", "compiled bool, eager int"),
     "list-for-tuple": ([1], (1,), "type", "compiled list, eager tuple"),
-    "shorter": ((1,), (1, 2), "structure", "compiled is without [1] (1 parts, eager 2)"),
-    "another-key": ({"b": 1}, {"a": 1}, "structure", "compiled is without ['a'] and with ['b'] (1 parts, eager 1)"),
+    "shorter": ((1,), (1, 2), "structure", "only eager has [1] (1 part, eager 2)"),
+    "another-key": (
+        {"b": 1}, {"a": 1}, "structure", "only compiled has ['b'] and only eager has ['a'] (1 part, eager 1)",
+    ),
     "another-order": (
         {"b": 1, "a": 2}, {"a": 2, "b": 1}, "structure", "compiled has the same parts in another order",
     ),

@@ -195,9 +195,13 @@ def leaves_gradients_off(held: Any, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("make", "step", "found"),
     [
-        (lambda: iter([1, 2, 3]), reads_on, "afterwards structure: compiled is with ['held'] (1 parts, eager 0)"),
+        (lambda: iter([1, 2, 3]), reads_on, "afterwards structure: only compiled has ['held'] (1 part, eager 0)"),
         (lambda: torch.zeros(3), sets_a_gradient, "afterwards['held.grad'] value: worst at [0]: compiled 2, eager 1"),
-        (lambda: {"first": 1, "second": 2}, turns, "afterwards structure: compiled is with ['held, order of keys'] (1"),
+        (
+            lambda: {"first": 1, "second": 2},
+            turns,
+            "afterwards structure: only compiled has ['held, order of keys'] (1",
+        ),
         (lambda: None, leaves_gradients_off, "torch.is_grad_enabled() setting left: compiled False, eager not"),
     ],
     ids=["an iterator", "a gradient", "the order of keys", "a setting"],

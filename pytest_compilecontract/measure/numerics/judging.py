@@ -10,6 +10,7 @@ from decimal import Decimal
 import torch
 
 from pytest_compilecontract.facts.measurement import Difference, Numerics
+from pytest_compilecontract.wording import counted
 
 from .bias import Looked, find_bias, least_of, may_be_biased, step_of
 from .explained import judge_with_noise
@@ -448,8 +449,9 @@ def _built_otherwise(eager: Node, compiled: Node) -> tuple[str, str] | None:
     added = [part for part in compiled.parts if part not in eager.parts]
     if not missing and not added:
         return "structure", "compiled has the same parts in another order"
-    lists = [f"{word} {', '.join(parts[:5])}" for word, parts in (("without", missing), ("with", added)) if parts]
-    return "structure", f"compiled is {' and '.join(lists)} ({len(compiled.parts)} parts, eager {len(eager.parts)})"
+    sides = (("compiled", added), ("eager", missing))
+    lists = [f"only {side} has {', '.join(parts[:5])}" for side, parts in sides if parts]
+    return "structure", f"{' and '.join(lists)} ({counted(len(compiled.parts), 'part')}, eager {len(eager.parts)})"
 
 
 def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolerance: Tolerance) -> Finding:
