@@ -18,5 +18,5 @@ class _Real:
 
 
 def seconds() -> float:
-    """Seconds since some moment; only differences mean anything."""
+    """Seconds since some moment, the same for all processes of a machine; only differences mean anything."""
     return _Real.seconds()

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import Kind, RankEnd
 from pytest_compilecontract.files.codec import value_from_data
@@ -96,7 +97,7 @@ def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[Rank
         (folder / LAUNCH).write_text(json.dumps(told), encoding="utf-8")
         places = [Place(rank=rank, folder=folder) for rank in range(ranks)]
         commands = [(_command(item, place), _output(place), _variables(place, ranks)) for place in places]
-        started = time.monotonic()
+        started = clock.seconds()
         with beside(commands, cwd=Path(item.config.invocation_params.dir)) as children:
             following = [_Rank(place, child, started) for place, child in zip(places, children, strict=True)]
             _follow(following, started, limit)
@@ -157,14 +158,15 @@ class _Rank:
     def look(self) -> None:
         """Read what is new."""
         if self.code is None and (code := self.child.poll()) is not None:
-            self.code, self.ended_at = code, time.monotonic()
+            self.code, self.ended_at = code, clock.seconds()
         # After the process was asked: what it told before its end is there by now.
         for event in self.log.news():
             match event["event"]:
                 case "begins":
-                    self.begun = time.monotonic()
+                    self.begun = clock.seconds()
                 case "measured":
-                    self.told, self.told_at = event, time.monotonic()
+                    # By the rank's own word: of what happened between two looks, nobody here knows the order.
+                    self.told, self.told_at = event, _at(event)
                 case "waits":
                     self.waits = True
                 case "torn":
@@ -244,7 +246,7 @@ class _Rank:
     def _ended(
         self, kind: Kind, said: str, *, exception: str = "", phase: str = "call", connection: bool = False
     ) -> RankEnd:
-        at = self.told_at if self.told is not None else self.ended_at or time.monotonic()
+        at = self.told_at if self.told is not None else self.ended_at or clock.seconds()
         return RankEnd(
             rank=self.place.rank,
             kind=kind,
@@ -272,6 +274,12 @@ class _Rank:
         lines = text.splitlines()
         died = next((at for at, line in enumerate(lines) if line.startswith(FATAL)), None)
         return "\n".join(lines[-SHOWN:] if died is None else lines[died : died + SHOWN])
+
+
+def _at(event: Event) -> float:
+    """When an event happened, by the clock that all processes of a machine have."""
+    at = event.get("at")
+    return float(at) if isinstance(at, int | float) else clock.seconds()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,7 +313,7 @@ def _follow(ranks: Sequence[_Rank], started: float, limit: float) -> None:
             each.look()
         if all(each.is_over for each in ranks):
             break
-        now = time.monotonic()
+        now = clock.seconds()
         if bad_since is None and any(each.is_bad for each in ranks):
             bad_since = now
         begun = [each.begun for each in ranks if each.begun is not None]

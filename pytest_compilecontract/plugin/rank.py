@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from pytest_compilecontract import clock
 from pytest_compilecontract.errors import chain, message_of
 from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.run_log import Log
@@ -132,6 +133,7 @@ class Rank:
         self._log.write(
             "measured",
             **told,
+            at=clock.seconds(),
             well=self._well,
             measurements=[plain(each) for each in measured],
             overdue=state.overdue,
