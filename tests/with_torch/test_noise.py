@@ -67,7 +67,6 @@ EXACT: dict[str, Callable[[torch.Tensor], object]] = {
     "wider": lambda x: x.double(),
     "wider, written": lambda x: torch.empty_like(x, dtype=torch.float64).copy_(x),
     "wider, complex": lambda x: x.to(torch.complex128),
-    "wider, half": lambda x: x.bfloat16().float() * 0 + (x > 0).to(torch.bfloat16).float(),
     "integers": lambda x: (x.argmax(-1), x > 0, x.topk(3).indices),
     "random": lambda x: torch.rand(4, 4),
 }
@@ -606,6 +605,38 @@ def test_what_needs_no_rounding_has_no_noise(program: Any, given: torch.Tensor, 
     entry = hold(lambda compile_lane: compile_lane.run(program, (given,)), lane=lane)
 
     assert entry.verdict == "violated", measured(entry).numerics
+
+
+@pytest.mark.parametrize(
+    ("of", "to"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float8_e4m3fn, torch.float32),
+        (torch.float8_e4m3fn, torch.bfloat16),
+        (torch.float8_e5m2, torch.float16),
+        (torch.float32, torch.float64),
+        (torch.float32, torch.complex128),
+        (torch.complex64, torch.complex128),
+    ],
+)
+def test_a_wider_format_has_each_number_as_it_is(of: torch.dtype, to: torch.dtype) -> None:
+    x = normal(50, 50).to(of)
+
+    with rounding():
+        moved = x.to(to)
+
+    assert torch.equal(moved, x.to(to))
+
+
+@pytest.mark.parametrize(("of", "to"), [(torch.float16, torch.bfloat16), (torch.bfloat16, torch.float16)])
+def test_neither_half_format_has_the_numbers_of_the_other(of: torch.dtype, to: torch.dtype) -> None:
+    x = normal(50, 50).to(of) * 1e-5
+
+    with rounding():
+        moved = x.to(to)
+
+    assert not torch.equal(moved, x.to(to))
 
 
 @pytest.mark.parametrize("to", [torch.float16, torch.bfloat16, torch.float32])

@@ -267,8 +267,17 @@ def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) ->
         to, of = asked if isinstance(asked, torch.dtype) else given[0], given[0]
     else:
         return False
-    is_number = of.is_floating_point or of.is_complex
-    return to != of and not (is_number and torch.promote_types(of, to) == to)
+    return to != of and not _holds(to, of)
+
+
+@cache
+def _holds(wide: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a format has every float of another. PyTorch promotes none of one byte, so its rules cannot be asked."""
+    if not (dtype.is_floating_point or dtype.is_complex) or not (wide.is_floating_point or wide.is_complex):
+        return False
+    one, other = torch.finfo(wide), torch.finfo(dtype)
+    finer = one.eps <= other.eps and one.smallest_normal * one.eps <= other.smallest_normal * other.eps
+    return finer and one.max >= other.max and (wide.is_complex or not dtype.is_complex)
 
 
 def _own(func: object, args: tuple[object, ...], kwargs: Mapping[str, object], result: object) -> list[torch.Tensor]:
