@@ -27,7 +27,7 @@ NEED_FIXTURE = tuple(name for name, limit in LIMITS.items() if limit.fixture)
 class Collecting:
     """The part of the plugin that finds contracts. `collected` are all tests; `deselected`: some were removed.
 
-    `not_found` are the modules that test files import and Python does not find, by the name of their first part.
+    `not_found` are the modules at the top that test files import and Python does not find.
     """
 
     def __init__(self, settings: Settings, worker: str) -> None:
@@ -42,8 +42,9 @@ class Collecting:
     ) -> None:
         error = call.excinfo.value if call.excinfo is not None else None
         cause = error.__cause__ if isinstance(report, pytest.CollectReport) and error is not None else None
-        if isinstance(cause, ModuleNotFoundError) and cause.name:
-            self.not_found[cause.name.partition(".")[0]] = None
+        # With a dot, it is in a package that was found.
+        if isinstance(cause, ModuleNotFoundError) and cause.name and "." not in cause.name:
+            self.not_found[cause.name] = None
 
     # First, so that the lane is the first of a test's parameters.
     @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -42,22 +42,21 @@ def elsewhere_lines(config: pytest.Config) -> list[Line]:
 
 def not_found_lines(config: pytest.Config, modules: Iterable[str]) -> list[Line]:
     """What to do about modules of the project that no import finds, as pytest by itself has no folder on the path."""
-    return [(line, {"yellow": True}) for module in modules for line in _not_found(config, module)]
+    return [(line, {"yellow": True}) for line in (_not_found(config, module) for module in modules) if line]
 
 
-def _not_found(config: pytest.Config, module: str) -> Iterator[str]:
-    command, here = session_command(config, given_paths(config)), config.invocation_params.dir
-    for source in SOURCES:
-        found = next((each for each in (f"{module}.py", module) if (here / source / each).exists()), None)
-        if found is None:
-            continue
-        told = f"{found} is in {'this folder' if source == '.' else source}, where Python does not look for modules"
-        setting = f'pythonpath = ["{source}"] in the settings of pytest'
-        if source != "." or command.start == AS_MODULE:
-            yield f"{told}: set {setting}"
-            return
-        yield f"{told}: run {replace(command, start=AS_MODULE)}, or set {setting}"
-        return
+def _not_found(config: pytest.Config, module: str) -> str:
+    here = config.invocation_params.dir
+    names = [(source, name) for source in SOURCES for name in (f"{module}.py", module)]
+    source, found = next(((source, name) for source, name in names if (here / source / name).exists()), ("", ""))
+    if not found:
+        return ""
+    told = f"{found} is in {'this folder' if source == '.' else source}, where Python does not look for modules"
+    setting = f'pythonpath = ["{source}"] in the settings of pytest'
+    command = session_command(config, given_paths(config))
+    if source != "." or command.start == AS_MODULE:
+        return f"{told}: set {setting}"
+    return f"{told}: run {replace(command, start=AS_MODULE)}, or set {setting}"
 
 
 def _left_out(config: pytest.Config) -> Counter[str]:

@@ -87,14 +87,22 @@ def test_a_module_that_is_not_on_the_path_is_told_with_what_finds_it(
         (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
         (pytester.path / name).write_text(text)
 
-    start = (
-        ["-m", "pytest"]
-        if as_module
-        else ["-c", "import sys; sys.path.remove(''); import pytest; pytest.console_main()"]
-    )
+    # Pytester has its folder on the path, which pytest by itself has not.
+    without = "import os, sys; sys.path[:] = [each for each in sys.path if each not in ('', os.getcwd())]"
+    start = ["-m", "pytest"] if as_module else ["-c", f"{without}; import pytest; pytest.console_main()"]
     ran = pytester.run(sys.executable, *start, "--compile-contracts", "contracts")
 
     ran.stdout.fnmatch_lines([told])
+
+
+def test_a_module_missing_in_a_package_that_was_found_is_pytests_to_tell(pytester: pytest.Pytester) -> None:
+    pytester.mkpydir("mini")
+    pytester.makepyfile("import mini.missing\n\ndef test_block(compile_lane):\n    pass\n")
+
+    ran = pytester.run(sys.executable, "-m", "pytest", "--compile-contracts")
+
+    ran.stdout.fnmatch_lines(["*No module named 'mini.missing'*"])
+    ran.stdout.no_fnmatch_line("*does not look for modules*")
 
 
 def test_a_module_that_is_nowhere_is_pytests_to_tell(pytester: pytest.Pytester) -> None:
