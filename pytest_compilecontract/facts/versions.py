@@ -32,9 +32,12 @@ def version_key(text: str) -> Version | None:
 
 
 def minor_release(text: str | None) -> str:
-    """The minor release that a version belongs to, as "2.12"; empty if it is not a version."""
-    version = version_key(text or "")
-    return f"{version.major}.{version.minor}" if version is not None else ""
+    """The minor release that a version belongs to, as "2.12"; empty if it begins with none.
+
+    Also of a version that packaging refuses, as "2.12.0.fb": torch's own builds may have any (TorchVersion).
+    """
+    release = re.match(r"[0-9]+\.[0-9]+", text or "")
+    return release[0] if release else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

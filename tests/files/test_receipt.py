@@ -640,10 +640,11 @@ def test_what_is_written_matches_the_schema(entries: list[Entry]) -> None:
         (Environment(torch="2.13.0+cpu"), "torch2.13-cpu"),
         (Environment(torch="2.11.0+cu130", capability="9.0"), "torch2.11-cuda-sm90"),
         (Environment(torch="2.16.0.dev20260901+cu132", capability="12.0"), "torch2.16-cuda-sm120"),
+        (Environment(torch="2.12.0.fb"), "torch2.12-cpu"),
         (Environment(), "no-torch-cpu"),
         (Environment(torch="../../etc", capability="../9"), "no-torch-cuda-sm9"),
     ],
-    ids=["cpu", "cuda", "nightly", "no torch", "hostile"],
+    ids=["cpu", "cuda", "nightly", "not of PEP 440", "no torch", "hostile"],
 )
 def test_the_key_of_an_environment(env: Environment, key: str) -> None:
     assert environment_key(env) == key
