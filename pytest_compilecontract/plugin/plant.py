@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 # Not one of the faults': the run that comes before them.
 FIRST = "the run without a fault"
+# Why a fault was not planted, as the journal has it of a run that is killed before.
+ENDED = "the process ended before it was planted"
 
 
 class Sowing:
@@ -100,14 +102,15 @@ class Sowing:
         runs = counted(sum(not why for why in whys.values()), "fault")
         turn.say(f"plants {runs}, one per run; the run without a fault took {clock.seconds() - started:.1f} s")
         found: list[Planted] = []
-        for fault in self._faults:
+        for number, fault in enumerate(self._faults, start=1):
             why = "the process has lost its CUDA device" if turn.process.lost else whys[fault.name]
             if why:
                 found.append(Planted(fault=fault.name, outcome="not applicable", why=why))
                 continue
             planting = Planting(fault, site=looking.site(fault, starts), starts=starts, steady=steady)
             found.append(self._one(turn, planting, first=shown))
-            _attach(reports, tuple(found))
+            left = [Planted(fault=each.name, outcome="not applicable", why=ENDED) for each in self._faults[number:]]
+            _attach(reports, (*found, *left))
             if (journal := self._session.journal) is not None:
                 for sent in filter(None, (vars(report).get(ENTRY) for report in reports)):
                     journal.keep(sent)
@@ -183,7 +186,7 @@ class Sowing:
             terminalreporter.write_line(f"every fault: {folder / RECEIPT}, planted.md and planted.html beside it")
 
 
-def _attach(reports: Sequence[pytest.TestReport], planted: tuple[Planted, ...]) -> None:
+def _attach(reports: Sequence[pytest.TestReport], planted: Sequence[Planted]) -> None:
     """Send what became of the faults with the lane's entry."""
     from pytest_compilecontract.files.codec import plain
 
