@@ -54,12 +54,17 @@ def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
 
 
 def stages_told(seen: Measurement) -> str:
-    """What compiling took, by stage; empty where that is not known, or nothing was compiled."""
+    """What compiling took, in a sentence; empty where that is not known, or nothing was compiled."""
+    return f"compiling took {took}" if (took := by_stage(seen)) else ""
+
+
+def by_stage(seen: Measurement) -> str:
+    """The seconds of compiling, in all and by stage; empty where they are not known, or nothing was compiled."""
     stages = seen.stage_seconds or {}
     took = sum(stages.values())
     told = {name: stages[key] for key, name in STAGES.items() if key in stages and stages[key] >= LEAST * took}
     parts = [f"{name} {short(seconds)} s" for name, seconds in told.items()]
-    return f"compiling took {short(took)} s: {', '.join(parts)}" if took else ""
+    return f"{short(took)} s: {', '.join(parts)}" if took else ""
 
 
 def _by_lanes(facts: dict[_Told, list[str]]) -> Iterator[str]:

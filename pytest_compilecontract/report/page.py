@@ -16,7 +16,7 @@ from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
 from .environments import environment_rows
-from .facts import stages_told
+from .facts import by_stage
 from .graphs import graph_diffs
 from .html import MOST_LINES, Numbers, Texts, rendered, visible
 from .matrix import cold_cells, lists_of, stopped_lines
@@ -32,6 +32,8 @@ _NUMBERS = [name for name in _COUNTED if name not in READERS]
 
 # What is shown over the environments: counts, and last the first-call seconds.
 TRENDED = ("graphs", "graph_breaks", "recompiles", "eager_ops", "cold_seconds")
+# A drift is of those in skipped frames alone; what is shown are all that ran eager.
+_LABELS = {"eager_ops": "eager operators"}
 
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str, graphs: Sequence[Graphs] = ()) -> str:
@@ -93,7 +95,7 @@ class _Data:
             "measured": self._measured.values,
             "changes": self._changes.values,
             "trends": self._trends.values,
-            "trended": [[name, METRICS[name].label, *METRICS[name].noun] for name in TRENDED],
+            "trended": [[name, _LABELS.get(name, METRICS[name].label), *METRICS[name].noun] for name in TRENDED],
             "cold": [self._text(text) for text in cold_cells(self._found)],
             "attributions": self._attributions.values,
             "texts": self._texts.values,
@@ -187,8 +189,8 @@ class _Data:
         yield self._line("state_dict", "state dict changes", *_counted("state_dict", entry, facts))
         for metric in _NUMBERS:
             yield self._line(metric, METRICS[metric].label, _known(seen, metric))
-        if told := stages_told(seen):
-            yield self._line("stage_seconds", "compiling", told.removeprefix("compiling took "))
+        if told := by_stage(seen):
+            yield self._line("stage_seconds", "compiling", told)
         for name in ("first_compiles", "continuations", "break_events", "backend_calls"):
             yield self._line(name, name.replace("_", " "), _known(seen, name))
         if seen.numerics is not None:

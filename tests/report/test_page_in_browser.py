@@ -446,7 +446,7 @@ def test_a_lane_has_a_strip_of_each_measure(releases: MatrixPage) -> None:
     assert found[f"{one} graphs"] == "1, 2*, 3*"
     assert found[f"{one} graph breaks"] == "0, 1*, 1"
     assert found[f"{one} recompiles"] == "0, 0, 0"
-    assert found[f"{one} operators in skipped frames"] == "0, 7*, 7"
+    assert found[f"{one} eager operators"] == "0, 7*, 7"
     assert found[f"{one} first-call seconds"] == "1, 4* 3.5\u20134.25, 4"
     tall = releases.js(
         "return [...document.querySelectorAll('.strip .bar i')].slice(0, 3).map((each) => each.style.height)"
