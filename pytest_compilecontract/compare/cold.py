@@ -12,7 +12,7 @@ from .drift import LaneComparison
 
 COLD = METRICS["cold_seconds"]
 MOST = 3
-# A stage is told where at least this share of what a lane's compiling moved is its.
+# A stage is told if it moved by at least this share of what all of them did.
 SHARE = 0.5
 
 Pair = tuple[Band, Band]
@@ -25,9 +25,11 @@ def cold_of(was: Entry, now: Entry) -> Pair | None:
 
 
 def stage_of(was: Entry, now: Entry) -> str:
-    """The stage of compiling that most of a change comes from, with its seconds on both sides; empty if none does."""
-    sides = [each.measurement.stage_seconds if each.measurement is not None else None for each in (was, now)]
-    before, after = sides
+    """The stage of compiling that changed by more than the others, with its seconds on both sides; empty if none did.
+
+    Of all that was compiled, which is more than the first call where there are recompiles.
+    """
+    before, after = (each.measurement.stage_seconds if each.measurement else None for each in (was, now))
     if before is None or after is None:
         return ""
     moved = {name: after[name] - before[name] for name in STAGES if name in before and name in after}

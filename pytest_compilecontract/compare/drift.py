@@ -64,7 +64,7 @@ class LaneComparison:
     `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
     side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left
     facts out, each with the rule's name. `cold` is what the first call took on both sides, where both measured it,
-    and `stage` the stage of compiling that most of the difference comes from.
+    and `stage` the stage of compiling whose seconds changed most.
     """
 
     contract: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 # Each stage, the metric that has its microseconds, and that of the stage within it, whose time is its own
 # (`CompilationMetrics` in torch/_dynamo/utils.py). In what compiles a backward alone, Dynamo has no part.
@@ -23,6 +23,9 @@ STAGES = {
 }
 
 
+_NAMES = frozenset(name for sides in STAGES.values() for side in sides for name in side)
+
+
 class Stages:
     """Seconds of compiling since this was made, by stage."""
 
@@ -33,15 +36,13 @@ class Stages:
         """The seconds, or why they are not known."""
         if self._before is None:
             return None, "this torch keeps no metrics of compiles"
-        kept = _kept() or []
-        known = {id(each) for each in self._before}
-        new = [each for each in kept if id(each) not in known]
-        if len(new) >= _most_kept():
-            return None, f"torch keeps the metrics of {_most_kept()} compiles, and there were more"
-        found = [_microseconds(each) for each in new]
-        if any(not each for each in found):
+        known, most = set(map(id, self._before)), _most_kept()
+        new = [_microseconds(each) for each in _kept() or () if id(each) not in known]
+        if len(new) >= most:
+            return None, f"torch keeps the metrics of {most} compiles, and there were more"
+        if not all(new):
             return None, "this torch's metrics of a compile have other names"
-        return seconds_of(found), ""
+        return seconds_of(new), ""
 
 
 def seconds_of(compiles: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -54,20 +55,15 @@ def seconds_of(compiles: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
-class _Metrics(Protocol):
-    """One compile, as torch has measured it."""
-
-
-def _microseconds(metrics: _Metrics) -> dict[str, float]:
-    names = {name for sides in STAGES.values() for side in sides for name in side}
-    return {name: value for name in names if (value := getattr(metrics, name, None)) is not None}
+def _microseconds(metrics: object) -> dict[str, float]:
+    return {name: value for name in _NAMES if (value := getattr(metrics, name, None)) is not None}
 
 
 def _utils() -> Any:
     return importlib.import_module("torch._dynamo.utils")
 
 
-def _kept() -> list[_Metrics] | None:
+def _kept() -> list[object] | None:
     """The metrics of the last compiles of this process; None where torch keeps none."""
     read = getattr(_utils(), "get_compilation_metrics", None)
     return None if read is None else list(read())
