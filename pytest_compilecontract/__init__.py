@@ -30,13 +30,13 @@ def compile_contract(*function: object, **limits: object) -> object:
     """State what compiling may do in a test; the same as `@pytest.mark.compile_contract(...)`.
 
     Limits (all optional; those of module, class and function combine, and the closest wins):
-        max_recompiles (int): most recompiles: code compiled again for a frame that has compiled code
-        max_graph_breaks (int): most distinct graph breaks, by user line and torch's kind
-        max_graphs (int): most graphs that Dynamo may make
-        max_eager_frames (int): most frames with something to compile that run in eager, because Dynamo fell back or
-            skipped them by its rules; default 0
-        max_eager_ops (int): most operators of a steady call that run in eager, for any reason
-        min_ops_captured (int): least call nodes in the graphs; default 1
+        max_recompiles (int): maximum number of recompiles: code compiled again for a frame that has compiled code
+        max_graph_breaks (int): maximum number of distinct graph breaks, by user line and torch's kind
+        max_graphs (int): maximum number of graphs that Dynamo makes
+        max_eager_frames (int): maximum number of frames with something to compile that run in eager, because Dynamo
+            fell back or skipped them by its rules; default 0
+        max_eager_ops (int): maximum number of operators that run in eager in a steady call, for any reason
+        min_ops_captured (int): minimum number of call nodes in the graphs; default 1
         fullgraph (bool): no graph break, and no frame that falls back to eager
         allow_recompile_limit (bool): reaching the recompile limit is not a violation
         numerics ("fp64", "allclose", "bitwise", None): how compiled results are compared with eager; default "fp64"
@@ -47,23 +47,25 @@ def compile_contract(*function: object, **limits: object) -> object:
         frontier (list of names): a ladder of lanes, each rung adding one dimension to those below: capture, aot,
             inductor, train, autocast, dynamic, cudagraphs, distributed, or one of the project's lanes
         min_frontier (name): the rung of the frontier that must hold; default the first
-        capture_targets (list of classes, or of their names): some graph contains operations of each of these modules
-        keeps_outputs (bool): what a call returned is not changed by the next one
+        capture_targets (list of classes, or of their names): module classes, each of which must have operations in
+            some graph
+        keeps_outputs (bool): the outputs of a call must not be changed by the next call
         ranks (int): run the test in this many processes with one process group; each must hold, and all must agree
         process_group ("gloo", "nccl", "fake"): backend of the process group; default nccl on CUDA, else gloo; "fake"
-            is any number of ranks in one process, and moves no data
+            simulates any number of ranks in one process, and moves no data
         ranks_agree (bool): if False, ranks may differ in graphs, breaks, recompiles, eager frames and collectives
-        max_collectives (int): most collectives over the compiled calls, in lanes with ranks
-        same_collectives (bool): as many collectives of each kind compiled as in eager, in lanes with ranks
+        max_collectives (int): maximum number of collectives over the compiled calls, in lanes with ranks
+        same_collectives (bool): compiled must run as many collectives of each kind as eager, in lanes with ranks
 
     Limits that are judged only on a CUDA device, in a steady step after the calls that are counted:
-        cudagraphs ("required", "partitioned"): in lanes that use CUDA graphs, every steady step is replayed from
-            them, whole or in parts
-        max_kernels (int): most kernels that the device runs; max_kernels_ratio (float): relative to eager
-        max_host_syncs (int): most waits of the CPU for the device
-        max_memory_ratio (float): most peak memory relative to eager, including the pools of CUDA graphs
-        max_memory_growth (int): most bytes that each step leaves allocated; default 0
-        min_speedup (float): least device time of eager divided by that of compiled; both are timed, which takes longer
+        cudagraphs ("required", "partitioned"): in lanes that use CUDA graphs, every steady step must be replayed
+            from them, whole or in parts
+        max_kernels (int): maximum number of kernels on the device; max_kernels_ratio (float): relative to eager
+        max_host_syncs (int): maximum number of times that the CPU waits for the device
+        max_memory_ratio (float): maximum peak memory relative to eager, including the pools of CUDA graphs
+        max_memory_growth (int): maximum number of bytes that each step leaves allocated; default 0
+        min_speedup (float): minimum speedup, the device time of eager divided by that of compiled; timing both makes
+            the test slower
 
     Errors in limits are reported when pytest collects the tests, all at once.
     """

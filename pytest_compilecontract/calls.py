@@ -21,7 +21,7 @@ class call:  # noqa: N801 - reads as the call that it stands for: call(x, mask=N
 
 
 def as_calls(values: Sequence[object], *, where: str) -> tuple[call, ...]:
-    """The calls behind tuples of arguments and `call(...)`; who knows torch makes one of a single tensor.
+    """Convert tuples of arguments and `call(...)` to calls. A single tensor is left to the caller, which knows torch.
 
     Raises:
         UsageError: there is no call, or one is neither a tuple nor a `call(...)`.

@@ -1,6 +1,6 @@
-"""The clock: seconds that go by, whatever a test has put in place of the functions of `time`.
+"""The clock: real seconds, even while a test has replaced the functions of `time`.
 
-A test may freeze time, run it backwards, or have its functions raise; and what is measured of the test goes on.
+A test may freeze time, run it backwards, or make its functions raise; measuring that test goes on.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import time
 
 
 class _Real:
-    """In a class, for libraries that freeze time replace what modules name.
+    """Holds the function in a class, since libraries that freeze time replace the attributes of modules.
 
-    `perf_counter` is the one that they leave alone where they replace the system's own functions.
+    `perf_counter` is the one that they do not replace in `time` itself.
     """
 
     seconds = staticmethod(time.perf_counter)

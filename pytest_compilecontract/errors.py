@@ -36,7 +36,7 @@ class InstallError(ContractError):
 
 
 def message_of(error: object) -> str:
-    """What an exception says; of one whose `__str__` raises, that."""
+    """The message of an exception, or that its `__str__` raises."""
     try:
         return str(error)
     except Exception as raised:  # noqa: BLE001 - whatever a class of the user's does there
@@ -44,9 +44,9 @@ def message_of(error: object) -> str:
 
 
 def chain(error: BaseException | None, *, contexts: bool = False) -> Iterator[BaseException]:
-    """An exception, and each that it was raised from; with `contexts`, or else that it was raised while handling.
+    """An exception and its causes; with `contexts`, also what was being handled where there is no cause.
 
-    A chain may lead back to itself, as that of an exception that is kept and raised again from another.
+    A chain may be circular, such as when a stored exception is raised again from another.
     """
     met: set[int] = set()
     while error is not None and id(error) not in met:

@@ -1,14 +1,14 @@
-"""Escaping: what text from elsewhere may not do where it is shown or run. One function a medium; no files, no pytest.
+"""Escaping: text from outside, made safe where it is shown or run. One function per medium; no files, no pytest.
 
 | medium | function |
 | --- | --- |
-| a part of a line for a terminal | `plain` |
-| a whole line, printed where a workflow may read it | `printed` |
-| a message, a cell of XML or HTML: what is not printable is seen | `one_line` |
+| part of a line for a terminal | `plain` |
+| a whole line, printed where a CI workflow may read it | `printed` |
+| a message, a cell of XML or HTML: unprintable characters become visible | `one_line` |
 | GitHub's Markdown | `markdown` |
-| JSON or XML, printed where a workflow may read it | `printed_json`, `printed_xml` |
+| JSON or XML, printed where a CI workflow may read it | `printed_json`, `printed_xml` |
 | the arguments of pytest | `as_tests` |
-| a command that people are to copy | `typed` |
+| a command for people to copy | `typed` |
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ _BLOCK = re.compile(r"[-+=:]|\d+[.)]")
 
 
 def plain(text: str) -> str:
-    """Text from elsewhere as one line that no terminal obeys: no escape sequence and no control character."""
+    """Text from outside as one line, without escape sequences and control characters."""
     spaced = re.sub(r"\s", " ", _ESCAPES.sub("", text))
     return "".join(each for each in spaced if unicodedata.category(each) not in _UNPRINTABLE)
 
 
 def printed(line: str) -> str:
-    """A finished line as it is printed: no workflow that reads it takes it for a command."""
+    """A finished line as it is printed: no CI workflow takes it for a command."""
     start = _AT_START.match(line)
     safe = line if start is None else f"{start[0]}\\{line[start.end() :]}"
     return _ANYWHERE.sub(r"#\\#", safe)
 
 
 def one_line(text: str, longest: int = 300) -> str:
-    """`text` as one line that a terminal can show: what is not printable is escaped, what is too long is cut."""
+    """`text` as one line that a terminal can show: unprintable characters are escaped, and it is cut to `longest`."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def markdown(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no named link, no formula, no mention of anybody."""
+    """Text that Markdown shows literally: no markup, no named link, no formula, no @-mention."""
     return _MARKUP.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), plain(text))
 
 
 def markdown_paragraph(text: str) -> str:
-    """The same at the start of a line, where a sign or a number would make a list or a heading."""
+    """The same at the start of a line, where some characters and numbers would make a list or a heading."""
     shown = markdown(text).lstrip()
     found = _BLOCK.match(shown)
     return shown if found is None else f"{found[0][:-1]}\\{found[0][-1]}{shown[found.end() :]}"
 
 
 def printed_json(text: str) -> str:
-    """A JSON document that says the same, without what a workflow takes for a command, or a terminal obeys."""
+    """An equal JSON document, without what a CI workflow takes for a command, or a terminal for an escape sequence."""
     # Indentation alone is a control outside texts, and inside them JSON itself escapes those of ASCII.
     lines = (line if line.isprintable() else "".join(map(_seen, line)) for line in text.split("\n"))
     safe = "\n".join(lines)
@@ -81,30 +81,30 @@ def _escaped(char: str) -> str:
 
 
 def printed_xml(text: str) -> str:
-    """An XML or HTML document that says the same, without what a workflow takes for a command."""
+    """An equal XML or HTML document, without what a CI workflow takes for a command."""
     return re.sub(r"(?m)^([ \t]*):(?=:)", r"\1&#58;", _ANYWHERE.sub("#&#35;", text))
 
 
 def leads_out(name: str) -> bool:
-    """Whether a file or test that is named in a file lies elsewhere than in the folder that it is looked for from.
+    """Whether the path of a file or test, as read from a document, leads out of the folder that it is relative to.
 
-    On any system: an absolute path, a drive, a step upward, or what is no path.
+    On any system: an absolute path, a drive, a step upward, or something that is not a path.
     """
     path = name.partition("::")[0].replace("\\", "/")
     return path.startswith("/") or ".." in path.split("/") or re.match("[A-Za-z]:", path) is not None or "\0" in name
 
 
 def as_tests(*names: str) -> list[str]:
-    """Names of tests or files, as the last arguments of pytest: none of them is an option, or a file of options.
+    """Names of tests or files as the last arguments of pytest, none of which is taken for an option or an options file.
 
-    What pytest-xdist hands on to its workers has lost the "--", and a name with "@" in front is read before it.
+    pytest-xdist drops the "--" for its workers, and a name that begins with "@" is read before it.
     """
     return ["--", *(f"./{name}" if name.startswith(("-", "@")) else name for name in names)]
 
 
 def typed(words: Sequence[str]) -> str:
-    """A command as a POSIX shell reads it, quoted where it has to be; without what a terminal would obey.
+    """A command for a POSIX shell, quoted where needed, without escape sequences.
 
-    In this order: cleaned after it was quoted, a name could take a quote away.
+    It is cleaned before it is quoted: afterwards, a name could take a quote away.
     """
     return shlex.join(plain(word) for word in words)

@@ -28,9 +28,9 @@ def watched(
     meanwhile: Callable[[], None],
     seconds: float | None = None,
 ) -> int | None:
-    """Run a command to its end, its output going to `log`; its exit code, or None where it took longer than allowed.
+    """Run a command with its output appended to `log`; return its exit code, or None if it took longer than allowed.
 
-    `meanwhile` is called some times a second. Whatever ends the wait, Ctrl-C too, ends the command.
+    `meanwhile` is called several times a second. Anything that ends the wait, such as Ctrl-C, ends the command.
 
     Raises:
         OSError: there is no such program.
@@ -59,9 +59,9 @@ def watched(
 def beside(
     commands: Sequence[tuple[Sequence[str], Path, Mapping[str, str]]], *, cwd: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Commands that run beside one another, each with the file of its output and its variables.
+    """Run commands in parallel, each with a file for its output and its environment variables.
 
-    Whatever ends the block, ends them all, with what they started, those that have ended too.
+    However the block ends, all commands are ended, with every process that they started.
 
     Raises:
         OSError: there is no such program.
@@ -78,7 +78,7 @@ def beside(
 def _started(
     command: Sequence[str], out: BinaryIO, *, cwd: Path, variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A command in a group of its own, so that what it starts ends with it."""
+    """Start a command in a process group of its own, so that what it starts ends with it."""
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=variables, start_new_session=True
     )
@@ -86,7 +86,7 @@ def _started(
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """A request to end is as Ctrl-C here: who gives up on this process gives up on those that it started."""
+    """Treat SIGTERM as Ctrl-C: whoever ends this process wants the processes that it started to end, too."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -103,9 +103,9 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def ends_with(parent: int, *, seconds: float, folder: Path) -> None:
-    """End this process, what it started, and `folder`, once `parent` is gone or after `seconds`: said in a child.
+    """In a child: end this process, what it started, and `folder`, once `parent` is gone or after `seconds`.
 
-    Who starts a child watches it, but who is killed watches nothing.
+    A parent watches its children, but not after it was killed.
     """
 
     # On Windows a virtual environment's python starts another one, and the parent's id outlives the parent.
@@ -127,7 +127,7 @@ def ends_with(parent: int, *, seconds: float, folder: Path) -> None:
 
 
 def started(pid: int) -> str:
-    """When a process was started, in ticks of this machine: ids are used again. Empty where nobody says."""
+    """When a process was started, in clock ticks, since ids are reused. Empty where the system does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -137,7 +137,7 @@ def started(pid: int) -> str:
 
 
 def death(code: int) -> str:
-    """How a process ended that was not to end so."""
+    """How a process ended, for one that should have succeeded."""
     if code >= 0:
         return f"ended with code {code}"
     try:

@@ -1,4 +1,4 @@
-"""Regular files: what else may stand under a file's name, and is neither read nor written."""
+"""Regular files: refuses pipes, sockets and devices where a file is expected."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse what is no file: opening a pipe waits for its other end, and a device would be replaced by a file.
+    """Refuse a special file: opening a pipe waits for its other end, and a device would be replaced by a file.
 
-    A folder is not refused, nor is what does not exist: opening either says so by itself.
+    A folder or a missing file is not refused: opening either gives a clear error.
 
     Raises:
-        ValueError: a pipe, a socket or a device stands there.
+        ValueError: it is a pipe, a socket or a device.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ValueError("not a regular file")
 
 
 def stands_there(path: Path) -> bool:
-    """Whether anything has this name, be it a link that leads nowhere, or a thing that cannot be looked at."""
+    """Whether anything has this name, including a broken link or something that cannot be read."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -30,5 +30,5 @@ def stands_there(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there; no is said of one that cannot be looked at."""
+    """Whether it is a folder; False for one that cannot be accessed."""
     return os.path.isdir(path)

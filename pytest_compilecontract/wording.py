@@ -7,40 +7,40 @@ from collections.abc import Iterable
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """The number with its noun; `many` where the plural has more than an "s"."""
+    """The number with its noun; `many` is the plural if it is more than an added "s"."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """What to put behind a name that is not known: the one that is most like it, if any is."""
+    """A suffix for an unknown name: the most similar known one, if any."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
 def cut(text: str, width: int) -> str:
-    """The text, no longer than a line of so many characters."""
+    """The text, cut to a line of this many characters."""
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 def repeated(times: int) -> str:
-    """What to put behind a thing that is told once, and was there more often."""
+    """A suffix for a fact that is shown once but occurred more often."""
     return f" ({times} times)" if times > 1 else ""
 
 
 def first_line(text: str) -> str:
-    """The first line that says anything."""
+    """The first line that is not empty."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def first_said(text: str) -> str:
-    """The first line of what an error says; with the next where it only tells whose words follow."""
+    """The first line of an error's message; with the next one if the first only introduces it."""
     first, _, rest = text.strip().partition("\n")
     # BackendCompilerFailed (torch/_dynamo/exc.py): "backend='inductor' raised:", and what it raised.
     return f"{first.strip()} {first_line(rest)}".strip() if first.endswith(" raised:") else first.strip()
 
 
 def middle(text: str, width: int) -> str:
-    """Text no wider than `width`, without its middle: both ends of a test's name tell it from its neighbours."""
+    """Text no wider than `width`, cut in the middle: both ends of a test's name distinguish it from others."""
     if len(text) <= width:
         return text
     ahead = (width - 3) // 3
