@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class BaselineLane:
     """One lane of one contract, as it was when it was recorded.
 
-    `accepted` is why what should not be recorded was recorded all the same. `environment` is a key of the file's
+    `accepted` is the reason given for recording a lane that would be refused. `environment` is a key of the file's
     `environments`. `spread` is the band of each banded metric over the `repeats`, rounded outward.
     """
 

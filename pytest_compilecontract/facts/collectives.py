@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """One kind of collective, by torch.distributed's name for it, so many times one after another."""
+    """One kind of collective, by its name in torch.distributed, and how many times in a row."""
 
     kind: str
     times: int = 1
@@ -20,7 +20,7 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collectives:
-    """All collectives of the calls in the order that they were begun; `eager` is None where that was not recorded."""
+    """All collectives of the calls in the order in which they began; `eager` is None if eager was not recorded."""
 
     compiled: tuple[Collective, ...]
     eager: tuple[Collective, ...] | None = None
@@ -45,5 +45,5 @@ def told(sequence: Iterable[Collective]) -> str:
 
 
 def told_by_kind(sequence: Iterable[Collective]) -> str:
-    """What there is of each kind, in words."""
+    """The number of each kind, in words."""
     return ", ".join(f"{times} {kind}" for kind, times in by_kind(sequence).items()) or "none"

@@ -22,9 +22,9 @@ KINDS = {
     "aot_inference": "AOTAutograd's graph of a call without gradients",
     "post_grad": "the graph that Inductor lowers",
     "code": "Inductor's output code",
-    "runnable": "a program that runs one graph alone",
+    "runnable": "a program that runs one graph by itself",
     "guards": "the guards of compiled code",
-    "break": "torch's words for a graph break",
+    "break": "torch's message for a graph break",
     "recompiled": "the guards that failed",
     "minified": "torch's minified program",
 }
@@ -35,9 +35,9 @@ _SLUG = 80
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What a lane left. `folder` is a path from that of the receipt, with slashes; `files` are names in it.
+    """The evidence of a lane. `folder` is relative to that of the receipt, with slashes; `files` are names in it.
 
-    It is of one more run of the lane: `shown` is what that came to. `left_out` is what it lacks, with why.
+    It comes from one more run of the lane, whose outcome is `shown`. `left_out` is what is missing, and why.
     """
 
     folder: str
@@ -47,14 +47,14 @@ class Evidence:
 
 
 def folder_name(test: str, lane: str) -> str:
-    """A folder for one lane of one test: readable, and its own."""
+    """A folder name for one lane of one test: readable and unique."""
     whole = test if lane in test else f"{test}[{lane}]"
     words = re.sub(r"[^A-Za-z0-9.]+", "-", whole.rpartition("/")[2]).strip("-.")[:_SLUG].rstrip("-.")
     return f"{words}-{hashlib.sha256(f'{test} {lane}'.encode()).hexdigest()[:8]}"
 
 
 def kind_of(file: str) -> str:
-    """The kind of a file by its name; empty for one that is no evidence."""
+    """The kind of a file by its name; empty for one that is not evidence."""
     stem = file.partition(".")[0]
     return next((kind for kind in sorted(KINDS, key=len, reverse=True) if re.fullmatch(rf"{kind}(-\w+)*", stem)), "")
 
@@ -69,7 +69,7 @@ def is_inductor(backend: str) -> bool:
 
 
 def logs(backend: str) -> str:
-    """What TORCH_LOGS is to be, to see the same live; of a backend that is not known, all of it."""
+    """The value of TORCH_LOGS that shows the same while the lane runs; for an unknown backend, all of it."""
     known = bool(backend)
     names = [*_LOGS]
     names += _LOGS_OF_AOT if not known or is_aot(backend) else ()
@@ -78,7 +78,7 @@ def logs(backend: str) -> str:
 
 
 def lacking(kinds: Collection[str], backend: str) -> Iterator[str]:
-    """What there is none of, with why."""
+    """The kinds of evidence that are missing, and why."""
     if "graph" not in kinds:
         yield "FX graphs: Dynamo handed none to a backend"
     if not any(each.startswith("aot") for each in kinds):

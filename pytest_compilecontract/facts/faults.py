@@ -1,7 +1,7 @@
-"""Faults: one small class each, by what it does to a compiled program and what should fail because of it.
+"""Faults: one small class each, with what it does to a compiled program and what should fail because of it.
 
-A fault of an output or a gradient changes a tensor that is handed in. The others are named here alone: what they do is
-done where the program runs (`planting`). No torch here: tensors bring their own methods.
+A fault of an output or a gradient changes a tensor that it is given. The others are only named here: `planting`
+carries them out, where the program runs. No torch here: tensors bring their own methods.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Device(Protocol):
 
 
 class Tensor(Protocol):
-    """What a fault asks of a tensor. Where torch takes an argument of several types, `Any` stands for them."""
+    """The methods of a tensor that faults use. `Any` stands for arguments for which torch takes several types."""
 
     @property
     def dtype(self) -> object: ...
@@ -77,8 +77,8 @@ T = TypeVar("T", bound=Tensor)
 class Fault:
     """A fault that can be planted.
 
-    `kinds` are the differences from eager that are the right reason to turn red, `limits` and `metrics` the limits, and
-    the metrics of a baseline, that are. `calls` are those that are wrong.
+    `kinds`, `limits` and `metrics` are the right reasons to fail: differences from eager, limits, and metrics that
+    drift from a baseline. `calls` are the calls that it makes wrong.
     """
 
     name: ClassVar[str]
@@ -97,7 +97,7 @@ class Fault:
 
 
 class OutputFault(Fault):
-    """Another tensor in place of the first output that it fits."""
+    """Replaces the first output that it fits by another tensor."""
 
     kinds = VALUES
     # Other numbers may make the program raise, where it looks at them: eager does not.
@@ -106,11 +106,11 @@ class OutputFault(Fault):
     keeps_gradient: ClassVar[bool] = True
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether this can be done to such a tensor."""
+        """Whether the fault can be put into such a tensor."""
         return bool(tensor.numel()) and _is_number(tensor)
 
     def change(self, tensor: T) -> T:
-        """The tensor with the fault in it; another one, for this one may be somebody's."""
+        """The tensor with the fault in it: a new tensor, since the given one may be in use elsewhere."""
         raise NotImplementedError
 
 
@@ -208,7 +208,7 @@ class ThirdCall(Factor):
 
 
 class FactFault(OutputFault):
-    """An output with the right numbers, that is otherwise not what it was. What differentiates it, is torch's."""
+    """An output with the right numbers and another property, such as dtype or stride."""
 
     keeps_gradient = False
 
@@ -302,7 +302,7 @@ class Stale(OutputFault):
 
 
 class Around(Fault):
-    """A fault in what a compiled graph does beside its outputs."""
+    """A fault in what a compiled graph does besides computing its outputs."""
 
 
 class InputWritten(Around):
@@ -355,7 +355,7 @@ class Raises(Around):
 
 
 class GradientFault(Fault):
-    """Another gradient in place of the one that comes to an output."""
+    """Replaces the gradient that arrives at an output by another one."""
 
     kinds = VALUES | {"structure"}
     limits = (RAISES,)
@@ -522,10 +522,10 @@ KNOWN: dict[str, Fault] = {each.name: each for each in FAULTS}
 
 
 def chosen(names: Sequence[str]) -> tuple[Fault, ...]:
-    """The faults of these names, in the order of all; none names them all.
+    """The faults with these names, in the order of `KNOWN`; without names, all of them.
 
     Raises:
-        UsageError: a name that is not a fault's.
+        UsageError: an unknown name.
     """
     for name in names:
         if name not in KNOWN:

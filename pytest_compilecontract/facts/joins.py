@@ -51,17 +51,17 @@ def calls(values: Sequence[tuple[object, ...] | None]) -> tuple[object, ...] | N
 
 
 def once(values: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Texts one after another, each once."""
+    """The texts in order, each once."""
     return tuple(dict.fromkeys(text for value in values for text in value))
 
 
 def first_said(values: Sequence[str]) -> str:
-    """The first text that says anything."""
+    """The first text that is not empty."""
     return next(filter(None, values), "")
 
 
 def reasons(values: Sequence[dict[str, str]]) -> dict[str, str]:
-    """All reasons; of two for one name the later."""
+    """All reasons by name; the later wins."""
     return {key: reason for value in values for key, reason in value.items()}
 
 
@@ -77,7 +77,7 @@ def first_change(values: Sequence[StateChange | None]) -> StateChange | None:
 
 
 def numerics(values: Sequence[Numerics | None]) -> Numerics | None:
-    """The part that was furthest off, with what all of them compared, and in what they differed."""
+    """The part with the largest error, with the comparisons and differences of all parts."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -102,7 +102,7 @@ def worst(badness: Callable[[T], float]) -> Callable[[Sequence[T | None]], T | N
 
 
 def cuda_graphs(values: Sequence[CudaGraphs | None]) -> CudaGraphs | None:
-    """The part that fails in most, with the calls and skips of all: one that replays nothing is the whole's failure."""
+    """The part with the most failures, with the calls and skips of all: a part that replays nothing fails the whole."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
@@ -129,7 +129,7 @@ def targets(values: Sequence[CaptureTargets | None]) -> CaptureTargets | None:
 
 
 def collectives(values: Sequence[Collectives | None]) -> Collectives | None:
-    """Those of all parts, one after another."""
+    """The collectives of all parts, in order."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

@@ -37,7 +37,7 @@ _ADDED_TO = ("dynamo", "inductor", "options", "requires")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rung:
-    """One lane of a ladder: the dimension that it adds, whether it trains, and why it can run nowhere, if so."""
+    """One lane of a ladder: the dimension that it adds, whether it trains, and why it cannot run anywhere, if so."""
 
     name: str
     lane: Lane
@@ -47,7 +47,7 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One rung of a walk: what came of it, and why, with the lines of its facts, where it did not hold."""
+    """One rung of a walk: its verdict; if it did not hold, the reason and the lines of its facts."""
 
     name: str
     verdict: StepVerdict
@@ -73,7 +73,7 @@ class Frontier:
 
     @property
     def climbed(self) -> tuple[str, ...]:
-        """The rungs that held: what the lane at the top is made of."""
+        """The rungs that held, of which the highest lane is composed."""
         return tuple(step.name for step in self.steps if step.verdict == "held")
 
     @property
@@ -92,7 +92,7 @@ class Frontier:
         return "; ".join([text, *left_out])
 
     def left_out(self) -> str:
-        """Why rungs were not measured; the rungs are named where they do not share one reason."""
+        """Why rungs were not measured; the rungs are named if they do not share one reason."""
         reasons = self._left_out()
         if len(reasons) == 1:
             return next(iter(reasons))
@@ -107,7 +107,7 @@ class Frontier:
 
 
 def faults(names: Sequence[str], least: str | None) -> tuple[str, ...]:
-    """What contradicts itself in a ladder."""
+    """Contradictions in a ladder."""
     found = [f"frontier: {name!r} is given twice" for name in dict.fromkeys(names) if list(names).count(name) > 1]
     if least is not None and least not in names:
         found.append(f"min_frontier={least!r} is not a rung of frontier")
@@ -115,10 +115,10 @@ def faults(names: Sequence[str], least: str | None) -> tuple[str, ...]:
 
 
 def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
-    """The lane that has every dimension named; the last is the one that it adds.
+    """The lane with every dimension named; the last is the one that it adds.
 
     Raises:
-        UsageError: no such dimension, one that means nothing without another below it, or one that compiles nothing.
+        UsageError: an unknown dimension, one that needs another below it, or one that compiles nothing.
     """
     values: dict[str, Any] = {"backend": "eager"}
     for number, name in enumerate(names):
@@ -135,7 +135,7 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
 
 
 def lacking(names: Sequence[str], known: Mapping[str, Lane]) -> str:
-    """What the last dimension needs below it and has not; "" where nothing is amiss."""
+    """What the last dimension needs below it and lacks; "" if nothing is missing."""
     backend = "eager"
     for name in names:
         backend = _set_by(name, known).get("backend", backend)
@@ -165,11 +165,11 @@ def _set_by(name: str, known: Mapping[str, Lane]) -> dict[str, Any]:
 
 
 def completed(steps: Sequence[Step], names: Sequence[str]) -> Frontier:
-    """The walk with the rungs that it did not come to."""
+    """The walk with the rungs that it did not reach."""
     rest = tuple(Step(name=name, verdict="not reached") for name in names[len(steps) :])
     return Frontier(steps=(*steps, *rest))
 
 
 def without_details(walked: Frontier) -> Frontier:
-    """What is kept of a walk to compare later ones with."""
+    """The part of a walk that is kept for later comparisons."""
     return Frontier(steps=tuple(replace(step, details=()) for step in walked.steps))

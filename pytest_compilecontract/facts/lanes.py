@@ -30,8 +30,8 @@ _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
 class Lane:
     """One exact way to run a contract; None means torch's own default.
 
-    `name` is the lane's; torch.compile's parameter of that name is `compile_name` here and `name` in the project's
-    table. `device` None is cuda where there is one, else cpu. `dtype` and `autocast` are names of torch dtypes.
+    `name` is the lane's name; torch.compile's parameter `name` is `compile_name` here and `name` in the project's
+    table. `device` None is cuda if available, else cpu. `dtype` and `autocast` are names of torch dtypes.
     `matmul_precision` is what torch.set_float32_matmul_precision is given, for eager and compiled alike.
     `in_place` compiles a module with module.compile(), which leaves its type and its state_dict keys alone, instead of
     torch.compile(module).
@@ -72,12 +72,12 @@ class Lane:
 
     @property
     def is_launched(self) -> bool:
-        """True where several processes run it, and what one of them calls has to be called by all."""
+        """True if several processes run it, so that what one of them calls must be called by all."""
         return self.ranks is not None and self.process_group != FAKE
 
     @property
     def needs_cuda(self) -> bool:
-        """True where any other device would make this another lane: CUDA graphs do nothing on a CPU, silently."""
+        """True if the lane means nothing on another device: on a CPU, CUDA graphs are silently ignored."""
         if self.device is None:
             return self.mode == "reduce-overhead" or self.process_group == "nccl"
         return self.device.split(":")[0] == "cuda"
@@ -100,7 +100,7 @@ class Lane:
         return values
 
     def to_dict(self) -> dict[str, object]:
-        """The lane as JSON can hold it: its backend, and what it sets, by the keys of the project's table."""
+        """The lane as plain data: its backend and what it sets, by the keys of the project's table."""
         bare = Lane(name=self.name)
         plain: dict[str, object] = {"backend": self.backend}
         for key, name in FIELD_OF.items():
@@ -147,7 +147,7 @@ def lanes_from_table(table: Mapping[str, object], *, where: str) -> dict[str, La
     """The project's own lanes, by name; `where` is the file that the table is in.
 
     Raises:
-        UsageError: a lane that cannot mean anything: its name, a key, a value, or mode together with options.
+        UsageError: the name, a key or a value of a lane is not valid, or it has both mode and options.
     """
     return {name: _lane(name, keys, where=f"{where}: lane {name!r}") for name, keys in table.items()}
 
@@ -156,7 +156,7 @@ def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
     """The lanes of these names, in that order and each once; "all" is every known lane but eager.
 
     Raises:
-        UsageError: a name that is not known, or none at all.
+        UsageError: an unknown name, or none at all.
     """
     lanes: dict[str, Lane] = {}
     for name in names:
@@ -176,7 +176,7 @@ def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
 def narrowed(lanes: Sequence[Lane], names: Sequence[str] | None) -> tuple[Lane, ...]:
     """Those of `lanes` that a contract names; None or "all" names them all. Never a lane that was not chosen.
 
-    A name that no lane has is not an error here, for it may be known and not chosen: `chosen` tells.
+    A name without a lane is not an error here, since that lane may exist without being chosen: `chosen` checks names.
     """
     if names is None or ALL in names:
         return tuple(lanes)
@@ -246,7 +246,7 @@ def _is_positive(value: object) -> bool:
 
 
 def is_ranks(value: object) -> bool:
-    """Whether a value is a number of ranks: of one alone there is nothing to agree with."""
+    """Whether a value is a number of ranks: one rank alone has no other to agree with."""
     return isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MOST_RANKS
 
 

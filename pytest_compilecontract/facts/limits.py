@@ -21,7 +21,7 @@ Graphs = Literal["required", "partitioned"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one contract allows. None means that the author did not say, and the default rule is used, if there is one.
+    """What one contract allows. None means that the author did not say; then the default rule is used, if there is one.
 
     `numerics` is the exception: its default is "fp64", and None is the author's "do not compare". `check_grads` None
     compares gradients where the contract trains. `lanes` None is every lane that was chosen. `ranks` and
@@ -60,7 +60,7 @@ class Limits:
     same_collectives: bool | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """The limits that the author gave, as JSON can hold them; without those that say what the default says."""
+        """The limits that the author gave, as plain data, without those that equal the default."""
         unsaid = Limits()
         given: dict[str, object] = {}
         for each in fields(self):
@@ -131,7 +131,7 @@ def _contradictions_of_ladder(limits: Limits) -> Iterator[str]:
             yield f"min_frontier={limits.min_frontier!r} needs frontier"
         return
     if limits.lanes is not None:
-        yield "frontier walks a ladder of its own, and contradicts lanes"
+        yield "frontier has lanes of its own, so it contradicts lanes"
     yield from faults(limits.frontier, limits.min_frontier)
 
 
@@ -141,12 +141,12 @@ def _contradictions_of_ranks(limits: Limits) -> Iterator[str]:
             yield f"process_group={limits.process_group!r} needs ranks"
         return
     if limits.frontier is not None:
-        yield f"frontier runs in one process, and contradicts ranks={limits.ranks}"
+        yield f"frontier runs in one process, so it contradicts ranks={limits.ranks}"
     if limits.process_group == FAKE:
         given = limits.numerics if limits.numerics in ("allclose", "bitwise") else None
         for name, value in {"numerics": given, "rtol": limits.rtol, "atol": limits.atol}.items():
             if value is not None:
-                yield f"process_group='fake' moves no data, and contradicts {name}={value!r}"
+                yield f"process_group='fake' moves no data, so it contradicts {name}={value!r}"
 
 
 def _refusal(message: str) -> UsageError:
@@ -154,7 +154,7 @@ def _refusal(message: str) -> UsageError:
 
 
 def _shown(value: object) -> str:
-    """A value in a message, whatever it is: its `repr` may be endless, or raise."""
+    """Any value as text for a message: its `repr` may be endless, or raise."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a user's class, or a number with too many digits
@@ -200,7 +200,7 @@ def _are_lanes(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """What a marker may give a limit, in words and as a check."""
+    """The values that a limit accepts, in words and as a check."""
 
     text: str
     accepts: Callable[[object], bool]
@@ -217,9 +217,9 @@ _LANES = Kind(text="a list of lane names", accepts=_are_lanes)
 class Limit:
     """One limit of a contract.
 
-    `metric` is the field of a measurement that it is held against. `fixture`: only a comparison with eager, or a lane,
-    gives it a meaning. `optional`: it is not judged where the device or the lane has no such thing. `bounds` says of a
-    limit on a number whether it is the most or the least that is allowed.
+    `metric` is the field of a measurement that it is checked against. `fixture`: it only means something with a
+    comparison with eager, or with a lane. `optional`: it is not judged if the device or the lane has no such thing.
+    `bounds`: whether a limit on a number is the most or the least that is allowed.
     """
 
     name: str
@@ -231,7 +231,7 @@ class Limit:
 
     @property
     def counted(self) -> str:
-        """What a limit on a number is on, in words: "graph breaks" of `max_graph_breaks`."""
+        """What a limit on a number counts, in words: "graph breaks" for `max_graph_breaks`."""
         return self.name.partition("_")[2].replace("_", " ")
 
 

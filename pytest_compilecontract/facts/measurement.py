@@ -43,7 +43,7 @@ NOT_ASKED = "the lane asks for no CUDA graphs"
 class Location:
     """A line of Python. `file` is relative to the project, or to the folder that packages are installed in.
 
-    `scope` is the class that the function is written in, where there is one: what tells one `forward` from another.
+    `scope` is the class in which the function is defined, if any: it distinguishes one `forward` from another.
     """
 
     file: str
@@ -61,8 +61,8 @@ class GraphBreak:
     """One distinct graph break: a user line and torch's kind for it.
 
     `events` is how often Dynamo broke there: a frame that is compiled again breaks again, and a break in an inlined
-    callee is met by its caller too. `stacks` are the inlined stacks it was seen under, outermost call first, each with
-    `location` as its innermost line that is neither torch's nor Python's, where it has one.
+    callee also breaks its caller. `stacks` are the inlined stacks that it was seen under, outermost call first, each
+    with `location` as its innermost line outside torch and Python, if it has one.
     """
 
     location: Location
@@ -80,9 +80,9 @@ class GraphBreak:
 class Recompile:
     """Code compiled again for a frame that already had compiled code.
 
-    `guard` is the failed guard that tells most, in torch's words; `guards` has one for each older entry, newest first.
-    `location` is the user line that the guard speaks of, where torch names one. `meaning` says in plain words what
-    torch's words do not.
+    `guard` is the failed guard that explains most, in torch's words; `guards` has one for each older entry, newest
+    first. `location` is the user's line that the guard refers to, if torch names one. `meaning` explains the guard
+    where torch's words do not.
     """
 
     frame: Location
@@ -97,7 +97,7 @@ class Recompile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EagerFrame:
-    """A frame that Dynamo meant to compile and gave back to eager; "by request" of a stance or a setting."""
+    """A frame that Dynamo tried to compile and that fell back to eager; "by request" of a stance or a setting."""
 
     frame: Location
     cause: EagerCause
@@ -108,13 +108,13 @@ class EagerFrame:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EagerOps:
-    """Operators that ran eager in a steady call, from one place.
+    """Operators that ran in eager in a steady call, from one place.
 
-    `why` is "skipped" where they are in a frame that Dynamo never tries (torch's own or installed code, after a graph
-    break in it), "graph break" where they are the very call that a graph break stands for, as `.item()` or a function
-    that is disabled, and "frame" where another metric has their frame: one that was given up, or is at its limit.
-    `frame` is the frame that ran eager, called `name`; `location` the innermost line that leads there and that is
-    neither torch's nor Python's; `broke` the graph break in the frame or below it. `operators` are by torch's names.
+    `why` is "skipped" if they are in a frame that Dynamo never tries to compile (torch's own or installed code, after
+    a graph break in it), "graph break" if they are the call that breaks the graph, such as `.item()` or a disabled
+    function, and "frame" if another metric reports their frame: it fell back, or reached the recompile limit.
+    `frame` is the frame that ran in eager, called `name`; `location` is the innermost line outside torch and Python
+    that leads there; `broke` is the graph break in the frame or below it. `operators` are counts by torch's names.
     """
 
     why: WhyEager
@@ -131,7 +131,7 @@ class EagerOps:
 
     @property
     def sentence(self) -> str:
-        """What ran eager, and why Dynamo never tries it."""
+        """What ran in eager, and why Dynamo never tries to compile it."""
         torchs = self.frame is not None and self.frame.file.startswith("torch/")
         whose = "it is torch's own code" if torchs else "Dynamo skips it"
         broke = f" and broke at {self.broke.file}:{self.broke.line}" if self.broke is not None else ""
@@ -140,10 +140,10 @@ class EagerOps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOperators:
-    """The operators of one steady call of the compiled target: how many ran compiled, and how many eager.
+    """The operators of one steady call of the compiled target: how many ran compiled, and how many in eager.
 
-    Compiled are the operators of the graphs that ran; eager those that the dispatcher was asked for outside of them.
-    `modules` and `lines` have both numbers by the module's path, and by the line that is neither torch's nor Python's.
+    Compiled operators are those of the graphs that ran; eager ones are those dispatched outside of them. `modules` and
+    `lines` have both numbers by the module's path, and by the line outside torch and Python.
     """
 
     compiled: int
@@ -154,13 +154,13 @@ class StepOperators:
 
     @property
     def skipped(self) -> tuple[EagerOps, ...]:
-        """Those that ran eager in frames that no other metric knows of."""
+        """Those that ran in eager in frames that no other metric reports."""
         return tuple(each for each in self.groups if each.why == "skipped")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitHit:
-    """A frame that Dynamo refused to compile again; calls that no older entry serves run eager from then on."""
+    """A frame that Dynamo refused to compile again; from then on, calls that match no older entry run in eager."""
 
     frame: Location
     limit: str
@@ -180,11 +180,11 @@ class CompileFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiled:
-    """What one torch.compile had made: the backend that Dynamo handed its graphs to, and what torch.compile was given.
+    """One use of torch.compile: its arguments, and the backend that Dynamo passed its graphs to.
 
-    `options` are as Python writes them. `location` is the line that called torch.compile; where that is not known, the
-    first frame that was compiled. `by_torch`: one of torch's own functions did, such as torch.cond called eager.
-    `contrary` says in what it is not as the lane says: then its graphs are not held in the lane's name.
+    `options` are as Python writes them. `location` is the line that called torch.compile or, if that is not known, the
+    first frame that was compiled. `by_torch`: one of torch's own functions called it, such as torch.cond in eager.
+    `contrary` says how it contradicts the lane: then the lane is unverified.
     """
 
     backend: str
@@ -216,7 +216,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One thing in which compiled was not as eager: where, what kind, and a sentence with the figures."""
+    """One difference between compiled and eager: where, of which kind, and a sentence with the numbers."""
 
     at: str
     kind: str
@@ -225,9 +225,9 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Numerics:
-    """Compiled against eager.
+    """The comparison of compiled with eager.
 
-    `method` is the rule that judged ("fp64", "allclose", "bitwise"); `note` says why another than the one asked for.
+    `method` is the rule that judged ("fp64", "allclose", "bitwise"); `note` says why it is not the requested one.
     `worst_error` and `eager_error` are the largest absolute errors against the reference, over all tensors.
     `uncompared` are outputs of which nothing could be compared, each with the reason.
     """
@@ -244,7 +244,7 @@ class Numerics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateChange:
-    """What compiling did to a module's identity and its `state_dict` keys; empty when nothing."""
+    """What compiling changed in a module's type and its `state_dict` keys; empty if nothing."""
 
     keys_added: tuple[str, ...] = ()
     keys_removed: tuple[str, ...] = ()
@@ -256,9 +256,9 @@ class StateChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Raised:
-    """An exception that the compiled run raised and eager did not; `out_of_memory`: the device had none left.
+    """An exception that the compiled run raised and eager did not; `out_of_memory`: the device ran out of memory.
 
-    `asserted`: an assertion of the project's own failed, in its code or by a function for tests that it called.
+    `asserted`: an assertion of the project failed, in its own code or in a testing function that it called.
     """
 
     type: str
@@ -270,10 +270,10 @@ class Raised:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RaisedInBoth:
-    """An exception that eager and the compiled run raised alike, and ended with: in which call, and how many were left.
+    """An exception with which both eager and the compiled run ended: in which call, and how many calls were left.
 
-    `unit` is what a call is called ("call", "step"), and `at` that with its number. What the calls after it would have
-    shown is not in the measurement.
+    `unit` is what a call is called ("call", "step"), and `at` has its number, too. The calls that were left are not in
+    the measurement.
     """
 
     type: str
@@ -295,7 +295,7 @@ class RaisedInBoth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphSkip:
-    """Work that ran outside of CUDA graphs where they were asked for: torch's reason, and the user's line if known.
+    """Work that ran outside of CUDA graphs although they were requested: torch's reason, and the user's line if known.
 
     `split`: the graph was partitioned around it, and the rest of it is still recorded.
     """
@@ -307,7 +307,7 @@ class GraphSkip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphStep:
-    """What compiled functions did in one step: run to warm up, recorded, replayed, run without a CUDA graph."""
+    """How often compiled functions were run to warm up, recorded, replayed, or run without a CUDA graph in one step."""
 
     warmed_up: int = 0
     recorded: int = 0
@@ -320,8 +320,8 @@ class GraphStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphFailure:
-    """Why something is no run under CUDA graphs: what happened, how often in how many steady steps; or what torch says
-    of a graph that it skipped, and where.
+    """Why a run does not use CUDA graphs as requested: what happened, how often in how many steady steps; or torch's
+    reason for skipping a graph, and where.
 
     `cause` is torch's reason for a skip without the numbers and names that follow it.
     """
@@ -351,10 +351,10 @@ class GraphFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaGraphs:
-    """CUDA graphs: over the calls that are counted, then over `steady_steps` more, all alike.
+    """CUDA graphs: over the counted calls, then over `steady_steps` identical steps.
 
-    `launches` are the CUDA graphs that the device was handed in one of those, by the profiler; `step` is what the taps
-    saw in the same one. A recording replays once as well. `partitions` are the parts of graphs that were split.
+    `launches` are the CUDA graphs launched in one of those steps, by the profiler; `step` is what the taps saw in the
+    same step. A recording replays once as well. `partitions` are the parts of graphs that were split.
     """
 
     calls: tuple[GraphStep, ...] = ()
@@ -367,17 +367,17 @@ class CudaGraphs:
 
     @property
     def recorded(self) -> int:
-        """Recordings over the calls."""
+        """Recordings over the counted calls."""
         return sum(each.recorded for each in self.calls)
 
     @property
     def replayed(self) -> int:
-        """Replays over the calls, without the first of each recording."""
+        """Replays over the counted calls, without the first of each recording."""
         return sum(each.replayed for each in self.calls)
 
     @property
     def recorded_again(self) -> int:
-        """Recordings in steady steps, the one that is profiled among them: there should be none."""
+        """Recordings in steady steps, including the profiled one: there should be none."""
         return sum(each.recorded for each in (self.steady, self.step) if each is not None)
 
     def failures(self, *, whole: bool) -> tuple[GraphFailure, ...]:
@@ -407,8 +407,9 @@ class CudaGraphs:
 class Kernels:
     """What the device ran in one step.
 
-    `total` are kernels: Triton's, those of libraries (cuBLAS, cuDNN, attention), and torch's own. Copies and fills are
-    the driver's, and not among them. `names` are short names with their counts, `attention` the backends that ran.
+    `total` is the number of kernels: Triton's, those of libraries (cuBLAS, cuDNN, attention), and torch's own. Copies
+    and fills belong to the driver and are not counted. `names` are short names with their counts, `attention` the
+    attention backends that ran.
     """
 
     total: int
@@ -429,13 +430,13 @@ class StepKernels:
 
     @property
     def ratio(self) -> float:
-        """Compiled over eager."""
+        """Compiled divided by eager."""
         return self.compiled.total / self.eager.total if self.eager.total else math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSync:
-    """A line of the user's that made the CPU wait for the device, and how often in one steady step."""
+    """A line of the user's code that made the CPU wait for the device, and how often in one steady step."""
 
     location: Location | None
     count: int = 1
@@ -443,10 +444,10 @@ class HostSync:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Device memory of a steady step, in bytes: the peak of what the step holds, its parameters and inputs included.
+    """Device memory of a steady step, in bytes: the peak of what the step holds, including its parameters and inputs.
 
-    `pool_bytes` are the CUDA graphs' own, and part of `peak_bytes`. `growth_bytes` is what each of the later steady
-    steps left behind, 0 where they did not all do so.
+    `pool_bytes` are those of CUDA graphs, a part of `peak_bytes`. `growth_bytes` is what each of the later steady
+    steps left allocated, 0 if not all of them did.
     """
 
     peak_bytes: int
@@ -456,7 +457,7 @@ class Memory:
 
     @property
     def ratio(self) -> float:
-        """Compiled over eager."""
+        """Compiled divided by eager."""
         return self.peak_bytes / self.eager_peak_bytes if self.eager_peak_bytes else math.inf
 
 
@@ -471,7 +472,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """Steady steps timed on the device, eager and compiled in turn, and what compiling took in wall seconds."""
+    """Steady steps timed on the device, eager and compiled alternately, and the wall seconds that compiling took."""
 
     eager: Timing
     compiled: Timing
@@ -480,28 +481,28 @@ class Speed:
 
     @property
     def speedup(self) -> float:
-        """Eager over compiled, by the medians."""
+        """Eager divided by compiled, of the medians."""
         return self.eager.median / self.compiled.median
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The speedup by opposite quartiles: what lies between cannot be told from it."""
+        """The speedup by opposite quartiles: a value in this range cannot be distinguished from it."""
         return self.eager.low / self.compiled.high, self.eager.high / self.compiled.low
 
     @property
     def break_even(self) -> int | None:
-        """The step from which on compiling has paid for itself; None where a step is no faster."""
+        """The number of steps after which compiling has paid for itself; None if a step is no faster."""
         gained = self.eager.median - self.compiled.median
         return math.ceil(self.compile_seconds / gained) if gained > 0 else None
 
     def share_compiling(self, steps: int) -> float:
-        """The share of a run of so many steps that is spent compiling."""
+        """The share of a run of this many steps that is spent compiling."""
         return self.compile_seconds / (self.compile_seconds + steps * self.compiled.median)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureTargets:
-    """The classes that a contract names as captured: those of which a graph holds an operation, and the others."""
+    """The classes in a contract's `capture_targets`: those with an operation in some graph, and the others."""
 
     requested: tuple[str, ...]
     compiled: tuple[str, ...] = ()
@@ -510,9 +511,9 @@ class CaptureTargets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hunted:
-    """How many sequences of calls a hunt held, of how many calls in all; and the shortest that failed, as a test.
+    """How many sequences of calls a hunt checked, with how many calls in all; and the shortest that failed, as a test.
 
-    `ended` says what ended it before it had made as many as it was to.
+    `ended` says what ended it before it had drawn the requested number.
     """
 
     sequences: int
@@ -527,11 +528,11 @@ class Measurement:
 
     A metric that is None was not measured, and `unmeasured` says why, by the metric's name. Seconds are wall time.
 
-    backend           the backends that graphs were handed to; the lane's, where there was no graph
-    graphs            Dynamo graphs whose backend returned
-    backend_calls     times a backend was handed a graph (DDP hands it one graph in pieces)
-    ops_captured      call nodes in `graphs`; `operations` are they by name
-    first_compiles    code installed for a frame that had none; `continuations` of them resume after a graph break
+    backend           the backends that graphs were passed to; the lane's if there was no graph
+    graphs            Dynamo graphs that the backend compiled without an error
+    backend_calls     times that a graph was passed to a backend (DDP passes one graph in pieces)
+    ops_captured      call nodes in `graphs`; `operations` counts them by name
+    first_compiles    code installed for a frame that had none; `continuations` of them are resume functions
     recompiles        code installed for a frame that had some
     graph_breaks      distinct breaks; `break_events` counts each time Dynamo broke
     backward_graphs   distinct compiled backward graphs reached by the losses
@@ -540,21 +541,21 @@ class Measurement:
     caches            hits and misses of torch's compile caches: the state of the disk, not a property of the model
     counters          Dynamo's raw counters, as torch keeps them
     resets            times torch._dynamo.reset() was called; `dropped` is what the same compiled callable had to
-                      compile again after one: first compiles by torch's count, recompiles to who pays for them
-    eager_by_request  frames that ran eager since a stance or a setting said so
-    doubts            why a count is not certain, beside the disagreements; then the lane is unverified too
-    processes         how other processes were started: what they compile is not in this measurement
-    compiles          what each torch.compile was given, whose graphs were handed to a backend
-    cut_short         what ended the test before its end: what was counted till then is not the whole of it
-    disagreements     where the second way of counting found another number; then the lane is unverified
-    overhead_seconds  the CPU time of one cached call that is not the graph: guards and dispatch
+                      compile again after one: first compiles by torch's count, recompiles to the user
+    eager_by_request  frames that ran in eager because a stance or a setting said so
+    doubts            why a count is uncertain, besides the disagreements; the lane is unverified then, too
+    processes         how other processes were started: what they compile is not measured
+    compiles          the arguments of each torch.compile whose graphs were passed to a backend
+    cut_short         what ended the test early: the counts until then are incomplete
+    disagreements     where the second way of counting found another number; the lane is unverified then
+    overhead_seconds  the CPU time of one cached call outside its graphs: guards and dispatch
     capture_targets   the classes that the contract names, found in a graph or not
     operators_run     the operators of one steady call, compiled and eager
-    hunted            how many sequences of calls a hunt held; then the rest is of the one that compiled most, or failed
-    collectives       what the calls have their process groups do, in lanes with ranks
+    hunted            what a hunt checked; the other metrics are those of the sequence that failed or compiled most
+    collectives       the collectives that the calls run in process groups, in lanes with ranks
     overwritten       outputs that a later call changed after they were returned
     cuda_graphs, kernels, host_syncs, memory, speed
-                      of steady steps on a CUDA device, after the calls that are counted
+                      of steady steps on a CUDA device, after the counted calls
     """
 
     backend: str = ""
@@ -607,14 +608,14 @@ class Measurement:
 
     @property
     def elsewhere(self) -> str:
-        """What to say of other processes; empty where none was started."""
+        """A note on other processes; empty if none was started."""
         if not self.processes:
             return ""
         return f"processes were started ({', '.join(self.processes)}), and what they compile is not counted here"
 
     @property
     def lost_frames(self) -> tuple[EagerFrame, ...] | None:
-        """The eager frames that had something to compile and to run; the others lose nothing by being eager."""
+        """The eager frames that had something to compile and to run; the others lose nothing by running in eager."""
         if self.eager_frames is None:
             return None
         lost = tuple(frame for frame in self.eager_frames if frame.cause not in _NOTHING_LOST)
@@ -627,12 +628,12 @@ class Measurement:
 
     @property
     def frames_run_eager(self) -> tuple[EagerFrame, ...] | None:
-        """All frames with something to compile that ran eager: those that Dynamo gave back, and those that it skips."""
+        """All frames with something to compile that ran in eager: Dynamo fell back, or skips them by rule."""
         return None if self.lost_frames is None else self.lost_frames + self.skipped_frames
 
     @property
     def eager_ops(self) -> int | None:
-        """Operators of a steady call that ran eager, whatever the reason."""
+        """Operators of a steady call that ran in eager, for any reason."""
         return None if self.operators_run is None else self.operators_run.eager
 
     @property
@@ -642,7 +643,7 @@ class Measurement:
 
     @property
     def compiled_again(self) -> tuple[Recompile, ...] | None:
-        """The recompiles, and what was compiled again since a reset had dropped it."""
+        """The recompiles, and what was compiled again because a reset had dropped it."""
         return None if self.recompiles is None else self.recompiles + (self.dropped or ())
 
     @property
@@ -652,7 +653,7 @@ class Measurement:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most that a steady step holds on the device, compiled."""
+        """The peak memory of a compiled steady step on the device."""
         return None if self.memory is None else self.memory.peak_bytes
 
     @property
@@ -662,7 +663,7 @@ class Measurement:
 
 
 def backends_of(compiles: tuple[Compiled, ...] | None) -> str:
-    """The backends that graphs were handed to, each once; torch's own compiles are not asked."""
+    """The backends that graphs were passed to, each once; without those of torch's own compiles."""
     return ", ".join(dict.fromkeys(each.backend for each in compiles or () if not each.by_torch))
 
 

@@ -1,7 +1,7 @@
-"""Metrics: one record for each thing that a lane measures. Comparing, showing, joining and recording derive from it.
+"""Metrics: one record for each metric of a lane, which says how it is compared, shown, joined and recorded.
 
-A new metric is one record here, the field of `Measurement` that holds it, and what reads it: a probe, and where it has
-facts `compare.tell`.
+A new metric is one record here, the field of `Measurement` that holds it, and the code that reads it: a probe, and
+`compare.tell` if it has facts.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Count = Callable[[Measurement], int | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """One thing that a lane shows.
+    """One metric of a lane.
 
-    `field` is where a measurement has it, and by which it says why it was not measured: its name, if nothing is said.
+    `field` is the field of a measurement that holds it, and the key of the reason why it was not measured; by default
+    the metric's name.
 
-    A metric with a `label` is compared between two runs. `better` is None where neither direction is. `banded` ones
-    move by themselves: what lies within the spread over repeats (`--contract-repeat`) is not a change, and without a
-    spread on both sides they are not compared. One with a `band` of its own is a count, which may then be judged by
-    that width alone (0.05 is 5 %), or by the policy's. `gates` is the default policy's word. A `young` one is not in
-    receipts of older versions of this package, which say nothing of it: then it is not compared. `cause` is how near it
-    is to the cause of a drift; the lowest number is told first, and one without a number last: what raises or is wrong,
-    then what of compiling is behind the rest.
+    A metric with a `label` is compared between two runs. `better` is the better direction; None if neither is. A
+    `banded` one varies from run to run: a value within the spread over repeats (`--contract-repeat`) is not a change,
+    and without a spread on both sides it is not compared. A count with a `band` of its own may be judged by that width
+    alone (0.05 is 5 %), or by the policy's. `gates`: whether it gates in the default policy. A `young` one is missing
+    in receipts of older versions of this package, and is not compared with those. `cause` orders the metrics of a
+    drift: the lowest number is closest to the root cause and reported first, one without a number last.
 
-    `count` is its number in a summary, in the order of the records, with one `noun` and many. `shown` says whether a
-    line of the terminal has it always, if it is not 0, or only with -v; `on_device`: only where it was measured.
+    `count` is its number in a summary, in the order of the records; `noun` is its singular and plural. `shown` says
+    whether the terminal shows it always, if it is not 0, or only with -v; `on_device`: only if it was measured.
 
-    `join` makes one value of those of the several measurements of a test; `kept` says whether a baseline keeps it.
+    `join` combines the values of several measurements of one test; `kept`: whether a baseline keeps it.
     """
 
     name: str
@@ -311,14 +311,14 @@ _JOINS: dict[str, Join] = {each.at: each.join for each in _ALL if each.join is n
 
 
 def count_of(name: str, seen: Measurement) -> int | None:
-    """The number of what a measurement has of a metric; None where it was not measured."""
+    """The count of a metric in a measurement; None if it was not measured."""
     count = COUNTS[name].count
     assert count is not None
     return count(seen)
 
 
 def combined(parts: tuple[Measurement, ...]) -> Measurement:
-    """One measurement for a test that measured several times: counts add up, facts follow one another."""
+    """One measurement for a test that measured several times: counts are added, facts concatenated."""
     if len(parts) == 1:
         return parts[0]
     whole: dict[str, Any] = {}

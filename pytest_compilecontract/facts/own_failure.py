@@ -1,4 +1,4 @@
-"""A test that itself failed, rather than exceeding a limit: what its entry says, and what of that is compared."""
+"""Tests that failed by themselves, not by a limit: the reason in the entry, and the part of it that is compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SUBTEST = "a subtest failed"
 class OwnFailure:
     """How a test failed by itself.
 
-    `phase` is pytest's: setup, call or teardown. `exception` is the name of its type, empty where nothing was raised,
-    and `said` one line of what was said.
+    `phase` is pytest's: setup, call or teardown. `exception` is the name of its type, empty if nothing was raised, and
+    `said` one line of its message.
     """
 
     phase: str
@@ -26,7 +26,7 @@ class OwnFailure:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What two runs that failed alike have in common: the phase and the exception's type, not its message."""
+        """What identifies the failure between two runs: the phase and the exception's type, not its message."""
         return (self.phase, self.exception or self.said)
 
 

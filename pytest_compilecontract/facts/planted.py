@@ -15,8 +15,8 @@ SURVIVED: tuple[Noticed, ...] = ("not noticed", "another reason")
 class Planted:
     """One fault, planted in a lane that holds, and what became of it.
 
-    `by` is what turned red: limits, metrics of the baseline, or the test's own assertion. `why` is, of a fault that was
-    not noticed, what would notice it; of one that was not planted, why it could not be. `seconds` is what it took.
+    `by` is what failed: limits, metrics of the baseline, or the test's own assertion. `why` says what would notice a
+    fault that was not noticed, or why a fault could not be planted. `seconds` is how long it took.
     """
 
     fault: str
@@ -31,5 +31,5 @@ class Planted:
 
 
 def survivors(planted: Iterable[Planted]) -> list[Planted]:
-    """Those that nobody noticed, or that turned something else red."""
+    """The faults that went unnoticed, or for which something else failed."""
     return [each for each in planted if each.survived]

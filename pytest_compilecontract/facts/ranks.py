@@ -14,10 +14,9 @@ Kind = Literal["passed", "skipped", "failed", "lost", "hung", "waited", "stopped
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankEnd:
-    """How one rank ended, `seconds` after all were started: what it said, and in which phase of its test.
+    """How one rank ended, `seconds` after all were started: its message, and the phase of its test.
 
-    `exception` is the type of what it raised. `connection`: that is no more than another rank's end as its neighbour
-    sees it.
+    `exception` is the type of what it raised. `connection`: it only lost the connection to a rank that ended first.
     """
 
     rank: int
@@ -30,7 +29,7 @@ class RankEnd:
 
     @property
     def reason(self) -> str:
-        """What it said, and of an exception its type."""
+        """Its message, with the type of an exception."""
         return f"{self.exception}: {self.said}" if self.exception else self.said or self.kind
 
     def __str__(self) -> str:
@@ -39,7 +38,7 @@ class RankEnd:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankMeasured:
-    """What one rank of a lane measured, and why that does not hold; `reason` is empty where it does."""
+    """What one rank of a lane measured; `reason` says why it does not hold, and is empty if it does."""
 
     rank: int
     measurement: Measurement | None = None

@@ -31,7 +31,7 @@ CREATED = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """Where a measurement was taken. None means: not found, or not there.
+    """Where a measurement was taken. None means: not found, or not available.
 
     `torch` is the full version ("2.13.0+cu130"), `cuda` the toolkit that torch was built for. `cudnn`, `nccl`, `driver`
     and `capability` ("9.0") are those of the CUDA device, and `device` is its name; where there is none, `device` is
@@ -39,8 +39,8 @@ class Environment:
     modules that differ from torch's defaults, by their full names; `variables` the environment variables that torch,
     triton or CUDA read. Folders of this machine are written as <home>, <root> and <tmp>.
 
-    `overrides` are settings that the run was given in place of torch's defaults (`--contract-set`): it is no run as
-    users have it. `defaults` is the key of torch's own defaults, a table that many environments share.
+    `overrides` are settings that `--contract-set` gave the run in place of torch's defaults: it does not show what
+    users get. `defaults` is the key of torch's own defaults, a table that many environments share.
     """
 
     torch: str | None = None
@@ -75,10 +75,10 @@ class Entry:
     and uuid ("" without one), `seconds` the test's wall time. `limits` and `lane_settings` hold JSON values only:
     lists, not tuples, and no NaN or infinity. `repeats` is how often the lane was measured, `spread` the lowest and the
     highest value of each banded metric over them. `frontier` is how far a contract with a ladder holds; the measurement
-    is then that of the highest rung that did. `planted` are the faults that were planted in it, one at a time, and what
-    became of each. `evidence` is what it left for who looks into it, `own_failure` how the test failed by itself, if it
-    did. `ranks` are what each rank measured, where several ran it; `measurement` is then that of the rank which the
-    verdict is about, the first where it is about all.
+    is then that of the highest rung that did. `planted` are the faults that were planted in it, one at a time, each
+    with its outcome. `evidence` are the files that it left for debugging, `own_failure` is how the test failed by
+    itself, if it did. `ranks` is what each rank measured, if there were several; `measurement` is then that of the
+    rank that the verdict is about, or of the first if it is about all.
     """
 
     contract: str
@@ -105,10 +105,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """How far a run came that did not come to its end: what it was to measure, and what stopped it.
+    """How far a run got that did not finish: what it was to measure, and what stopped it.
 
-    `asked` names it, as "torch 2.12.1". The others are why that could not be installed, why it could not be imported,
-    and why the tests did not run to their end; empty where nothing is known against it.
+    `asked` names that, as "torch 2.12.1". The others are why it could not be installed, why it could not be imported,
+    and why the tests did not run to their end; empty if nothing prevented it.
     """
 
     asked: str
@@ -118,7 +118,7 @@ class Setup:
 
     @property
     def failure(self) -> str:
-        """What stopped it, as a sentence; empty where nothing did."""
+        """What stopped it, as a sentence; empty if nothing did."""
         for what, why in (
             ("could not be installed", self.not_installed),
             ("could not be imported", self.not_imported),
@@ -135,11 +135,10 @@ class Receipt:
 
     `created` is UTC, as "2026-01-31T12:00:00Z". `defaults` are torch's own defaults of its settings, by the key that
     the environments name: full name and value, as Python writes it. The entries are always in order of contract, lane,
-    environment, test and worker, whatever the order they were given in. `setup` is there where the session did not come
-    to its end, and says why: then what is missing is no fact about the contracts. `command` is what was run, folders of
-    this machine as in the environments, and empty where nobody knows. `shard` is the part of a suite that it held; None
-    for all of it. `launch` tells the sessions of one launch of several ranks from those of others, and is empty where a
-    session was alone.
+    environment, test and worker, whatever order they were given in. `setup` says why the session did not finish, if it
+    did not: then a missing entry says nothing about its contract. `command` is what was run, with folders of this
+    machine replaced as in the environments; empty if it is not known. `shard` is the part of a suite that it ran; None
+    for all of it. `launch` identifies the sessions of one launch of several ranks; empty if there was only one.
     """
 
     format: int = FORMAT
@@ -158,7 +157,7 @@ class Receipt:
 
 
 def cut_off(environments: Mapping[str, Environment], why: str) -> Setup:
-    """What a receipt says of a run that began to measure and did not come to its end."""
+    """The setup in the receipt of a run that began to measure and did not finish."""
     known = sorted({f"torch {each.torch}" for each in environments.values() if each.torch})
     return Setup(asked=", ".join(known) or "the run", not_finished=why)
 
@@ -179,9 +178,9 @@ def environment_key(env: Environment) -> str:
 
 
 def fingerprint(env: Environment) -> str:
-    """12 hex digits over every field: two environments with the same are the same in all that is recorded.
+    """12 hex digits over every field: environments with equal fingerprints are equal in everything recorded.
 
-    But for torch's own defaults: they come with torch.
+    Except for torch's own defaults, which come with torch.
     """
     return _digest({each.name: getattr(env, each.name) for each in fields(env) if each.name != "defaults"})
 

@@ -24,7 +24,7 @@ _REASON = '--contract-accept-reason="..."'
 class Command:
     """A command that runs contracts: the words that start pytest, its options, and the tests or paths.
 
-    `reason`: whoever types it is to give a reason for what it records.
+    `reason`: the user has to add a reason for what it records.
     """
 
     start: tuple[str, ...] = PYTEST
@@ -33,7 +33,7 @@ class Command:
     tests: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """As it is typed in a shell."""
+        """The command as it is typed in a shell."""
         parts = [typed([*self.start, *self.options])]
         if self.reason:
             parts.append(_REASON)
@@ -42,17 +42,17 @@ class Command:
         return " ".join(parts)
 
     def arguments(self, *more: str) -> list[str]:
-        """What follows pytest, for a process that is started with it; `more` are further options."""
+        """The arguments of pytest, for a process that runs it; `more` are further options."""
         return [*self.options, *more, *(as_tests(*self.tests) if self.tests else ())]
 
     def recording(self, mode: str, *, reason: bool = False) -> Command:
-        """The same, which records in this mode."""
+        """The same command, recording in this mode."""
         whole = mode == "all" and not self.tests
         option = "--contract-record" if whole else f"--contract-record={mode}"
         return replace(self, options=(*self.options, option), reason=reason)
 
     def logging(self, backend: str) -> Command:
-        """The same, which shows live what torch logs of a lane with this backend."""
+        """The same command, showing what torch logs for a lane with this backend."""
         return replace(self, start=(f"TORCH_LOGS={logs(backend)}", *self.start, "-s"))
 
 
@@ -68,5 +68,5 @@ def rerun_command(entry: Entry, start: Sequence[str] = PYTEST) -> Command:
 
 
 def start_of(session: str) -> tuple[str, ...]:
-    """The words that started pytest, of a session's command as its receipt has it."""
+    """The words that started pytest, from the command of a session in its receipt."""
     return AS_MODULE if session.startswith(" ".join(AS_MODULE)) else PYTEST

@@ -16,7 +16,7 @@ class Shard:
     """Which part of a suite a session held: number `index` of `of`, counted from 1.
 
     `tests` are the names of all tests in it, contracts or not. `plan` is 12 hex digits over the tests of all shards:
-    those with the same were cut from one suite, in one way.
+    shards with the same plan are parts of one suite that was split in one way.
     """
 
     index: int
@@ -29,10 +29,10 @@ class Shard:
 
 
 def planned(tests: Mapping[str, bool], seconds: Mapping[str, float], of: int) -> tuple[Shard, ...]:
-    """The tests in so many parts that take about as long; `tests` says of each whether it is a contract.
+    """The tests split into this many parts of about equal duration; `tests` says of each test whether it is a contract.
 
-    A contract of which no time is known is taken to last as long as most do, any other test next to nothing. The
-    longest goes first, each to where there is least: no order and no machine has a say.
+    A contract of unknown duration counts as the median, any other test as almost nothing. The longest is assigned
+    first, each to the shortest part, so that the result depends neither on the order of tests nor on the machine.
     """
     usual = median(known) if (known := [seconds[test] for test in tests if test in seconds]) else 1.0
     lasts = {test: seconds.get(test, usual) if is_contract else 0.0 for test, is_contract in tests.items()}

@@ -23,9 +23,9 @@ _INDENT = "  "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound(Generic[T]):
-    """What a lane is held to: a limit with what it allows, None where its name says it all.
+    """What a lane is held to: a limit with what it allows, None if its name says it all.
 
-    `also` are limits that belong to it, as tolerances to the rule of numerics. `given`: an author has said so.
+    `also` are limits that belong to it, such as tolerances to the rule of numerics. `given`: the author wrote it.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Bound(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """A limit that a measurement does not keep.
+    """A limit that a measurement exceeds.
 
     `limit` is the limit as an author writes it, `name` its name, and `bound` the number that it allows, if it is one.
-    `measured` is a count, or what to say where a count says too little. `facts` are lines for people, which hold
-    torch's and the user's text as it came: of each fact the line that says it, and those that belong to it. `details`
-    are the same lines in one list, the latter indented by two spaces.
+    `measured` is a count, or a text where a count says too little. `facts` are lines to show, with torch's and the
+    user's text unchanged: for each fact its line, then the lines that belong to it. `details` are the same lines in
+    one list, the latter indented by two spaces.
     """
 
     limit: str
@@ -68,7 +68,7 @@ class Violation:
 
 
 def violated(bound: Bound[object], measured: int | str, facts: Sequence[tuple[str, ...]] = ()) -> Violation:
-    """That a measurement does not keep what the lane is held to."""
+    """The violation of a bound by a measurement."""
     number = bound.allows if isinstance(bound.allows, int | float) and not isinstance(bound.allows, bool) else None
     return Violation(
         limit=str(bound),

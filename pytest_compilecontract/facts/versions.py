@@ -34,7 +34,7 @@ def version_key(text: str) -> Version | None:
 def minor_release(text: str | None) -> str:
     """The minor release that a version belongs to, as "2.12"; empty if it begins with none.
 
-    Also of a version that packaging refuses, as "2.12.0.fb": torch's own builds may have any (TorchVersion).
+    Also for a version that packaging refuses, such as "2.12.0.fb": torch's own builds may have any (TorchVersion).
     """
     release = re.match(r"[0-9]+\.[0-9]+", text or "")
     return release[0] if release else ""

@@ -8,7 +8,7 @@ from pytest_compilecontract.facts.verdict import Bound
 
 
 def means_nothing(seen: Measurement, metric: str) -> bool:
-    """Whether a metric is None because the device or the lane has no such thing."""
+    """Whether a metric is None because it does not exist on the device or in the lane."""
     return seen.unmeasured.get(metric) in (NO_CUDA, NOT_ASKED)
 
 

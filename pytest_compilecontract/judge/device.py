@@ -14,7 +14,7 @@ from .tell import NOWHERE, told_line
 
 
 def judge_device(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
-    """Limits that only a GPU can measure. On another device they are not judged: see `undecided`."""
+    """Judge the limits that only a GPU can measure. On another device they are not judged: see `undecided`."""
     yield from _judge_graphs(limits, seen, unmeasurable)
     kernels, syncs, memory, speed = seen.kernels, seen.host_syncs, seen.memory, seen.speed
     values: dict[str, tuple[float | None, Facts]] = {
@@ -71,7 +71,7 @@ def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Itera
 
 
 def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
-    """What the verdict does not cover: limits that need a GPU, without one, and what other processes did."""
+    """What the verdict does not cover: limits that need a GPU if there is none, and what other processes did."""
     unjudged = (
         f"{limit.name} is not judged: {seen.unmeasured[limit.metric]}"
         for limit in LIMITS.values()

@@ -1,4 +1,4 @@
-"""Limits held against a measurement: each one that it does not keep."""
+"""Limits checked against a measurement: each one that it exceeds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .tell import (
 
 
 def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tuple[Violation, ...]:
-    """Every limit that the measurement does not keep, given or by default."""
+    """Every limit that the measurement exceeds, given or by default."""
     if limits == OBSERVED:
         return ()  # not even one that cannot be measured on this torch
     found = tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
@@ -45,7 +45,7 @@ def _told(violation: Violation, *facts: tuple[str, ...]) -> Violation:
 
 
 def _counterexample(hunted: Hunted) -> tuple[str, ...]:
-    return ("the shortest that was found to fail:", *hunted.counterexample)
+    return ("the shortest sequence that fails:", *hunted.counterexample)
 
 
 def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
@@ -112,7 +112,7 @@ def _judge_collectives(limits: Limits, seen: Measurement, unmeasurable: str) -> 
         if bound.name == "max_collectives" and most is not None and found.total > most:
             yield violated(bound, found.total, facts)
         if bound.name == "same_collectives" and by_kind(found.compiled) != by_kind(found.eager or ()):
-            yield violated(bound, "others than eager", facts)
+            yield violated(bound, "not the same as in eager", facts)
 
 
 def _judge_outputs(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterator[Violation]:
@@ -185,11 +185,11 @@ def _judge_state(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
 
 
 def _eager_calls(limits: Limits, seen: Measurement) -> Facts:
-    """The calls that ran no compiled graph, of what was compiled. Calls are counted from 0.
+    """The calls of compiled callables that ran no compiled graph. Calls are counted from 0.
 
-    What has no tensor operation runs no graph either: Dynamo was asked to compile it, and none of its calls ran one.
-    Graphs that only ran outside the calls, as in a trial, are no call's. Of those that ran nowhere, as torch's own
-    `aot_compile` captures them, nothing is known here.
+    A callable without tensor operations is left out: Dynamo tried to compile it, and none of its calls ran a graph.
+    Graphs that only ran outside the calls, such as in a trial, do not count. Graphs that ran nowhere, such as those
+    captured by torch's `aot_compile`, are not judged here.
     """
     calls = seen.calls or ()
     if not calls or any(call.graphs_executed is None for call in calls):
@@ -220,7 +220,7 @@ def _eager_calls(limits: Limits, seen: Measurement) -> Facts:
 
 
 def _callees(calls: Sequence[Call]) -> list[range]:
-    """The numbers of the calls of each thing that was compiled: its first call is cold."""
+    """The numbers of the calls of each compiled callable: its first call is cold."""
     starts = [number for number, call in enumerate(calls) if call.phase == "cold" or not number]
     return [range(start, end) for start, end in zip(starts, [*starts[1:], len(calls)], strict=True)]
 

@@ -1,6 +1,6 @@
 """Judging a run with a planted fault: whether it failed, by what, and what would have noticed a fault that passed.
 
-A red lane alone says nothing: what turned it red has to be what the fault is about.
+A failing lane alone proves nothing: it has to fail because of the fault.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def judged(fault: Fault, shown: Shown) -> tuple[Noticed, str]:
 
 
 def _right(fault: Fault, shown: Shown) -> Iterator[str]:
-    """What is red for the right reason."""
+    """What failed for the right reason."""
     entry = shown.entry
     if entry is not None:
         wrong = fault.kinds & kinds_of(entry.measurement)
@@ -78,12 +78,12 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
 
 
 def _may_raise(fault: Fault, type_: str) -> bool:
-    """Whether an exception is one that the fault raises. A warning made an error says nothing of what is wrong."""
+    """Whether the fault can raise this exception. A warning that was turned into an error does not show the fault."""
     return type_ in fault.raised if fault.raised else not type_.endswith("Warning")
 
 
 def _red(shown: Shown) -> Iterator[str]:
-    """All that is red, whatever for."""
+    """Everything that failed, for any reason."""
     entry = shown.entry
     if entry is not None:
         yield from (_told(each, entry) for each in entry.violations)

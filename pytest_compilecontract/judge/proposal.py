@@ -23,11 +23,11 @@ _NOTHING = Limits(max_graph_breaks=0, max_recompiles=0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """The tightest limits that hold in `lanes`, and why the others would not keep any; `alike` says none was left out.
+    """The tightest limits that hold in `lanes`, and why no limits hold in `refused`; `alike`: no lane was left out.
 
-    `facts` are those that `refused` are for. `calls` is how many calls each lane checked, `steady` how
-    many of them compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would
-    not allow, as a limit with what is to be said below it, and the lanes that show it.
+    `facts` are the facts behind `refused`. `calls` is how many calls each lane checked, `steady` how many of them
+    compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would not allow, as
+    a limit with the lines below it, and the lanes that show it.
     """
 
     limits: Limits
@@ -54,10 +54,10 @@ class Proposal:
 
 
 def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
-    """The contract that these lanes of one sample would keep; each was measured with no limit of its own.
+    """The contract that these lanes of one sample would pass; each was measured without limits of its own.
 
-    A lane that no count can make hold is refused, with its reason: compiled raised, differs from eager, or is not
-    certain. Lanes that cannot run here are neither.
+    A lane in which no contract can hold is refused, with its reason: compiled raised, differs from eager, or is
+    uncertain. Lanes that cannot run here are left out.
     """
     refused: dict[str, str] = {}
     facts: dict[str, Facts] = {}
@@ -104,7 +104,7 @@ def _allowed(sound: Mapping[str, Measurement], *, torch_version: str) -> dict[tu
 
 
 def _limits(seen: Sequence[Measurement]) -> Limits:
-    """The tightest counts that all of these keep; an allowance is named only where one of them needs it."""
+    """The tightest counts with which all of these hold; an allowance is only written if one of them needs it."""
     given: dict[str, int] = {}
     for name in _NAMED:
         counts = [count_of(LIMITS[name].metric, each) for each in seen]

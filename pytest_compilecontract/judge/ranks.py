@@ -56,7 +56,7 @@ def _weight(end: RankEnd) -> int:
 
 
 def disagreement(seen: Mapping[int, Measurement]) -> Violation | None:
-    """How the measurements of ranks differ where they must agree; None if they do not.
+    """How the measurements of ranks differ where they must agree; None if they agree.
 
     If one rank compiles alone, or makes its collectives in another order, the others wait forever.
     """

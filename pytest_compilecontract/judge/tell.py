@@ -1,4 +1,4 @@
-"""What a violation says below its limit: the facts, in a line or two each."""
+"""The lines below a violated limit: the facts, in a line or two each."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def told_state(change: StateChange) -> Facts:
 
 
 def _common_prefix(change: StateChange) -> str:
-    """What every removed key has before it now, as the `_orig_mod.` of torch.compile's wrapper."""
+    """The prefix that every removed key has now, such as the `_orig_mod.` of torch.compile's wrapper."""
     if not change.keys_removed or len(change.keys_added) != len(change.keys_removed):
         return ""
     prefix = change.keys_added[0].removesuffix(change.keys_removed[0])

@@ -1,4 +1,4 @@
-"""Verdicts: what follows from the violations and doubts of a lane."""
+"""Verdicts: derived from the violations and doubts of a lane."""
 
 from __future__ import annotations
 

@@ -181,12 +181,12 @@ def test_no_marker_is_no_limit() -> None:
         pytest.param({"process_group": "gloo"}, "process_group='gloo' needs ranks", id="group of nobody"),
         pytest.param(
             {"ranks": 2, "process_group": "fake", "rtol": 0.1},
-            "process_group='fake' moves no data, and contradicts rtol=0.1",
+            "process_group='fake' moves no data, so it contradicts rtol=0.1",
             id="tolerance of no data",
         ),
         pytest.param(
             {"ranks": 2, "frontier": ["capture", "aot"]},
-            "frontier runs in one process, and contradicts ranks=2",
+            "frontier runs in one process, so it contradicts ranks=2",
             id="ladder in ranks",
         ),
     ],

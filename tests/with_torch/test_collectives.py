@@ -135,7 +135,7 @@ def made(*kinds: str) -> tuple[Collective, ...]:
     [
         (Limits(max_collectives=3), []),
         (Limits(max_collectives=1), [("max_collectives=1", 3)]),
-        (Limits(same_collectives=True), [("same_collectives=True", "others than eager")]),
+        (Limits(same_collectives=True), [("same_collectives=True", "not the same as in eager")]),
     ],
 )
 def test_limits_hold_the_compiled_ones(limits: Limits, said: list[tuple[str, object]]) -> None:

@@ -113,7 +113,7 @@ def test_numerics_are_not_measured_and_say_why(entries: dict[str, dict[str, Any]
 def test_a_collective_that_compiling_loses_violates_the_lane(entries: dict[str, dict[str, Any]]) -> None:
     (violation,) = entries["test_loses_its_collective"]["violations"]
 
-    assert (violation["limit"], violation["measured"]) == ("same_collectives=True", "others than eager")
+    assert (violation["limit"], violation["measured"]) == ("same_collectives=True", "not the same as in eager")
     assert violation["facts"] == [["compiled: none", "eager: 1 all_reduce"]]
 
 
@@ -121,4 +121,4 @@ def test_a_limit_on_numerics_is_refused(tmp_path: Path) -> None:
     code, said = session(tmp_path, WRONG)
 
     assert code == 4
-    assert "process_group='fake' moves no data, and contradicts numerics='allclose'" in said
+    assert "process_group='fake' moves no data, so it contradicts numerics='allclose'" in said

@@ -164,7 +164,7 @@ def test_the_failure_has_a_test_to_paste_that_fails_too() -> None:
 
     said = counterexample(entry)
     details = entry.violations[0].details
-    where = details.index("the shortest that was found to fail:")
+    where = details.index("the shortest sequence that fails:")
     assert details[where + 1 :] == tuple(f"  {line}" for line in said.splitlines())
     found: dict[str, Any] = {"target": branches}
     exec(said, found)
@@ -544,7 +544,7 @@ def test_a_test_with_given_is_judged_example_by_example(blob: bool, tmp_path: Pa
     assert short is not None
     assert short.counterexample[1:3] == ("    sizes=[2, 3, 6],", ")")
     assert any("@reproduce_failure" in line for line in short.counterexample) == blob
-    assert "    the shortest that was found to fail:\n" in ran.stdout
+    assert "    the shortest sequence that fails:\n" in ran.stdout
     if some:
         return
     found = measured(entries["test_given.py::test_each_is_judged_by_itself[capture]"])
