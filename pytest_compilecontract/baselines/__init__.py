@@ -1,4 +1,4 @@
-"""Baselines: what was recorded for a lane, in git: which file it is in, what it keeps, and what can be removed.
+"""Baselines: what was recorded for a lane, in git: the files, what they keep, and what can be removed.
 
 Imports `compare`, `files`, `judge` and `facts`.
 """

@@ -67,16 +67,16 @@ def read_baseline(path: Path) -> Baseline:
     """The baseline in the file.
 
     Raises:
-        ReceiptError: the file cannot be read, or is no baseline.
+        ReceiptError: the file cannot be read, or is not a baseline.
     """
     return from_json(read_bytes(path), name=str(path))
 
 
 def from_json(data: bytes, *, name: str) -> Baseline:
-    """The baseline in `data`; `name` is what messages call it.
+    """The baseline in `data`; `name` is its name in messages.
 
     Raises:
-        ReceiptError: one line, whatever the bytes are.
+        ReceiptError: `data` is not a baseline. The message is one line, whatever the bytes are.
     """
     baseline = decoded(data, Baseline)
     if baseline is not None and baseline.format == FORMAT and next(_faults(baseline), None) is None:
@@ -86,10 +86,10 @@ def from_json(data: bytes, *, name: str) -> Baseline:
 
 
 def from_document(document: Mapping[str, object], *, name: str) -> Baseline:
-    """The baseline that `document` describes.
+    """The baseline from its JSON document.
 
     Raises:
-        ReceiptError: a key is missing or unknown, a value is not of its type, or an environment is not there.
+        ReceiptError: a key is missing or unknown, a value has the wrong type, or an environment is missing.
     """
     baseline = value_from_data(document, Baseline, name=name)
     for at, fault in _faults(baseline):
@@ -98,7 +98,7 @@ def from_document(document: Mapping[str, object], *, name: str) -> Baseline:
 
 
 def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """What no baseline can be, each with its place: lanes whose environment is not in the file, then bands."""
+    """Contradictions in a baseline, with their places: lanes whose environment is not in the file, then bands."""
     lanes = [(contract, name, lane) for contract, each in baseline.contracts.items() for name, lane in each.items()]
     for contract, name, lane in lanes:
         if lane.environment not in baseline.environments:
@@ -109,7 +109,7 @@ def _faults(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 
 def to_json(baseline: Baseline) -> bytes:
-    """The document: keys in order, one fact a line, without what says nothing."""
+    """The baseline as JSON: keys in order, one fact per line, without fields that have their default."""
     data = {
         SCHEMA: address_of("baseline"),
         "format": baseline.format,
@@ -137,7 +137,7 @@ def schema_json() -> bytes:
 
 
 def _said(value: object) -> object:
-    """Plain data without the fields that are as they are by default, which is how they are read back."""
+    """Plain data without the fields that have their default, which a reader fills in."""
     if isinstance(value, tuple):
         return [_said(each) for each in value]
     if not is_dataclass(value) or isinstance(value, type):
@@ -158,7 +158,7 @@ def _defaults(type_: type[DataclassInstance]) -> dict[str, object]:
 
 
 def lines(value: object, indent: str) -> Iterator[str]:
-    """JSON text in which what is in a list, so a fact, is a line of its own."""
+    """JSON text in which each item of a list, and so each fact, has its own line."""
     inner = indent + "  "
     if isinstance(value, dict) and value:
         yield "{"

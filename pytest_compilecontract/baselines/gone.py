@@ -13,8 +13,8 @@ from .store import Baselines
 class Collected:
     """What a session collected before any of it was deselected.
 
-    `names` are tests and contracts by module, `places` what it was asked to look into, below the root. `whole`: no
-    test was chosen by its name, so that a module's tests are all there.
+    `names` are tests and contracts by module, `places` the requested paths below the root. `whole`: no test was
+    selected by name, so that all tests of each module are included.
     """
 
     names: Mapping[str, frozenset[str]]
@@ -23,7 +23,7 @@ class Collected:
 
 
 def collected_from(names: Iterable[str], arguments: Sequence[str], *, root: Path, invocation: Path) -> Collected:
-    """What the names of all tests and contracts, and pytest's arguments, come to."""
+    """Make a `Collected` from the names of all tests and contracts and pytest's arguments."""
     by_module: dict[str, set[str]] = {}
     for name in names:
         by_module.setdefault(name.partition("::")[0], set()).add(name)
@@ -44,7 +44,7 @@ def collected_from(names: Iterable[str], arguments: Sequence[str], *, root: Path
 def gone(baselines: Baselines, key: str, collected: Collected, root: Path) -> tuple[str, ...]:
     """The contracts with a baseline in this environment that the project no longer has, as far as this run can tell.
 
-    A module without any test may have been skipped as a whole: only where its file is gone are its contracts gone.
+    A module without any test may have been skipped as a whole: its contracts are gone only if its file is gone.
 
     Raises:
         ReceiptError: a baseline cannot be read.

@@ -37,13 +37,13 @@ def refusal(entry: Entry) -> str:
 
 
 def kept_entry(entry: Entry) -> Entry:
-    """The entry with no more than a baseline keeps, so that both sides of a comparison know the same things."""
+    """The entry reduced to what a baseline keeps, so that both sides of a comparison have the same fields."""
     kept = entry.measurement and kept_measurement(entry.measurement)
     return replace(entry, measurement=kept, spread=kept_spread(entry))
 
 
 def kept_spread(entry: Entry) -> dict[str, tuple[float, float]]:
-    """The bands with three digits that count, never narrower than they were."""
+    """The bands with three significant digits, rounded outward."""
     return {name: (_down(low), -_down(-high)) for name, (low, high) in sorted(entry.spread.items())}
 
 
@@ -55,7 +55,7 @@ def _down(value: float) -> float:
 
 
 def kept_measurement(measurement: Measurement) -> Measurement:
-    """What a baseline keeps: no times, no state of caches, and of a break what identifies and explains it."""
+    """The measurement as a baseline keeps it: no times, no cache state, and breaks without incidental details."""
     empty = Measurement()
     changes: dict[str, Any] = {name: getattr(empty, name) for name in NOT_KEPT}
     if measurement.graph_breaks is not None:

@@ -1,7 +1,7 @@
 """Baselines: what later runs compare a lane with, one JSON file per test module and environment, kept in git.
 
-A file is written to be read in a diff: keys in order, one fact a line, no times, and nothing of a lane that did not
-run. `contracts/baselines/torch2.13-cpu/test_block.json` is that of `contracts/test_block.py`.
+A file is written to be read in a diff: keys in order, one fact per line, no times, and nothing about lanes that did not
+run. `contracts/baselines/torch2.13-cpu/test_block.json` is the one of `contracts/test_block.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
 class Found:
     """A lane's baseline: the environment key that it was recorded under, and what was recorded.
 
-    `defaults` are those of the torch it was recorded on, empty where they were not kept.
+    `defaults` are those of the torch it was recorded on, empty if they were not kept.
     """
 
     key: str
@@ -55,9 +55,9 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """What recording did: the lanes written, and those refused with why, each as (contract, lane[, why]).
+    """The result of recording: the lanes written and those refused, each as (contract, lane[, why]).
 
-    `unmeasured` counts those refused since nothing was measured, which no reason records.
+    `unmeasured` counts those refused because nothing was measured: giving a reason does not record these.
     """
 
     files: tuple[Path, ...] = ()
@@ -70,7 +70,7 @@ class Baselines:
     """The baselines of a project, in one folder. Files are read when they are first asked for."""
 
     def __init__(self, folder: Path, root: Path) -> None:
-        """`folder` is where they are kept, `root` the folder that contracts are named from."""
+        """`folder` is where they are kept, `root` the folder that the names of contracts are relative to."""
         self.folder = folder
         try:
             self._beside = PurePosixPath(folder.parent.relative_to(root).as_posix())
@@ -104,9 +104,9 @@ class Baselines:
     def compared(
         self, entry: Entry, environment: Environment, found: Found, defaults: Mapping[str, str] | None = None
     ) -> LaneComparison:
-        """A lane that ran, compared with its baseline under the default policy.
+        """Compare a lane that ran with its baseline under the default policy.
 
-        A session asks at the test's end, in its summary and when it records: what it has asked is not compared again.
+        A session does so at the test's end, in its summary and when it records, so results are cached.
         """
         key = (entry.contract, entry.lane, found.key)
         known = self._compared.get(key)
@@ -116,7 +116,7 @@ class Baselines:
         return known[2]
 
     def path(self, contract: str, key: str) -> Path:
-        """The file of a contract. What lies beside the folder of the baselines is named without that folder."""
+        """The file of a contract, named after its module; a module next to the baselines folder is relative to there."""
         module = PurePosixPath(contract.partition("::")[0].replace("\\", "/"))
         if module.is_relative_to(self._beside):
             module = module.relative_to(self._beside)
@@ -137,7 +137,7 @@ class Baselines:
         return self._older[key]
 
     def size(self, key: str) -> int:
-        """How many lanes are recorded for an environment.
+        """The number of lanes recorded for an environment.
 
         Raises:
             ReceiptError: a file cannot be read.
@@ -173,7 +173,7 @@ class Baselines:
             write_bytes(file, to_json(trimmed))
 
     def names(self) -> frozenset[tuple[str, str]]:
-        """Every contract and lane in any of the files; a file that cannot be read is told when it is needed."""
+        """Every contract and lane in any of the files; a file that cannot be read is reported once it is needed."""
         found: set[tuple[str, str]] = set()
         for file in sorted(self.folder.rglob("*.json")):
             if file.parent == self.folder / DEFAULTS:
@@ -191,10 +191,10 @@ class Baselines:
         accepted: str = "",
         defaults: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Recorded:
-        """Write what ran to the baseline of the environment that it ran in; all else stays as it is.
+        """Write what ran to the baseline of the environment that it ran in; everything else stays as it is.
 
-        "new" writes lanes that have no baseline there, "changed" those whose baseline says otherwise, "all" both.
-        `defaults` are torch's own, by the key that an environment names: each table is written once, beside.
+        "new" writes lanes without a baseline there, "changed" those that differ from their baseline, "all" both.
+        `defaults` are torch's own, by the key in an environment: each table is written once, to a file of its own.
 
         Raises:
             ReceiptError: a file cannot be read or written.
@@ -232,7 +232,7 @@ class Baselines:
         return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused), unmeasured=unmeasured)
 
     def _says_otherwise(self, entry: Entry, environment: Environment, baseline: Baseline) -> bool:
-        """Whether an entry differs from its baseline; if not, the baseline is left as it is."""
+        """Whether an entry differs from its baseline; if not, the baseline is left unchanged."""
         kept = baseline.contracts[entry.contract][entry.lane]
         found = Found(
             key=environment_key(environment),
@@ -246,7 +246,7 @@ class Baselines:
         return lane.verdict != "held" or bool(lane.drifts) or not same
 
     def _refuse_outside(self, path: Path) -> None:
-        """A link in the folder may lead anywhere, and what it leads to would be replaced."""
+        """Refuse a path that leads out of the folder: a link may lead anywhere, and its target would be replaced."""
         try:
             inside = path.resolve().is_relative_to(self.folder.resolve())
         except (OSError, RuntimeError, ValueError):
@@ -267,17 +267,17 @@ class Baselines:
 
 
 class _Defaults:
-    """Tables of torch's own defaults: a file each, named by its key, in a folder beside those of the environments."""
+    """Tables of torch's own defaults: one file each, named after its key, next to the folders of the environments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / DEFAULTS
         self._read: dict[str, Mapping[str, str]] = {}
 
     def of(self, environment: Environment) -> Mapping[str, str]:
-        """The table that the environment names; empty where it names none, or none is kept.
+        """The table that the environment names; empty if it names none, or none is kept.
 
         Raises:
-            ReceiptError: the file cannot be read, or is another table than its name says.
+            ReceiptError: the file cannot be read, or its table does not match its name.
         """
         key = environment.defaults or ""
         path = self._folder / f"{key}.json"
@@ -286,7 +286,7 @@ class _Defaults:
         return self._read[key]
 
     def keep(self, environment: Environment, tables: Mapping[str, Mapping[str, str]]) -> None:
-        """Write the table that the environment names, where there is none yet.
+        """Write the table that the environment names, unless it exists.
 
         Raises:
             ReceiptError: the file cannot be written.
@@ -307,10 +307,10 @@ class _DefaultsFile:
 
 
 def read_defaults(path: Path) -> Mapping[str, str]:
-    """A table of torch's own defaults, whose file is named by what it holds.
+    """Read a table of torch's own defaults, whose file is named after a digest of its contents.
 
     Raises:
-        ReceiptError: the file cannot be read, or is another table than its name says.
+        ReceiptError: the file cannot be read, or its table does not match its name.
     """
     name, key = str(path), path.stem
     read = value_from_data(document_from_json(read_bytes(path), name=name), _DefaultsFile, name=name)
@@ -331,7 +331,7 @@ def compare_lane(
     policy: Policy = DEFAULT_POLICY,
     defaults: Mapping[str, str] | None = None,
 ) -> LaneComparison:
-    """A lane that ran, compared with its baseline; `defaults` are those of the torch that it ran on."""
+    """Compare a lane that ran with its baseline; `defaults` are those of the torch that it ran on."""
     before = Side(entry=found.entry, environment=found.environment, defaults=found.defaults)
     after = Side(entry=kept_entry(entry), environment=environment, defaults=defaults or {})
     return compare_sides(before, after, policy)
@@ -397,7 +397,7 @@ def _receipt(
 
 
 def read_folder(folder: Path) -> Receipt:
-    """All baselines of one environment, as the receipt of a run that they could have been recorded from.
+    """All baselines of one environment, as the receipt of a run that could have recorded them.
 
     Raises:
         ReceiptError: the folder holds no baseline, those of several environments, or one that cannot be read.

@@ -1,4 +1,4 @@
-"""Attribution: what differs between the two environments of a lane, by who changed it."""
+"""Attribution: what differs between the two environments of a lane, by kind of cause."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FIELDS_OF: dict[str, tuple[str, ...]] = {
 class Attribution:
     """What differs between the two environments, each as "torch 2.11.0 -> 2.15.0".
 
-    What is empty was held fixed. `settings` are those of Dynamo, Inductor and the environment variables that torch
-    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings of
-    torch that both have and whose defaults differ: they are torch's, so no suspect of their own.
+    An empty field did not change. `settings` are those of Dynamo and Inductor, and the environment variables that torch
+    reads; `project` is the commit, the lane's definition and the contract's limits. `defaults` are the settings that
+    both releases of torch have with different defaults: they come with torch, and are not a suspect of their own.
     """
 
     torch: tuple[str, ...] = ()
@@ -34,12 +34,12 @@ class Attribution:
     defaults: tuple[str, ...] = ()
 
     def suspects(self) -> tuple[str, ...]:
-        """The kinds of thing that differ: the drift is due to one of them."""
+        """The kinds of differences, one of which caused the drift."""
         return tuple(each.name for each in fields(self) if each.name != "defaults" and getattr(self, each.name))
 
 
 def torch_of(receipt: Receipt) -> str:
-    """The torch that a receipt was measured with, as text; several where its environments differ."""
+    """The torch that a receipt was measured with, as text; several if its environments differ."""
     names = sorted({f"torch {each.torch}" if each.torch else "no torch" for each in receipt.environments.values()})
     return ", ".join(names) or (receipt.setup.asked if receipt.setup is not None else "no torch")
 
@@ -58,13 +58,13 @@ def attribution_of(before: Side, after: Side) -> Attribution:
 
 
 def between_environments(before: Side, after: Side) -> Attribution:
-    """What differs between the environments of the two sides, whichever lane it was."""
+    """What differs between the environments of the two sides, for any lane."""
     told = tuple(_change(*each) for each in changed_defaults(before.defaults, after.defaults))
     return replace(_attribution(before.environment, after.environment), defaults=told)
 
 
 def with_lane(found: Attribution, old: Entry, new: Entry) -> Attribution:
-    """The same, and what differs in the lane's definition and in its limits."""
+    """The same, with what differs in the lane's definition and in its limits."""
     if old.lane_settings == new.lane_settings and old.limits == new.limits:
         return found
     changed = (

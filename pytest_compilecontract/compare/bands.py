@@ -37,9 +37,9 @@ def band_of(entry: Entry, metric: Metric) -> Band | None:
 
 
 def direction_between(was: Band, now: Band, width: float, better: Better | None) -> Direction | None:
-    """Which way the newer band lies; None where it is no further from the older than `width`, a share of the larger.
+    """The direction in which the newer band lies; None if it is within `width` of the older, relative to the larger.
 
-    Where lower is better, a share of the smaller.
+    If lower is better, `width` is relative to the smaller.
     """
     if not (now.low > was.high or now.high < was.low):
         return None

@@ -1,4 +1,4 @@
-"""First-call seconds of each lane, old and new. They are shown, and no policy judges them."""
+"""First-call seconds of each lane, old and new. They are shown and not judged by any policy."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def cold_of(was: Entry, now: Entry) -> Pair | None:
 
 
 def stage_of(was: Entry, now: Entry) -> str:
-    """The stage of compiling that changed by more than the others, with its seconds on both sides; empty if none did.
+    """The stage of compiling that changed more than all others, with its seconds on both sides; empty if there is none.
 
-    Of all that was compiled, which is more than the first call where there are recompiles.
+    It includes recompiles, which happen after the first call.
     """
     before, after = (each.measurement.stage_seconds if each.measurement else None for each in (was, now))
     if before is None or after is None:
@@ -40,7 +40,7 @@ def stage_of(was: Entry, now: Entry) -> str:
 
 
 def cold_lines(lanes: Iterable[LaneComparison]) -> list[str]:
-    """The sums over the lanes that both sides measured, and the lanes that differ most; empty where there are none."""
+    """The sums over the lanes that both sides measured, and the lanes that differ most; empty if there are none."""
     found = [(lane, lane.cold) for lane in lanes if lane.cold is not None]
     if not found:
         return []
@@ -70,7 +70,7 @@ def told(pair: Pair) -> str:
 
 
 def short(seconds: float) -> str:
-    """Seconds with three digits, and no exponent."""
+    """Seconds with three significant digits and no exponent."""
     return f"{seconds:.0f}" if seconds >= 100 else f"{float(f'{seconds:.3g}'):.7f}".rstrip("0").rstrip(".")
 
 

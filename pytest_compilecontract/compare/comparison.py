@@ -1,7 +1,7 @@
 """Comparing: every contract and lane of two receipts, paired by name, with a verdict for each lane.
 
-Identity comes before number: one graph break gone and another come is two facts, not "unchanged". What is not known is
-never held: a metric that only one side measured makes its lane unverified.
+Facts are compared before counts: one graph break gone and another added are two facts, not "unchanged". What is not
+known is never held: a metric that only one side measured makes its lane unverified.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
     """Every contract and lane of the two receipts, paired by name.
 
     Raises:
-        ReceiptError: a receipt has a lane of a contract twice, as one of several environments has.
+        ReceiptError: a receipt has a lane of a contract twice, such as one of several environments.
     """
     old, new = sides_of(before), sides_of(after)
     stopped_before, stopped_after = (each.setup.failure if each.setup is not None else "" for each in (before, after))
@@ -54,7 +54,7 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
 
 
 def compare_sides(before: Side, after: Side, policy: Policy = DEFAULT_POLICY) -> LaneComparison:
-    """One lane before and after, whatever each side was read from."""
+    """Compare one lane before and after, from a receipt or a baseline."""
     return _compared(before, after, attribution_of(before, after), policy)
 
 
@@ -169,7 +169,7 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
 
 
 def _not_known(entry: Entry) -> str:
-    """Why nobody knows how a broken lane would have ended: its test was ended, or failed by itself, before it."""
+    """Why the verdict of a broken lane is unknown: its test was ended, or failed by itself, before there was one."""
     if entry.verdict != "broken":
         return ""
     seen = entry.measurement

@@ -1,7 +1,7 @@
 """Drift: how a later measurement differs from an earlier one, fact by fact. Data in, data out.
 
-Identity comes before number: one graph break gone and another come is two facts, not "unchanged". What is not known is
-never held: a metric that only one side measured makes its lane unverified.
+Facts are compared before counts: one graph break gone and another added are two facts, not "unchanged". What is not
+known is never held: a metric that only one side measured makes its lane unverified.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = int | float | str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One fact that came or went: where in the user's code, the line's text, torch's reason, and what would help."""
+    """One fact that was added or removed: where in the user's code, the line's text, torch's reason, and a hint."""
 
     where: str
     source: str = ""
@@ -38,9 +38,9 @@ class Fact:
 class Drift:
     """A metric of one contract in one lane that has changed.
 
-    `before` and `after` are its values, `came` and `went` the facts behind them. `gates` says whether the policy judges
-    it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it. `excuse` is the
-    rule of `compare.excuses` by which it is neither loss nor gain, though it looks like one; empty where none applies.
+    `before` and `after` are its values, `came` and `went` the facts added and removed. `gates` says whether the policy
+    judges it; "changed" is neither better nor worse. `waived` is the issue of the waiver that tolerates it. `excuse` is
+    the rule of `compare.excuses` by which it is neither better nor worse, although it looks so; empty if none applies.
     """
 
     contract: str
@@ -61,9 +61,9 @@ class Drift:
 class LaneComparison:
     """One lane of one contract, before and after.
 
-    `before` and `after` are the verdicts of its own limits, None where it is not there; `torch` is that of the newer
-    side. `unknown` are the metrics that cannot be compared, each with why. `excused` are those of which a rule left
-    facts out, each with the rule's name. `cold` is what the first call took on both sides, where both measured it,
+    `before` and `after` are the verdicts by its own limits, None if it was not in the run; `torch` is that of the newer
+    side. `unknown` are the metrics that cannot be compared, each with the reason. `excused` are those of which a rule
+    left facts out, each with the rule's name. `cold` is the time of the first call on both sides, if both measured it,
     and `stage` the stage of compiling whose seconds changed most.
     """
 
@@ -104,8 +104,8 @@ class LaneComparison:
 class Comparison:
     """Every lane of either side, in order of contract and lane. `before` and `after` name the torch of each side.
 
-    `stopped` says of each side whose tests did not run to their end why that is: then lanes may be missing of which
-    nobody knows.
+    `stopped` says, for each side whose tests did not run to their end, why: then an unknown number of lanes may be
+    missing.
     """
 
     before: str

@@ -1,6 +1,7 @@
 """Excuses: why a change between two sides is not drift. Each is a rule with a name, which reports show.
 
-Each is there for something that torch did: its docstring names the case, where it can by its program in tests/corpus.
+Each exists because of something that torch did: its docstring names the case, if possible by its program in
+tests/corpus.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .tell import READERS, read_limits, without
 class Change:
     """What a rule judges: a metric that changed, and everything known about both sides.
 
-    `other_torch` says whether the two ran on different ones, `came` and `went` are the facts behind the change.
+    `other_torch` says whether the two ran on different releases; `came` and `went` are the facts behind the change.
     """
 
     old: Entry
@@ -35,23 +36,23 @@ class Change:
 
     @property
     def was(self) -> Measurement:
-        """What was measured before; of what was not, everything is None."""
+        """What was measured before; every metric is None if nothing was."""
         return self.old.measurement or Measurement()
 
     @property
     def now(self) -> Measurement:
-        """What was measured after; of what was not, everything is None."""
+        """What was measured after; every metric is None if nothing was."""
         return self.new.measurement or Measurement()
 
     @property
     def worse(self) -> bool:
-        """Whether it counts as a loss."""
+        """Whether it counts as worse."""
         return self.direction == "worse"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excuse:
-    """A rule, the name that reports give it, and the direction that it makes of a change."""
+    """A rule, its name in reports, and the direction that it gives a change."""
 
     name: str
     applies: Callable[[Change], bool]
@@ -76,10 +77,10 @@ def had_nothing_to_recompile(change: Change) -> bool:
 
 
 def moved_with_its_break(change: Change) -> bool:
-    """Whether a break is gone, and what recompiled after it recompiles with the frame that it was in.
+    """Whether a break is gone, and the recompiles of its resume function are now recompiles of the whole frame.
 
-    From torch 2.14 on reading a ContextVar no longer breaks (`contextvar_read`): the value that made the resume
-    function compile again makes the whole frame compile again.
+    From torch 2.14 on, reading a ContextVar no longer breaks (`contextvar_read`): the value that recompiled the resume
+    function now recompiles the whole frame.
     """
     was, now = change.was, change.now
     if was.graph_breaks is None or now.graph_breaks is None or was.recompiles is None or now.recompiles is None:
@@ -95,10 +96,10 @@ def moved_with_its_break(change: Change) -> bool:
 
 
 def reported_differently(change: Change) -> bool:
-    """Whether torch gave the same guards for all recompiles, and only which of them is said to tell most differs.
+    """Whether torch gave the same guards for all recompiles, and only the one that is reported first differs.
 
-    Receipts of older versions of this package have the guard of the oldest entry, "tensor 'x' size mismatch", also
-    where a newer one had that size free and failed on the user's own branch.
+    Receipts of older versions of this package have the guard of the oldest entry, "tensor 'x' size mismatch", even if
+    that size is dynamic in a newer entry, which failed on the user's own branch.
     """
     if change.was.recompiles is None or change.now.recompiles is None:
         return False
@@ -111,11 +112,11 @@ def reported_differently(change: Change) -> bool:
 
 
 def traced_differently(change: Change) -> bool:
-    """Whether another torch writes the same capture in other operations: `add_(x, alpha=a)` for `mul` and `add_`.
+    """Whether another torch captures the same code as different operations: `add_(x, alpha=a)` for `mul` and `add_`.
 
-    An optimizer step is 34 operations up to torch 2.11, and 23 from 2.12 on (`lr_float_changes`). Nothing can have been
-    lost where no break or eager frame came (won: went), no fewer graphs ran (won: no more), and graphs are fewer by the
-    recompiles that are fewer. On the same torch the code that is captured is another.
+    An optimizer step is 34 operations up to torch 2.11, and 23 from 2.12 on (`lr_float_changes`). Nothing was lost if
+    no break or eager frame was added, no fewer graphs ran, and there are as many fewer graphs as there are fewer
+    recompiles; the reverse for a gain. On the same torch, other operations mean that the captured code changed.
     """
     was, now = change.was, change.now
     if not change.other_torch or was.operations is None or now.operations is None:
@@ -131,7 +132,7 @@ def traced_differently(change: Change) -> bool:
 
 
 def _facts_lost(change: Change) -> bool:
-    """Whether a break or eager frame came (won: went), or nobody knows."""
+    """Whether a break or eager frame was added (for a gain: removed), or this is unknown."""
     for read in (READERS["graph_breaks"], READERS["eager_frames"]):
         before, after = read(change.was), read(change.now)
         if before is None or after is None:
@@ -142,11 +143,11 @@ def _facts_lost(change: Change) -> bool:
 
 
 def recompiled_more_or_less(change: Change) -> bool:
-    """Whether more operations were captured because the same code was compiled again more often, or fewer because it
-    was less often, each graph as large.
+    """Whether more or fewer operations were captured only because the same code was recompiled more or less often, with
+    graphs of the same size.
 
-    A float that an autograd.Function takes stays free from torch 2.13 on, where each of its values compiled before
-    (`grad_reversal_lambda`): 3 recompiles are 1, and 19 captured operations 8.
+    From torch 2.13 on, a float argument of an autograd.Function becomes dynamic; before, each value was compiled
+    (`grad_reversal_lambda`): 3 recompiles become 1, and 19 captured operations 8.
     """
     was, now = change.was, change.now
     if was.recompiles is None or now.recompiles is None:
@@ -163,10 +164,10 @@ def recompiled_more_or_less(change: Change) -> bool:
 
 
 def chosen_by_timing(change: Change) -> bool:
-    """Whether Inductor is to time templates against libraries: which wins may be another in each run.
+    """Whether Inductor times templates against libraries: which one wins may differ from run to run.
 
-    In different runs of one torch an RMSNorm layer in `max-autotune` ran 4 to 8 kernels a step, as a template won its
-    product, or cuBLAS with or without a split.
+    In different runs of one torch, an RMSNorm layer in `max-autotune` ran 4 to 8 kernels per step, depending on whether
+    a template, or cuBLAS with or without split-K, was fastest.
     """
     return any(times_kernels(each.lane_settings) for each in (change.old, change.new))
 
@@ -181,11 +182,11 @@ def times_kernels(lane_settings: Mapping[str, object]) -> bool:
 
 
 def as_eager_does(change: Change) -> bool:
-    """Whether the kernels that came or went did so in eager too: another library is nothing of compiling's.
+    """Whether the kernels that were added or removed changed in eager, too: another library is not due to compiling.
 
-    cuBLAS of torch 2.11 and of 2.12 pick other kernels for small products, eager's too: `sgemm_largek` with
-    `scal_kernel`, or a split in two. By name, and never Triton's, which eager has none of. On the same torch the code
-    that runs is another.
+    cuBLAS picks different kernels for small matmuls with torch 2.11 and 2.12, also in eager: `sgemm_largek` with
+    `scal_kernel`, or a split in two. By name, and never for Triton kernels, which eager does not have. On the same
+    torch, other kernels mean that the code changed.
     """
     was, now = change.was.kernels, change.now.kernels
     if was is None or now is None or not change.other_torch or not was.eager.total or not now.eager.total:
@@ -203,10 +204,10 @@ def as_eager_does(change: Change) -> bool:
 
 
 def wrong_results_are_now_correct(change: Change) -> bool:
-    """Whether wrong results are now correct, and the contract holds: what the wrong program counted is no measure.
+    """Whether wrong results are now correct, and the contract holds: the counts of the wrong program are no reference.
 
-    A float on a class is guarded from torch 2.12 on (`class_attr_not_guarded`): the recompile that it now costs is what
-    makes its numbers right.
+    From torch 2.12 on, a float on a class is guarded (`class_attr_not_guarded`): the recompile that this costs makes
+    the numbers right.
     """
     if change.was.numerics is None or change.now.numerics is None:
         return False
@@ -216,14 +217,14 @@ def wrong_results_are_now_correct(change: Change) -> bool:
 def runs_no_compiled_graph(old: Entry, new: Entry) -> bool:
     """Whether a side runs no compiled graph at all: then it runs none in its steady calls either.
 
-    Where nothing was captured, as around an associative scan of length 0 up to torch 2.13 (`associative_scan_empty`),
-    no steady call can have lost its graph since.
+    If nothing was captured, as around an associative scan of length 0 up to torch 2.13 (`associative_scan_empty`), no
+    steady call can have lost its graph.
     """
     return any(each.measurement is not None and each.measurement.graphs_executed == 0 for each in (old, new))
 
 
 def steady_limit_is_left_out(old: Entry, new: Entry) -> bool:
-    """Whether `runs_no_compiled_graph` makes two sides equal whose limits were not exceeded alike."""
+    """Whether `runs_no_compiled_graph` explains why the two sides exceed different limits."""
     exceeded = [
         read_limits(each, but_steady=False).count - read_limits(each, but_steady=True).count for each in (old, new)
     ]

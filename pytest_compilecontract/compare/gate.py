@@ -13,9 +13,9 @@ Outcome = Literal["yes", "no", "not known"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """`against` are the lanes that say no, `open` those that are not known; `note` is the reason if it is not a lane.
+    """`against` are the lanes that make it no, `open` those that are not known; `note` is a reason that is not a lane.
 
-    `stale` are the waivers to delete; they say no as well.
+    `stale` are the waivers to delete; they make it no as well.
     """
 
     outcome: Outcome

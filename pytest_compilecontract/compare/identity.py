@@ -1,7 +1,7 @@
 """Identity: when two facts, measured on two torch releases, are the same. torch's wording and numbering do not count.
 
-A fact is known by the user's code that caused it. What torch calls it, the number torch gives it, the line it has moved
-to and the sizes that it met are shown, and not compared.
+A fact is identified by the user's code that caused it. torch's name and number for it, the line that it has moved to
+and the sizes that it saw are shown and not compared.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _WRAPPERS = ("contextlib.py", "functools.py")
 def break_keys(found: GraphBreak) -> tuple[Key, ...]:
     """The break under each of its inlined stacks.
 
-    A break in an inlined callee is met by its caller too, on some torches and not on others: a stack that is the end of
-    a longer one is not a fact of its own. Where all lines are those of torch and of Python's wrappers, the file is all
-    that can be held: at which of its lines Dynamo gives up is for torch to decide.
+    A break in an inlined callee also breaks its caller, on some releases of torch and not on others: a stack that is
+    the end of a longer one is not a fact of its own. If all lines are in torch and in Python's wrappers, only the file
+    identifies the break: at which of its lines Dynamo gives up depends on torch.
     """
     if wrapper := _wrapper_of(found):
         return ((WRAPPER, wrapper),)
@@ -78,14 +78,14 @@ def break_keys(found: GraphBreak) -> tuple[Key, ...]:
 
 
 def until(place: Location, stack: Sequence[Location]) -> Sequence[Location]:
-    """A stack as far as the place of the break: what torch went through below it is torch's to change."""
+    """A stack down to the place of the break: the frames of torch below it may change with torch."""
     line = (place.file, place.line)
     last = max((at for at, frame in enumerate(stack) if (frame.file, frame.line) == line), default=len(stack) - 1)
     return stack[: last + 1]
 
 
 def _wrapper_of(found: GraphBreak) -> str:
-    """The file of Python's that a break lies in, with nobody's code on any stack; empty where there is other code."""
+    """The standard library file of a break without user code on any stack; empty if there is other code."""
     files = dict.fromkeys(frame.file for stack in (*found.stacks, (found.location,)) for frame in stack)
     others = [file for file in files if not file.startswith(_LIBRARIES_OF_TORCH)]
     return others[0] if others and all(file in _WRAPPERS for file in others) else ""
@@ -97,19 +97,19 @@ def recompile_key(found: Recompile) -> Key:
 
 
 def reasons_key(found: Recompile) -> Key:
-    """The frame, and all guards that torch named where it named several: whichever of them is said to tell most."""
+    """The frame, and all guards that torch reported if there are several, whichever is shown first."""
     if len(found.guards) < 2:
         return recompile_key(found)
     return (*_frame_key(found.frame), found.continuation, tuple(sorted(map(normalised_guard, found.guards))))
 
 
 def eager_key(found: EagerFrame) -> Key:
-    """The function, and why it is eager: what of it was compiled before a break is told by what was captured."""
+    """The function, and why it ran in eager: how much of it was compiled before a break shows in what was captured."""
     return (*_frame_key(found.frame), found.cause)
 
 
 def eager_ops_key(found: EagerOps) -> Key:
-    """The line that leads to the skipped frame; which of torch's functions is skipped there is for torch to decide."""
+    """The line that leads to the skipped frame; which function is skipped there depends on torch."""
     if found.location is not None:
         return _location_key(found.location)
     return _frame_key(found.frame) if found.frame is not None else (found.name,)
@@ -126,13 +126,13 @@ def failure_key(found: CompileFailure) -> Key:
 
 
 def difference_key(found: Difference) -> Key:
-    """The tensor, and the kind of difference; its size is not the same on any two torches."""
+    """The tensor, and the kind of difference; its size differs between any two releases of torch."""
     return (found.at, found.kind)
 
 
 @lru_cache(maxsize=4096)
 def normalised_guard(guard: str) -> str:
-    """The guarded expression without sizes, addresses, ids, symbols, and what torch writes around it."""
+    """The guarded expression without sizes, addresses, ids, symbols and the text that torch puts around it."""
     text = next(iter(guard.strip().splitlines()), "")
     for pattern, replacement in _REWORDED:
         text = pattern.sub(replacement, text)
@@ -148,7 +148,7 @@ def normalised_guard(guard: str) -> str:
 
 
 def _of_one_source(side: str) -> str:
-    """The source that a formula is of, where it is of one and of numbers; else the formula as it is."""
+    """The source in a formula of one source and numbers; any other formula as it is."""
     operands = {each.strip() for each in _ARITHMETIC.split(side)} - {"", "N"}
     if len(operands) > 1 or not _NUMBER.search(side):
         return side
@@ -156,7 +156,7 @@ def _of_one_source(side: str) -> str:
 
 
 def normalised_function(name: str) -> str:
-    """The user's function, for a name that Dynamo made for what resumes after a break in it."""
+    """The user's function, for Dynamo's name of a resume function."""
     while (made := _RESUME.match(name)) is not None:
         name = made["function"]
     return name
@@ -170,7 +170,7 @@ class Function(NamedTuple):
 
 
 def comparable(one: Sequence[Key], other: Sequence[Key]) -> tuple[list[Key], list[Key]]:
-    """The keys of two sides, without classes where one of them knows of none: older receipts have no classes."""
+    """The keys of two sides, without classes if one side has none, as older receipts do."""
     if all(map(_names_a_class, (one, other))):
         return list(one), list(other)
     return [tuple(map(_without_classes, each)) for each in one], [tuple(map(_without_classes, each)) for each in other]
@@ -199,7 +199,7 @@ def _location_key(place: Location) -> Key:
 
 
 def _stack_key(stack: Sequence[Location]) -> Key:
-    """The stack without torch's own frames, which are torch's to change; whole where there are no others."""
+    """The stack without torch's own frames, which may change with torch; the whole stack if there are no others."""
     users = [frame for frame in stack if not frame.file.startswith(_LIBRARIES_OF_TORCH)]
     return tuple(_location_key(frame) for frame in users or stack)
 

@@ -26,9 +26,9 @@ from .waivers import Waiver, waived
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Whether a step succeeded, and why not: torch may be installed and not work.
+    """Whether a step succeeded, and if not, why: torch may be installed and not work.
 
-    It is "not tried" where the step before it failed, and "not known" where nothing ran.
+    It is "not tried" if the step before it failed, and "not known" if nothing ran.
     """
 
     state: Literal["yes", "no", "not tried", "not known"]
@@ -43,8 +43,8 @@ YES = Known("yes")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One environment. `cut_off` is why the tests did not run to their end; empty where they did. `environments` are
-    those of its run, by the names that its entries have for them.
+    """One environment. `cut_off` is why the tests did not run to their end; empty if they did. `environments` are those
+    of its run, by the keys that its entries use.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Column:
 class Cell:
     """One lane in one environment: its verdict against the first one, and the fact that matters most.
 
-    In the first environment, which is held against nothing, it is the verdict of the contract's own limits. None is a
-    lane that was not in the run.
+    In the first environment, which is not compared, it is the verdict by the contract's own limits. None is a lane
+    that was not in the run.
     """
 
     verdict: Verdict | OwnVerdict | None
@@ -75,7 +75,7 @@ class Cell:
 
     @property
     def over_its_limits(self) -> bool:
-        """Whether it is as before, or better, and exceeds the limits of the contract."""
+        """Whether it is unchanged or better, and exceeds the limits of the contract."""
         return self.verdict in ("held", "improved") and self.entry is not None and self.entry.verdict == "violated"
 
     @property
@@ -116,9 +116,9 @@ def matrix(
     today: datetime.date | None = None,
     runs: Sequence[str] = (),
 ) -> Matrix:
-    """The matrix of these receipts, a column each, in this order; the first is what the others are held against.
+    """The matrix of these receipts, one column each, in this order; the others are compared with the first.
 
-    `runs` are what they are called, for columns that their torch alone does not tell apart.
+    `runs` are names of the receipts, used for columns that their torch alone does not distinguish.
 
     Raises:
         ReceiptError: a receipt has a lane of a contract twice.
@@ -151,14 +151,14 @@ def _told_apart(columns: Sequence[Column], runs: Sequence[str]) -> tuple[Column,
 
 
 def fact_of(lane: LaneComparison) -> str:
-    """The most important fact of a lane that changed; empty if no policy judges any."""
+    """The most important fact of a lane that changed; empty if the policy judges none."""
     wanted = "better" if lane.verdict == "improved" else "worse"
     drifts = [drift for drift in lane.by_cause if drift.gates and drift.direction == wanted]
     return _told(drifts[0]) if drifts else lane.reason
 
 
 def checked(measurement: Measurement) -> str:
-    """What a lane that held is known to have held, and over how many calls: no more than was checked."""
+    """What a lane that held was checked for, and over how many calls."""
     counts = [
         _count(measurement.graph_breaks, "break"),
         _count(measurement.recompiles, "recompile"),

@@ -63,7 +63,7 @@ def merged(receipts: Mapping[str, Receipt]) -> Receipt:
 
 
 def _each_once(receipts: Mapping[str, Receipt]) -> list[tuple[str, Shard]]:
-    """The shards in their order, each with what its receipt is called."""
+    """The shards in order, each with the name of its receipt."""
     found: dict[int, tuple[str, Shard]] = {}
     first: tuple[str, Shard] | None = None
     for name, receipt in receipts.items():
@@ -87,7 +87,7 @@ def _each_once(receipts: Mapping[str, Receipt]) -> list[tuple[str, Shard]]:
 
 
 def _refuse_other_plan(shards: Sequence[tuple[str, Shard]]) -> None:
-    """Refuse what was not cut from one suite in one way, and entries' tests that a shard was not given."""
+    """Refuse shards of suites that were split differently, and entries of tests that are not in their shard."""
     first_name, first = shards[0]
     for name, shard in shards:
         if shard.plan != first.plan:
@@ -100,7 +100,7 @@ def _refuse_other_plan(shards: Sequence[tuple[str, Shard]]) -> None:
 
 
 def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
-    """Refuse another commit, another torch, other settings, a test of another shard."""
+    """Refuse a different commit, torch or setting, and a test of another shard."""
     first: tuple[str, dict[str, object]] | None = None
     command: tuple[str, str] | None = None
     lanes: dict[str, tuple[str, object]] = {}
@@ -130,7 +130,7 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
 
 
 def _of_the_whole(command: str) -> str:
-    """A command without which shard it ran, where to, and how much it printed."""
+    """A command without its shard, its output folder and its verbosity."""
     try:
         words = iter(shlex.split(command))
     except ValueError:
@@ -171,7 +171,7 @@ def _shown(value: object) -> str:
 
 
 def _setup(shards: Iterable[tuple[str, Shard]], receipts: Iterable[Receipt]) -> Setup | None:
-    """What the whole run did not come to, where a shard did not come to its end."""
+    """The setup of the whole run, if a shard did not finish."""
     stopped = [(str(shard), each.setup) for (_, shard), each in zip(shards, receipts, strict=True) if each.setup]
     if not stopped:
         return None

@@ -99,7 +99,7 @@ class Pair:
             return
         lower = now if now.height < was.height else was
         if lower.failed is None:
-            self.unknown.append("frontier: no rung failed where the walk stopped")
+            self.unknown.append("frontier: the run that stopped lower has no failed rung")
             return
         fact = Fact(
             where=f"rung {lower.failed.name}",
@@ -130,7 +130,7 @@ class Pair:
             yield self._drift(self._change("fullgraph", "better" if after else "worse"), _yes(before), _yes(after))
 
     def _banded(self, metric: Metric) -> Iterator[Drift]:
-        """What lies beyond both sides' bands, and as much further as the policy asks for."""
+        """Metrics whose bands are further apart than the policy allows."""
         was, now = band_of(self._old, metric), band_of(self._new, metric)
         width = self._policy.band.get(metric.name)
         if not self._has_bands(metric, was, now, width) or not self._known(metric.name, was, now):
@@ -147,7 +147,7 @@ class Pair:
         yield self._drift(self._change(metric.name, direction, came, went), was.value, now.value)
 
     def _has_bands(self, metric: Metric, was: Band | None, now: Band | None, width: float | None) -> bool:
-        """Whether the metric may be compared: a number of one run has no band, and none is guessed."""
+        """Whether the metric can be compared: a value of a single run has no band, and none is guessed."""
         if metric.band is not None and width is not None:
             return True
         single = [side for side, band in (("before", was), ("now", now)) if band is not None and band.repeats < 2]
@@ -158,7 +158,7 @@ class Pair:
         return not single
 
     def _known(self, metric: str, before: object, after: object, told: str = "") -> bool:
-        """Whether both sides have it. Where only one has, nobody knows, if the policy asks."""
+        """Whether both sides have it. If only one has, and the policy judges it, the lane is not known."""
         gates = metric in self._policy.gate
         if before is not None and after is not None:
             # A limit that is not exceeded may be one that nothing was measured for.
@@ -210,7 +210,7 @@ class Pair:
 
 
 def _facts_beside(metric: str, old: Entry, new: Entry) -> tuple[Fact, ...]:
-    """What a number is made of, where it is known: the operations or kernels of which there are more or fewer."""
+    """The facts behind a count, if known: the operations or kernels of which there are more or fewer."""
     was, now = old.measurement or Measurement(), new.measurement or Measurement()
     if metric == "ops_captured":
         return _other_operations(was, now)
@@ -228,7 +228,7 @@ def _other_operations(was: Measurement, now: Measurement) -> tuple[Fact, ...]:
 
 
 def _other_kernels(was: Measurement, now: Measurement) -> tuple[Fact, ...]:
-    """The kernels of which a step runs more or fewer, and how many eager runs if that is another number too."""
+    """The kernels of which a step runs more or fewer, and the number of kernels in eager if that changed, too."""
     then, since = was.kernels, now.kernels
     if then is None or since is None:
         return ()
@@ -245,7 +245,7 @@ def _counted_otherwise(what: str, before: Counter[str], after: Counter[str]) -> 
 
 
 def _unnumbered(names: Mapping[str, int]) -> Counter[str]:
-    """Kernels by name, without the number that Inductor gives each by its place."""
+    """Kernels by name, without the number that Inductor appends."""
     found: Counter[str] = Counter()
     for name, count in names.items():
         found[re.sub(r"(?<=^triton_)(.*)_\d+$", r"\1", name)] += count

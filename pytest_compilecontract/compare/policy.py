@@ -1,6 +1,6 @@
 """Policies: what an upgrade may change: which metrics gate, how far banded ones may move, which verdicts may stay open.
 
-A file in TOML; what it does not say is as by default:
+A TOML file; what it leaves out keeps its default:
 
     gate = ["graph_breaks", "recompiles"]     # the metrics whose worsening is drift
     allow = ["new"]                           # verdicts that the gate does not wait for

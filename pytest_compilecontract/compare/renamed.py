@@ -1,7 +1,7 @@
 """Renamed tests: a missing and a new contract that measured the same in the same lanes.
 
-Only said, never judged: that two contracts show the same does not make them one. Where more than one would fit, as with
-small tests of one kind, nothing is said.
+Reported as a question and never judged: two contracts that measure the same need not be one. If several candidates fit,
+as with small tests of one kind, nothing is reported.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Lanes = Mapping[str, Side]
 def renamed(
     old: Mapping[Key, Side], new: Mapping[Key, Side], same: Callable[[Side, Side], bool]
 ) -> dict[str, tuple[str, str]]:
-    """By contract of either side, the only one of the other that has its facts, and its name in the older run first.
+    """Pairs (older name, newer name) of contracts with the same facts that no other contract has, by either name.
 
-    `same` says of one lane, before and after, whether nothing in it has changed.
+    `same` tells whether nothing has changed in one lane, before and after.
     """
     gone = _by_look(_by_contract(old, {contract for contract, _ in new}))
     come = _by_look(_by_contract(new, {contract for contract, _ in old}))
@@ -33,9 +33,9 @@ def renamed(
 
 
 def _by_look(contracts: Mapping[str, Lanes]) -> dict[Hashable, list[tuple[str, Lanes]]]:
-    """The contracts by what they are told apart by at a glance, as lanes and operations; with neither they have none.
+    """The contracts by a quick key of lanes and operations; contracts without either are left out.
 
-    So each is compared once at most, however many were moved to another file.
+    So each is compared at most once, however many were moved to another file.
     """
     found: dict[Hashable, list[tuple[str, Lanes]]] = {}
     for name, lanes in contracts.items():
@@ -52,7 +52,7 @@ def _operations(side: Side) -> tuple[tuple[str, int], ...]:
 
 
 def _by_contract(sides: Mapping[Key, Side], known: set[str]) -> dict[str, dict[str, Side]]:
-    """The contracts that the other run has not in any lane; a reference shows nothing."""
+    """The contracts that the other run does not have in any lane; reference lanes are ignored."""
     found: dict[str, dict[str, Side]] = {}
     for (contract, lane), side in sides.items():
         if contract not in known and side.entry.verdict != "reference":

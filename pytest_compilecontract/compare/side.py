@@ -1,4 +1,4 @@
-"""A side: one lane of one run and where it ran. Comparisons are made between sides, whatever they were read from."""
+"""A side: one lane of one run and where it ran. Sides are compared, whether read from a receipt or a baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One lane before or after: what was measured, where, and torch's own defaults there, empty if not known."""
+    """One lane before or after: what was measured, where, and torch's own defaults there (empty if not known)."""
 
     entry: Entry
     environment: Environment

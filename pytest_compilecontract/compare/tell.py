@@ -49,7 +49,7 @@ T = TypeVar("T")
 def facts_of(entry: Entry) -> dict[str, tuple[tuple[Key, Fact], ...]]:
     """Every fact of an entry by metric, each with its identity; metrics that were not measured are left out.
 
-    A fact of two keys, as a graph break met under two inlined stacks, is there twice.
+    A fact with two keys, such as a graph break under two inlined stacks, appears twice.
     """
     seen = entry.measurement or Measurement()
     found = {
@@ -71,7 +71,7 @@ class Facts:
 
 
 def without(facts: Sequence[tuple[Key, Callable[[], Fact]]], others: Sequence[tuple[Key, object]]) -> tuple[Fact, ...]:
-    """The facts without a match among the others; of several equal ones, as many as there are more."""
+    """The facts without a match among the others; of several equal ones, the excess."""
     keys, other_keys = comparable([key for key, _ in facts], [key for key, _ in others])
     left = Counter(other_keys)
     alone: Counter[Fact] = Counter()

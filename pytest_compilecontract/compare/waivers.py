@@ -3,14 +3,14 @@
     [[waiver]]
     contract = "contracts/test_decoder.py::*"      # a glob
     lane = "inductor"                              # a glob
-    metric = "graph_breaks"                        # or a list, or "*" for whatever drifts there
-    fact = "mask = mask.tolist()"                  # a glob, or a list: the line; with or instead of a metric
+    metric = "graph_breaks"                        # or a list, or "*" for any metric
+    fact = "mask = mask.tolist()"                  # a glob, or a list, for the source line; with or instead of a metric
     torch = ">=2.12,<2.14"
     issue = "https://github.com/pytorch/pytorch/issues/1"
     owner = "someone"
     expires = 2027-01-31                           # its last day
     kind = "workaround"                            # or "open-risk"
-    note = "the router copies its mask"            # may be left out
+    note = "the router copies its mask"            # optional
 
 A waiver that has expired, that no longer matches a lane or that no lane needs is stale, and fails.
 """
@@ -57,7 +57,7 @@ _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 class Waiver:
     """Drift that is tolerated, in each of `metrics`. `place` is its file and line, `expires` the last day it holds.
 
-    With `facts`, only what comes of them: each is a glob of a line's text, its place, or both as a drift has them.
+    With `facts`, only drift that they cause: each is a glob for a line's text, its place, or both as in a report.
     """
 
     contract: str
@@ -73,7 +73,7 @@ class Waiver:
     place: str = ""
 
     def is_about(self, lane: LaneComparison) -> bool:
-        """Whether it applies to this lane, on the torch that it ran with."""
+        """Whether it applies to this lane, with the torch that the lane ran on."""
         named = fnmatchcase(lane.contract, _glob(self.contract)) and fnmatchcase(lane.lane, self.lane)
         return named and lane.torch is not None and lane.torch in self.torch
 
@@ -123,7 +123,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
 
 
 def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.date) -> Comparison:
-    """The comparison with what is waived marked: a lane whose every drift is waived is itself "waived".
+    """The comparison with waived drift marked: a lane whose drift is all waived has the verdict "waived".
 
     A waiver that has expired waives nothing.
     """
@@ -159,8 +159,8 @@ def stale(
 ) -> tuple[str, ...]:
     """The waivers to delete, one line each: where, which, and why.
 
-    Of a run that is not `whole` nobody can say that a glob no longer matches anything. `new` are the entries of the
-    newer of any two runs: what they still show, the comparison that the waiver was made for may need.
+    If a run is not `whole`, a glob without a match is not stale. `new` are the entries of the newer run: a waiver for a
+    fact that they still have may be needed by another comparison.
     """
     entries = None if new is None else {(each.contract, each.lane): each for each in new}
     found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
@@ -176,7 +176,7 @@ def stale(
 
 
 def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
-    """One that has expired and whose drift is still there still has work to do."""
+    """What to do about a stale waiver: if it has expired and its drift remains, not just delete it."""
     needed = waiver.expires < today and _is_needed(waiver, filter(waiver.is_about, comparison.lanes))
     return "the drift is still there: fix it, or set a later date" if needed else "delete it"
 
@@ -191,7 +191,7 @@ def _is_needed(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
 
 
 def _tolerating(drifts: Sequence[Drift], waivers: Sequence[Waiver]) -> dict[str, list[Waiver]]:
-    """By metric, the waivers that tolerate its drift between them: all of it, or none."""
+    """By metric, the waivers that together tolerate all of its drift; empty if some of it remains."""
     found = {drift.metric: _covering(drift, waivers) for drift in drifts if _is_worse(drift)}
     by_line = [waiver for each in found.values() for waiver in each if waiver.facts]
     for metric in _FOLLOWING:
@@ -240,7 +240,7 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
 
 
 def _shows(waiver: Waiver, comparison: Comparison, entries: Mapping[tuple[str, str], Entry]) -> bool:
-    """Whether a lane still has something of what the waiver is about, which both runs may have alike."""
+    """Whether a lane still has a fact that the waiver is about, even if both runs have it."""
     found = [entries.get((lane.contract, lane.lane)) for lane in comparison.lanes if waiver.is_about(lane)]
     lanes = [each for each in found if each is not None]
     if not waiver.facts:
@@ -303,7 +303,7 @@ def _waiver(table: Mapping[str, object], place: str) -> Waiver:
 
 
 def _metrics(given: object, place: str) -> tuple[str, ...]:
-    """The metrics that a waiver names: one, a list, or "*"; by their names, or as a drift calls them."""
+    """The metrics that a waiver names: one, a list, or "*"; by name or by the label in reports."""
     if given == ANY:
         return GATEABLE
     names = _texts(given, f"{place}: metric: expected a string, a list of strings, or '*'")

@@ -45,12 +45,12 @@ SCHEMA = "$schema"
 
 
 def decoded(data: bytes, type_: type[T]) -> T | None:
-    """The dataclass `type_` in `data`, or None where any of what `value_from_data` and `document_from_json` refuse may
-    be in it.
+    """The dataclass `type_` in `data`; None if it may contain anything that `value_from_data` or `document_from_json`
+    refuses.
 
-    Everything is done by msgspec's decoder, many times faster than by what says what is wrong. It is asked twice: once
-    strictly for what was written, with every unknown key refused, and once for the value. What neither tells, a key
-    that is there twice, is found by writing out what the first one read: then there are fewer lines than there were.
+    It only uses msgspec's decoder, which is many times faster than the code that explains errors, and decodes twice:
+    first strictly, refusing unknown keys, and then to the value. Neither detects a duplicate key: for that, the result
+    of the first is encoded again, which gives fewer lines than the original.
     """
     import msgspec
 
@@ -79,9 +79,9 @@ def decoded(data: bytes, type_: type[T]) -> T | None:
 
 @cache
 def _decoders(type_: Any) -> tuple[Any, Any]:
-    """A decoder for what was written of a dataclass, and one for its value.
+    """A decoder for the written form of a dataclass, and one for its value.
 
-    The second takes "nan" and "inf" for numbers. It would take more, but only sees what the first has let pass.
+    The second accepts "nan" and "inf" as numbers. It would accept more, but only sees what the first one accepted.
     """
     import msgspec
 
@@ -90,9 +90,9 @@ def _decoders(type_: Any) -> tuple[Any, Any]:
 
 @cache
 def _written(type_: object, owner: str = "", name: str = "") -> Any:
-    """The type of what is written for a value of `type_`: a dataclass is a Struct that refuses keys it does not have.
+    """The written form of `type_`: for a dataclass, a Struct that refuses unknown keys.
 
-    A key that may be left out is unset then, so that what was there can be written out again.
+    An optional key that is missing stays unset, so that the document can be encoded again as it was.
     """
     import msgspec
 
@@ -139,10 +139,10 @@ def _within(type_: object, bounds: Bounds | None) -> object:
 
 
 def value_from_data(data: object, type_: type[T], *, name: str) -> T:
-    """The dataclass `type_` that plain `data` describes, every key and type checked.
+    """The dataclass `type_` from plain `data`, with every key and type checked.
 
     Raises:
-        ReceiptError: `data` is of another shape.
+        ReceiptError: `data` does not fit the type.
     """
     try:
         return built(data, type_)
@@ -151,10 +151,10 @@ def value_from_data(data: object, type_: type[T], *, name: str) -> T:
 
 
 def document_from_json(data: bytes, *, name: str) -> dict[str, Data]:
-    """The JSON object in `data`, known to be of this format and to be sane, its shape not looked at yet.
+    """The JSON object in `data`, checked for its format and its nesting, but not for its shape.
 
     Raises:
-        ReceiptError: not JSON, of a newer format, with a key twice, or nested deeper than any receipt.
+        ReceiptError: it is not JSON, has a newer format or a duplicate key, or is nested deeper than any receipt.
     """
     try:
         return _document(data)
@@ -163,7 +163,7 @@ def document_from_json(data: bytes, *, name: str) -> dict[str, Data]:
 
 
 def plain(value: object) -> Data:
-    """`value` as JSON has it. Nothing a session measured is lost to a value that JSON does not have."""
+    """`value` as JSON data. A value that JSON does not support is converted rather than refused."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -182,7 +182,7 @@ def plain(value: object) -> Data:
 
 
 def record(value: DataclassInstance) -> dict[str, Data]:
-    """A dataclass as JSON has it."""
+    """A dataclass as JSON data."""
     return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
 
 
@@ -213,7 +213,7 @@ def _document(data: bytes) -> dict[str, Data]:
 
 
 def _why_not_json(data: bytes, error: Exception) -> str:
-    """What is wrong with the text. msgspec has an error of its own for bytes that are not UTF-8 since 0.23."""
+    """What is wrong with the text. Since 0.23, msgspec has an error of its own for bytes that are not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as own:
@@ -265,10 +265,10 @@ def _kind(value: object) -> str:
 
 
 def built(data: object, type_: type[T]) -> T:
-    """The dataclass `type_` that plain `data` describes.
+    """The dataclass `type_` from plain `data`.
 
     Raises:
-        ReceiptError: `data` is of another shape.
+        ReceiptError: `data` does not fit the type.
     """
     import msgspec
 
@@ -285,9 +285,9 @@ def built(data: object, type_: type[T]) -> T:
 
 
 def _fitted(value: object, type_: Any, at: str, owner: str, name: str) -> object:
-    """`value` with NaN and infinities restored, and each number and name known to make sense.
+    """`value` with NaN and infinities restored, and each number and name checked.
 
-    msgspec checks the types but lets unknown keys pass: refused here. `name` is that of the field of `owner`.
+    msgspec checks types but accepts unknown keys, which are refused here. `name` is the field's name in `owner`.
     """
     known, origin, parts = _shape(type_)
     if known is not None and isinstance(value, dict):
@@ -320,13 +320,13 @@ def _fitted(value: object, type_: Any, at: str, owner: str, name: str) -> object
 
 @cache
 def _shape(type_: object) -> tuple[dict[str, object] | None, object, tuple[object, ...]]:
-    """The fields of a dataclass and their types, or what a generic type is of, and its parts."""
+    """The fields of a dataclass and their types, or the origin and arguments of a generic type."""
     known = get_type_hints(type_) if isinstance(type_, type) and is_dataclass(type_) else None
     return known, get_origin(type_), get_args(type_)
 
 
 def _translated(message: str) -> ReceiptError:
-    """msgspec's sentence and place in our words and order."""
+    """msgspec's message, in the form of our own errors: place first."""
     said, _, place = message.rpartition(" - at `$")
     if not said:
         said, place = message, ""
@@ -339,7 +339,7 @@ def _translated(message: str) -> ReceiptError:
 
 
 def address_of(name: str) -> str:
-    """Where the schema of a document is, as the document says it: a name, which `compilecontract schema` finds."""
+    """The `$schema` of a document: a name that `compilecontract schema` knows."""
     return f"urn:pytest-compilecontract:{name}:{FORMAT}"
 
 

@@ -22,8 +22,8 @@ UNKNOWN = "unknown"
 
 @dataclass(kw_only=True, slots=True)
 class Course:
-    """What the events have told so far. `running` are the tests that began and did not end, each with its entry if
-    nothing more is heard of it; None for one that is not a contract."""
+    """The state of a run from its events so far. `running` are the tests that have started and not ended, each with the
+    entry to use if it never ends; None for a test that is not a contract."""
 
     plugin: str = ""
     created: str = ""
@@ -37,10 +37,10 @@ class Course:
     shard: Shard | None = None
 
     def take(self, event: Event) -> None:
-        """One event; one of a kind that is not known tells nothing.
+        """Take one event; an unknown kind is ignored.
 
         Raises:
-            ReceiptError: it does not say what an event of its kind says.
+            ReceiptError: it lacks something that events of its kind have.
         """
         try:
             _TAKES.get(str(event["event"]), _nothing)(self, event)
@@ -48,7 +48,7 @@ class Course:
             raise ReceiptError("missing", at=str(error.args[0])) from error
 
     def lose(self, reason: str, *, broken: bool) -> dict[str, Entry]:
-        """What was running did not come to its end: the tests are over, each for this reason. Gives their entries."""
+        """End all running tests for this reason, since they did not finish. Returns their entries."""
         lost: dict[str, Entry] = {}
         for test, entry in self.running.items():
             self.done += 1
@@ -59,7 +59,7 @@ class Course:
         return lost
 
     def settle(self, otherwise: Environment) -> None:
-        """Give what was lost the environment of what was not, or else what is known of it without a test."""
+        """Give lost entries the environment of the others, or else what is known of it without a test."""
         lost = [test for test, entry in self.entries.items() if entry.environment == UNKNOWN]
         if not lost:
             return

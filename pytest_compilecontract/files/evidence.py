@@ -1,4 +1,4 @@
-"""Evidence as files: a folder for each lane, of bounded size. Nothing outside of it is written, and nothing foreign is
+"""Evidence as files: a folder of bounded size for each lane. Nothing outside of it is written, and no other file is
 removed."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MARKED = "# Made by pytest-compilecontract: evidence of lanes that are not held
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with files of another origin.
+    """Refuse a folder that contains other files.
 
     Raises:
-        UsageError: it is no folder, or has files and is not one of evidence.
+        UsageError: it is not a folder, or contains files that are not evidence.
     """
     if not folder.exists():
         return
@@ -44,15 +44,15 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left of a lane."""
+    """Remove what an earlier run left for a lane."""
     if folder.is_dir() and not folder.is_symlink() and (folder / FACTS).is_file() and _is_marked(folder.parent):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_graphs(base: Path, left: Evidence) -> dict[str, str]:
-    """The graphs that a lane left, as code by their files' names; `base` is the folder of the receipt that names them.
+    """The graphs that a lane left, as code by file name; `base` is the folder of the receipt that names them.
 
-    What is not there, or is no evidence, is left out: a receipt may come from anywhere.
+    Files that are missing or are not evidence are left out: a receipt may come from anywhere.
     """
     folder = base / left.folder
     if not (folder / FACTS).is_file():
@@ -70,8 +70,8 @@ def read_graphs(base: Path, left: Evidence) -> dict[str, str]:
 
 
 class Folder:
-    """The folder of one lane, while it is filled. Made with its first file. Never raises: `problems` says what went
-    wrong."""
+    """The folder of one lane, while it is filled. It is created with its first file. Never raises: `problems` says what
+    went wrong."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,14 +82,15 @@ class Folder:
         self._room = LARGEST_TRACE
 
     def open(self) -> bool:
-        """Make the folder, where there is room for one more; whether it is there."""
+        """Create the folder unless there are too many; whether it exists."""
         try:
             marked = self.path.parent / _MARK
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not marked.is_file():
                 marked.write_text(_MARKED, encoding="utf-8")
             if sum(each.is_dir() for each in self.path.parent.iterdir()) >= MOST_LANES:
-                self.problems[f"{self.path.parent} has evidence of {MOST_LANES} lanes, and no more is kept"] = None
+                full = f"{self.path.parent} already has evidence of {MOST_LANES} lanes, the most that is kept"
+                self.problems[full] = None
                 return False
             self.path.mkdir()
             (self.path / FACTS).write_text("{}\n", encoding="utf-8")
@@ -99,12 +100,12 @@ class Folder:
         return True
 
     def trace(self, text: str) -> None:
-        """Add a record to the trace; what is above the bound is left out, a whole record at a time."""
+        """Add a record to the trace; a record that would exceed the bound is left out as a whole."""
         with contextlib.suppress(UnicodeError):
             size = len(text.encode(errors="backslashreplace")) + 1
             if size > self._room:
                 self._room = 0
-                self.problems[f"the trace's end: it is larger than {LARGEST_TRACE // 1024**2} MiB"] = None
+                self.problems[f"the end of the trace: it is larger than {LARGEST_TRACE // 1024**2} MiB"] = None
                 return
             self._room -= size
         try:
@@ -116,7 +117,7 @@ class Folder:
             self._failed(error)
 
     def add(self, kind: str, at: str, suffix: str, text: str) -> None:
-        """Add a file, named by its kind and by the compile that it is of."""
+        """Add a file, named after its kind and its compile."""
         if len(self.files) >= MOST_FILES:
             self._left_out += 1
             return
@@ -137,13 +138,13 @@ class Folder:
             self._failed(error)
 
     def scratch(self) -> Path:
-        """A folder in it for what is taken away again before it is closed."""
+        """A temporary folder in it, removed before it is closed."""
         made = self.path / _SCRATCH
         made.mkdir(exist_ok=True)
         return made
 
     def add_inputs(self, inputs: Mapping[str, bytes]) -> None:
-        """Add what a program reads, where torch looks for it."""
+        """Add the files that a program reads, where torch looks for them."""
         try:
             for name, data in inputs.items():
                 (self.path / "storages").mkdir(exist_ok=True)
@@ -152,7 +153,7 @@ class Folder:
             self._failed(error)
 
     def close(self, facts: dict[str, object], left_out: Sequence[str], told: Sequence[str]) -> None:
-        """Write what there is, and why anything is missing."""
+        """Write the list of files, and why others are missing."""
         try:
             if self._trace is not None:
                 self._trace.close()
@@ -168,7 +169,7 @@ class Folder:
             self._failed(error)
 
     def all_problems(self) -> list[str]:
-        more = [f"{self._left_out} more files: {MOST_FILES} of a lane are kept"] if self._left_out else []
+        more = [f"{self._left_out} more files: at most {MOST_FILES} are kept per lane"] if self._left_out else []
         return [*self.problems, *more]
 
     def _failed(self, error: OSError) -> None:

@@ -1,9 +1,9 @@
 """Journals: what a session has measured so far, so that a killed run loses nothing.
 
-`journal.jsonl` lies beside the receipt while the session goes on, and is taken away once the receipt is written. One
-that is there afterwards is of a run that did not end; `recovered` makes the receipt of it that the run did not write.
-Each worker of pytest-xdist has one of its own, `journal.gw0.jsonl`, for it alone knows what it runs, and what of it no
-report has brought yet.
+`journal.jsonl` is next to the receipt while the session runs, and removed once the receipt is written. One that is left
+belongs to a run that did not end; `recovered` makes the receipt that this run did not write. Each worker of
+pytest-xdist has its own, `journal.gw0.jsonl`, since only the worker knows what it is running, and what no report has
+sent yet.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Journal(Log):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovered:
-    """The receipt that a run did not write, the tests that were running when it ended, and the lines left out."""
+    """The receipt that a run did not write, the tests that were running when it was killed, and the lines left out."""
 
     receipt: Receipt
     running: tuple[str, ...]
@@ -58,7 +58,7 @@ class Recovered:
 
 
 def name_of(worker: str) -> str:
-    """The file that a process writes: the session's own, or that of one of its workers."""
+    """The name of a process's journal: that of the session, or of one of its workers."""
     return f"{WORKERS}{worker}.jsonl" if worker else NAME
 
 
@@ -88,7 +88,7 @@ def recovered(path: Path) -> Recovered:
     A line that cannot be read is left out, and named unless it is the last of its file.
 
     Raises:
-        ReceiptError: the file cannot be read, or is no journal.
+        ReceiptError: the file cannot be read, or is not a journal.
     """
     course, where = Course(), one_line(str(path))
     torn = [*_read(course, path)]
@@ -112,8 +112,7 @@ def recovered(path: Path) -> Recovered:
 
 
 def measured_by_workers(folder: Path) -> Course:
-    """What the workers of a session have noted, whether or not a report has brought it; what cannot be read is not in
-    it."""
+    """Everything in the journals of a session's workers, sent by a report or not; unreadable lines are left out."""
     course = Course()
     _read_workers(course, folder)
     return course
@@ -130,7 +129,7 @@ def _read_workers(course: Course, folder: Path) -> list[str]:
 
 
 def _read(course: Course, path: Path) -> list[str]:
-    """Take all lines of a file; those that tell nothing are given back, each with why.
+    """Take all lines of a file; return those that cannot be used, each with the reason.
 
     Raises:
         ReceiptError: the file cannot be read.

@@ -21,7 +21,7 @@ LONGEST_SECONDS = 1e6  # what a timer takes everywhere
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """The table. What it does not name is None, or as without it; an option of the command line wins over each.
+    """The table. A missing key is None or its default; command-line options win.
 
     `report`, `evidence`, `baselines`, `policy` and `waivers` are paths from the folder of pyproject.toml, `timeout` is
     in seconds.
@@ -40,7 +40,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What a key may hold, in words and as a check, and what is made of it."""
+    """The values of a key, in words and as a check, and how they are converted."""
 
     expected: str
     accepts: Callable[[object], bool]
@@ -73,10 +73,10 @@ _KEYS = {
 
 
 def read_project(root: Path) -> Project:
-    """The table of the pyproject.toml in a folder; one without it, or without the file, says nothing.
+    """The table of the pyproject.toml in a folder; empty without the table or the file.
 
     Raises:
-        UsageError: the file cannot be read, or the table holds what cannot mean anything.
+        UsageError: the file cannot be read, or the table is not valid.
     """
     file = root / NAME
     if not file.is_file():

@@ -16,7 +16,7 @@ from .whole import named, read_bytes, write_bytes
 
 
 def to_json(receipt: Receipt) -> bytes:
-    """The document: indented, keys in order, the same bytes for equal receipts."""
+    """The receipt as JSON: indented, keys in order, the same bytes for equal receipts."""
     import msgspec
 
     document = {SCHEMA: address_of("receipt"), **record(receipt)}
@@ -24,10 +24,10 @@ def to_json(receipt: Receipt) -> bytes:
 
 
 def from_json(data: bytes, *, name: str) -> Receipt:
-    """The receipt in `data`; `name` is what messages call it.
+    """The receipt in `data`; `name` is its name in messages.
 
     Raises:
-        ReceiptError: one line, whatever the bytes are.
+        ReceiptError: `data` is not a receipt. The message is one line, whatever the bytes are.
     """
     receipt = decoded(data, Receipt)
     if receipt is not None and receipt.format == FORMAT and is_consistent(receipt):
@@ -37,7 +37,7 @@ def from_json(data: bytes, *, name: str) -> Receipt:
 
 
 def receipt_from_document(document: Mapping[str, Data], *, name: str) -> Receipt:
-    """The receipt that `document` describes.
+    """The receipt from its JSON document.
 
     Raises:
         ReceiptError: a key is missing or unknown, or a value is not of its type.
@@ -51,29 +51,29 @@ def receipt_from_document(document: Mapping[str, Data], *, name: str) -> Receipt
 
 
 def entry_to_data(entry: Entry) -> dict[str, Data]:
-    """The entry as dict, list, str, int, float, bool and None alone, as pytest-xdist can send it."""
+    """The entry as plain data (dict, list, str, int, float, bool, None), which pytest-xdist can send."""
     return record(entry)
 
 
 def entry_from_data(data: object) -> Entry:
-    """The entry that `entry_to_data` made `data` of.
+    """The entry from the result of `entry_to_data`.
 
     Raises:
-        ReceiptError: `data` is of another shape.
+        ReceiptError: `data` is not such a result.
     """
     return built(data, Entry)
 
 
 def environment_to_data(env: Environment) -> dict[str, Data]:
-    """The environment as plain data, as pytest-xdist can send it."""
+    """The environment as plain data, which pytest-xdist can send."""
     return record(env)
 
 
 def environment_from_data(data: object) -> Environment:
-    """The environment that `environment_to_data` made `data` of.
+    """The environment from the result of `environment_to_data`.
 
     Raises:
-        ReceiptError: `data` is of another shape.
+        ReceiptError: `data` is not such a result.
     """
     return built(data, Environment)
 
@@ -82,13 +82,13 @@ def read_receipt(path: Path) -> Receipt:
     """The receipt in the file.
 
     Raises:
-        ReceiptError: the file cannot be read, or is no receipt.
+        ReceiptError: the file cannot be read, or is not a receipt.
     """
     return from_json(read_bytes(path), name=str(path))
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Write the file whole or not at all; folders that are missing are made.
+    """Write the file as a whole or not at all; missing folders are created.
 
     Raises:
         ReceiptError: the file cannot be written.
@@ -103,8 +103,8 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
 def schema() -> dict[str, object]:
     """The JSON Schema (2020-12) of a receipt of this format, made from the dataclasses.
 
-    Unknown properties are refused: within one format there are none. A reader looks at `format` before the schema, so
-    that a newer document is called newer and not wrong.
+    Unknown properties are refused: within one format there are none. Check `format` before the schema, so that a newer
+    document is reported as newer and not as wrong.
     """
     made = schema_of(
         Receipt,

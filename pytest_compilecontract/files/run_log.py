@@ -1,8 +1,8 @@
 """The log of a run: one line of JSON for each event as it happens. `course` interprets the lines.
 
-Each line is handed to the system at once, which keeps it whatever happens to the process. A last line without an end is
-one that its writer has not finished, or never will: whoever follows the file finds it there the next time. Any other
-line that cannot be read is left out, and named.
+Each line is flushed to the operating system at once, and so survives the process. A last line without a newline is not
+finished, and perhaps never will be: a follower reads it the next time. Any other line that cannot be read is left out
+and reported.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Log:
             self.problem = f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
 
     def begin(self, test: str, entry: Entry | None) -> None:
-        """Note that a test runs from now on, and the entry that it has if nothing more is heard of it."""
+        """Note that a test starts, and the entry to use if it never ends."""
         self.write("start", test=plain(test), entry=None if entry is None else entry_to_data(entry))
 
     def keep(self, sent: Mapping[str, object]) -> None:
-        """Note what a report brought: an entry and its environment, as data."""
+        """Note an entry and its environment from a report, as data."""
         self.write("entry", entry=sent["entry"], environment=sent["environment"])
 
     def end(self, test: str) -> None:
-        """Note that nothing more will be heard of a test."""
+        """Note that a test has ended."""
         self.write("finish", test=plain(test))
 
     def write(self, event: str, **facts: object) -> None:
@@ -85,7 +85,7 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """What the lines of a log say: each event by the number of its line, why others say nothing, and the bytes read."""
+    """The contents of a log: each event by line number, why other lines were not used, and the number of bytes read."""
 
     events: tuple[tuple[int, Event], ...]
     torn: Mapping[int, str]
@@ -93,7 +93,7 @@ class Lines:
 
 
 def lines_of(data: bytes) -> Lines:
-    """Read all lines that are whole."""
+    """Read all complete lines."""
     whole = data[: data.rfind(b"\n") + 1]
     events: list[tuple[int, Event]] = []
     torn: dict[int, str] = {}
@@ -113,7 +113,7 @@ def lines_of(data: bytes) -> Lines:
 
 @dataclass(kw_only=True, slots=True)
 class Followed:
-    """A log that another process writes, read on from where it was read to. What is torn tells nothing."""
+    """A log that another process writes, read incrementally. Damaged lines are ignored."""
 
     path: Path
     _read: int = 0
@@ -143,7 +143,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process that lives is writing this log. A process that ends, however it does, lets go of it."""
+    """Whether a live process is writing this log. A process that ends in any way releases it."""
     try:
         refuse_special(path)
         with path.open("rb") as file:
@@ -153,7 +153,7 @@ def is_held(path: Path) -> bool:
 
 
 def _locked(file: _Open, *, shared: bool = False) -> bool:
-    """Lock a file for as long as it is open; no is said only where another process has it."""
+    """Lock a file for as long as it is open; False only if another process has locked it."""
     try:
         import fcntl
     except ImportError:  # Windows, which has no such lock: there two sessions of one folder are not told apart

@@ -21,7 +21,7 @@ NON_FINITE = ("nan", "inf", "-inf")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """What makes sense in a field, whatever was measured: a number's least and most, or that a text names something."""
+    """The valid values of a field: the minimum and maximum of a number, or that a text is a name."""
 
     least: float = 0
     most: float = math.inf
@@ -29,7 +29,7 @@ class Bounds:
     names: bool = False
 
     def fault(self, value: object) -> str:
-        """What is wrong with a value of the field's type; empty where nothing is. NaN is no number that is out."""
+        """What is wrong with a value of the field's type; empty if nothing. NaN is not out of bounds."""
         if isinstance(value, str):
             return (name_fault(value) if self.names else "") or (
                 f"expected a number, got {value!r}" if self.finite and value in NON_FINITE else ""
@@ -56,7 +56,7 @@ _FREE = ("counters", "caches", "spread")
 
 @cache
 def bounds_of(owner: str, name: str, type_: object) -> Bounds | None:
-    """What makes sense in this field of a dataclass, or in what it holds; None where everything does."""
+    """The bounds of this field of a dataclass, or of its elements; None if every value is valid."""
     if name.partition(".")[0] in _FREE:
         return None
     if type_ is str:
@@ -71,7 +71,7 @@ def bounds_of(owner: str, name: str, type_: object) -> Bounds | None:
 
 
 def name_fault(name: str) -> str:
-    """Why a text names nothing that could be looked for, or would be taken for an option; empty where it does not."""
+    """Why a text cannot be the name of a test or lane, or would be taken for an option; empty if it can."""
     if not name.strip():
         return f"expected a name, got {name!r}"
     option = name.startswith("-")
@@ -95,7 +95,7 @@ def refuse_inconsistent(receipt: Receipt, document: Mapping[str, object]) -> Non
 
 
 def is_consistent(receipt: Receipt) -> bool:
-    """Whether `refuse_inconsistent` has nothing to refuse. No is also said where only the document could tell."""
+    """Whether `refuse_inconsistent` has nothing to refuse. False also if only the document could tell."""
     nothing = Measurement()
     return is_time(receipt.created) and all(
         entry.environment in receipt.environments
@@ -106,7 +106,7 @@ def is_consistent(receipt: Receipt) -> bool:
 
 
 def entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
-    """What no entry can be whose every value is right by itself, each with its place in the entry."""
+    """Contradictions in an entry whose values are each valid, with their places."""
     if entry.verdict == "held" and entry.violations:
         yield "verdict", "'held' with violations"
     if entry.verdict == "held" and entry.measurement is None:
@@ -117,16 +117,16 @@ def entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
 def lane_faults(
     measurement: Measurement | None, repeats: int, spread: Mapping[str, tuple[float, float]]
 ) -> Iterator[tuple[str, str]]:
-    """What shows that a lane cannot have been so, in a receipt or a baseline, each with its place in it."""
+    """Contradictions in a lane, of a receipt or a baseline, with their places."""
     yield from spread_faults(repeats, spread)
     for at, fault in _miscounted(measurement) if measurement is not None else ():
         yield f"measurement.{at}", fault
 
 
 def spread_faults(repeats: int, spread: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, str]]:
-    """What shows that a band cannot have been measured, each with its place in the entry.
+    """Bands that cannot have been measured, with their places in the entry.
 
-    Fewer than one repeat, a band of a single run, or one whose ends are not in order.
+    Fewer than one repeat, a band of a single run, or bounds that are not in order.
     """
     if repeats < 1:
         yield "repeats", f"expected at least 1, got {repeats}"
@@ -141,11 +141,11 @@ def _miscounted(seen: Measurement) -> Iterator[tuple[str, str]]:
     """Parts that are larger than the whole."""
     first, later = seen.first_compiles, seen.continuations
     if first is not None and later is not None and later > first:
-        yield "continuations", f"{later}, more than first_compiles, {first}"
+        yield "continuations", f"expected at most first_compiles ({first}), got {later}"
     for side in ("compiled", "eager") if seen.kernels is not None else ():
         kernels = getattr(seen.kernels, side)
         if kernels.triton + kernels.library > kernels.total:
-            yield f"kernels.{side}", f"{kernels.triton + kernels.library}, more than total, {kernels.total}"
+            yield f"kernels.{side}", f"expected at most total ({kernels.total}), got {kernels.triton + kernels.library}"
     for side in ("compiled", "eager") if seen.speed is not None else ():
         timing = getattr(seen.speed, side)
         if not timing.low <= timing.median <= timing.high:

@@ -24,8 +24,8 @@ _END = re.compile(r"\r\n|\r|\n")
 class Source:
     """A file's lines, or None and the problem with it.
 
-    `written` is when the file was last written, in UTC as a receipt's `created` has it. `outside`: no such file is
-    below the folder, as those of installed packages are not.
+    `written` is when the file was last written, in UTC like a receipt's `created`. `outside`: the file is not below the
+    folder, such as one of an installed package.
     """
 
     lines: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ def _read(root: Path, name: str, room: int) -> tuple[Source, int]:
     if len(data) > LARGEST_BYTES:
         return Source(problem=f"larger than {LARGEST_BYTES // 1024} KiB, so it is left out"), 0
     if len(data) > room:
-        return Source(problem=f"left out: the files before it are {MOST_BYTES // 1024**2} MiB"), 0
+        return Source(problem=f"left out: the files before it already have {MOST_BYTES // 1024**2} MiB"), 0
     written = datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Source(lines=_lines(data), written=written), len(data)
 

@@ -38,7 +38,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write the file whole or not at all; folders that are missing are made.
+    """Write the file as a whole or not at all; missing folders are created.
 
     Raises:
         ReceiptError: the file cannot be written.
@@ -62,7 +62,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _written_beside(path: Path, data: bytes) -> bool:
-    """Write a new file and put it in place of `path`; whether nobody had taken it for a stray before."""
+    """Write a new file and move it to `path`; False if another process had removed it as a stray."""
     beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with beside.open("xb") as file:
@@ -83,9 +83,9 @@ def _written_beside(path: Path, data: bytes) -> bool:
 
 
 def clear_strays(folder: Path) -> None:
-    """Remove what a process that was killed while it wrote has left in the folder: nobody holds its lock now.
+    """Remove files that processes killed while writing have left in the folder: their locks are free.
 
-    Nothing here fails what is going on: a stray that cannot be removed stays.
+    Never raises: a stray that cannot be removed stays.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for each in [each for each in found if _STRAY.fullmatch(each.name)]:

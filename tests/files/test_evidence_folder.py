@@ -62,8 +62,8 @@ def test_sizes_are_bounded_and_it_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert (folder.path / "trace.log").read_text() == "0123456789\n"
     assert facts(folder)["left_out"] == [
         "the end of graph-0_0.py: it is larger than 1 KiB",
-        "the trace's end: it is larger than 0 MiB",
-        "1 more files: 2 of a lane are kept",
+        "the end of the trace: it is larger than 0 MiB",
+        "1 more files: at most 2 are kept per lane",
     ]
 
 
@@ -73,7 +73,7 @@ def test_no_more_than_so_many_lanes_leave_any(tmp_path: Path, monkeypatch: pytes
     second = Folder(tmp_path / "evidence" / "second")
 
     assert not second.open()
-    assert second.all_problems() == [f"{tmp_path / 'evidence'} has evidence of 1 lanes, and no more is kept"]
+    assert second.all_problems() == [f"{tmp_path / 'evidence'} already has evidence of 1 lanes, the most that is kept"]
     assert not second.path.exists()
 
 

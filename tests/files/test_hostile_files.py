@@ -104,7 +104,7 @@ def test_a_line_that_is_before_the_first(tmp_path: Path) -> None:
     [
         (
             {"measurement": replace(HOLDING, first_compiles=1, continuations=2)},
-            "entries[0].measurement.continuations: 2, more than first_compiles, 1",
+            "entries[0].measurement.continuations: expected at most first_compiles (1), got 2",
         ),
         (
             {"repeats": 2, "spread": {"cold_seconds": (2.0, 1.0)}},

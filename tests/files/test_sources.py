@@ -86,7 +86,7 @@ def test_what_is_too_large_is_left_out(root: Path, monkeypatch: pytest.MonkeyPat
 
     assert [each.lines is not None for each in found.values()] == [True, False, False, True]
     assert found["c.py"].problem == "larger than 1 KiB, so it is left out"
-    assert found["b.py"].problem.startswith("left out: the files before it are ")
+    assert found["b.py"].problem.startswith("left out: the files before it already have ")
 
 
 def test_when_a_file_was_written_is_as_a_receipt_has_times(root: Path) -> None:
