@@ -116,7 +116,7 @@ class Baselines:
         return known[2]
 
     def path(self, contract: str, key: str) -> Path:
-        """The file of a contract, named after its module; a module next to the baselines folder is relative to there."""
+        """The file of a contract, named after its module; one next to the baselines folder is relative to there."""
         module = PurePosixPath(contract.partition("::")[0].replace("\\", "/"))
         if module.is_relative_to(self._beside):
             module = module.relative_to(self._beside)
