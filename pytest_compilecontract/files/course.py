@@ -23,13 +23,14 @@ UNKNOWN = "unknown"
 @dataclass(kw_only=True, slots=True)
 class Course:
     """The state of a run from its events so far. `running` are the tests that have started and not ended, each with the
-    entry to use if it never ends; None for a test that is not a contract."""
+    entry to use if it never ends; None for a test that is not a contract. `finished` are those that have ended."""
 
     plugin: str = ""
     created: str = ""
     count: int | None = None
     done: int = 0
     running: dict[str, Entry | None] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
     entries: dict[str, Entry] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -48,12 +49,20 @@ class Course:
             raise ReceiptError("missing", at=str(error.args[0])) from error
 
     def lose(self, reason: str, *, broken: bool) -> dict[str, Entry]:
-        """End all running tests for this reason, since they did not finish. Returns their entries."""
+        """End all running tests for this reason, since they did not finish. Returns their entries.
+
+        An empty reason keeps the one of each entry. Without `broken`, tests that were stopped are unmeasured.
+        """
         lost: dict[str, Entry] = {}
         for test, entry in self.running.items():
             self.done += 1
-            if entry is not None and test not in self.entries:
-                lost[test] = replace(entry, verdict="broken" if broken else "unmeasured", reason=reason)
+            if entry is None:
+                continue
+            measured = self.entries.get(test)
+            if broken:
+                lost[test] = unfinished(entry, measured, reason or entry.reason)
+            elif measured is None:
+                lost[test] = replace(entry, verdict="unmeasured", reason=reason)
         self.entries |= lost
         self.running.clear()
         return lost
@@ -68,6 +77,15 @@ class Course:
         name = next(iter(self.environments))
         for test in lost:
             self.entries[test] = replace(self.entries[test], environment=name)
+
+
+def unfinished(begun: Entry, measured: Entry | None, reason: str) -> Entry:
+    """The entry of a test that started and did not finish: never held, with what it had measured."""
+    if measured is None:
+        return replace(begun, verdict="broken", reason=reason)
+    if measured.verdict not in ("held", "reference", "unmeasured"):
+        return measured
+    return replace(measured, verdict="broken", reason=f"{measured.verdict}, but its teardown never finished: {reason}")
 
 
 def _session(course: Course, event: Event) -> None:
@@ -92,14 +110,17 @@ def _problem(course: Course, event: Event) -> None:
 
 
 def _start(course: Course, event: Event) -> None:
-    entry = event.get("entry")
-    begun = None if entry is None else _entry(entry)
-    course.running[_text(event, "test")] = begun
+    entry, test = event.get("entry"), _text(event, "test")
+    course.running[test] = None if entry is None else _entry(entry)
+    # The result of an earlier run is not the result of this one.
+    course.entries.pop(test, None)
+    course.finished.discard(test)
 
 
 def _finish(course: Course, event: Event) -> None:
     course.done += 1
     course.running.pop(_text(event, "test"), None)
+    course.finished.add(_text(event, "test"))
 
 
 def _measured(course: Course, event: Event) -> None:

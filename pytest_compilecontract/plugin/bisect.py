@@ -95,8 +95,8 @@ class Bisecting:
         run = turn.run_once(turn.contract.lane)
         reports = [*run.reports]
         if run.entry is not None and faults(run.entry) and not turn.process.lost and run.failed:
-            said = _bisected(turn, run.entry)
-            turn.conclude(run.state)
+            with turn.more(reports):
+                said = _bisected(turn, run.entry)
             add_to_reason(reports, said)
         return reports
 
@@ -137,7 +137,7 @@ def _outcome(turn: Turn, lane: Lane) -> Outcome:
 
     # Around the taps of a measurement; what a fixture compiles is none of the contract's.
     with Backends(Measuring.going_on) as backends:
-        run = turn.run_once(lane)
+        run = turn.run_once(lane, noted=False)
     if backends.missing:
         return Outcome(why=backends.missing)
     by_itself = Outcome(why="the test itself failed")

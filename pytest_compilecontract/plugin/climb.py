@@ -95,6 +95,13 @@ def _step(name: str, found: Climbed, *, trains: bool) -> Step:
     return Step(name=name, verdict="failed", reason=entry.reason, details=details)
 
 
+def ended_by_itself(run: Run) -> bool:
+    """Whether the test failed on a rung by itself, and not because the lane of the rung does not hold."""
+    # A subtest may have caught what the lane raised.
+    by_lane = run.judged is not None and run.judged.failed
+    return any(each.failed for each in run.reports) or (run.state.failed_within and not by_lane)
+
+
 class Climbing:
     """The strategy that climbs ladders."""
 
@@ -135,7 +142,7 @@ class Climbing:
                 judged=run.judged,
                 skipped=run.skipped if left_out else None,
                 unusable=run.unusable,
-                ended=run.failed,
+                ended=ended_by_itself(run),
                 trained=run.trained,
             )
 

@@ -28,14 +28,15 @@ class State:
     `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
     what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
     went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
-    failed, `overdue` that it ran longer than it may, and `cut_short` what ended it early. `noted`: the journal is to
-    know that it goes on.
+    failed, `overdue` that it ran longer than it may, and `cut_short` what ended it early. `noted`: the verdict is
+    over it, and the journal is to know that it goes on. `held_back`: its reports are heard when all runs are over.
     """
 
     contract: Contract
     lane: Lane
     rung: Rung | None = None
     noted: bool = True
+    held_back: bool = False
     steps: tuple[Step, ...] = ()
     earlier: tuple[Judged, ...] = ()
     started: float = 0.0

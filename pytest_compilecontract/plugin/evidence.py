@@ -26,8 +26,8 @@ from pytest_compilecontract.files.receipt import entry_from_data
 
 from .current import State
 from .item import Contract
+from .results import add_to_entry
 from .run import Run, Strategy, Turn, strategy_of
-from .session import Session
 from .settings import Settings
 from .started import as_started
 from .workers import ENTRY
@@ -41,11 +41,10 @@ _SAME_AGAIN = ("graphs", "graph_breaks", "recompiles", "eager_frames")
 class Evidencing:
     """The strategy around all others: their reports, with evidence if a lane is not held."""
 
-    def __init__(self, inner: Sequence[Strategy], settings: Settings, session: Session) -> None:
+    def __init__(self, inner: Sequence[Strategy], settings: Settings) -> None:
         assert settings.evidence is not None
         self._inner = inner
         self._settings = settings
-        self._session = session
         self._root: Path = settings.evidence
 
     def takes(self, contract: Contract) -> bool:
@@ -62,21 +61,12 @@ class Evidencing:
         report = next((each for each in reports if each.failed and vars(each).get(ENTRY)), None)
         if report is None or (entry := _not_held(report)) is None:
             return reports
-        state, output = turn.state, turn.output()
-        # Whatever becomes of the run that follows, this one is over, and what it showed is known.
-        if self._session.journal is not None:
-            self._session.journal.keep(vars(report)[ENTRY])
-        try:
-            found, why = self._left(turn, state, folder, entry)
-        except BaseException:
+        with turn.more(reports):
+            found, why = self._left(turn, turn.state, folder, entry)
+        _tell(report, f"evidence: {folder}" if found is not None else f"no evidence: {why}")
+        if found is not None:
             for each in reports:
-                contract.item.ihook.pytest_runtest_logreport(report=each)
-            raise
-        turn.conclude(state)
-        turn.forget()
-        contract.item._report_sections.extend(output[0])
-        contract.item.user_properties.extend(output[1])
-        _tell(report, found, f"evidence: {folder}" if found is not None else f"no evidence: {why}")
+                add_to_entry(each, evidence=plain(found))
         return reports
 
     def _left(self, turn: Turn, state: State, path: Path, entry: Entry) -> tuple[Evidence | None, str]:
@@ -209,12 +199,9 @@ def _readme(entry: Entry, shown: str, command: str) -> list[str]:
     ]
 
 
-def _tell(report: pytest.TestReport, found: Evidence | None, line: str) -> None:
-    """Name the evidence folder in the failure, and its contents in the entry."""
+def _tell(report: pytest.TestReport, line: str) -> None:
+    """Name the evidence folder in the failure."""
     if isinstance(report.longrepr, str):
         report.longrepr = f"{report.longrepr}\n{printed(line)}"
     else:
         report.sections.append(("compile contract", printed(line)))
-    if found is not None:
-        kept = vars(report)[ENTRY]
-        vars(report)[ENTRY] = {**kept, "entry": {**kept["entry"], "evidence": plain(found)}}

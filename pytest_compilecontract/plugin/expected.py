@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from _pytest.skipping import Xfail, evaluate_xfail_marks
+
+from pytest_compilecontract.files.receipt import entry_from_data, entry_to_data
+
+from .results import failure_without_exception
+from .workers import ENTRY
 
 
 def expected(item: pytest.Item) -> Xfail | None:
@@ -24,5 +31,14 @@ def expect(mark: Xfail, reports: list[pytest.TestReport]) -> None:
         return
     if mark.strict:
         called.outcome, called.longrepr = "failed", f"[XPASS(strict)] {mark.reason}"
+        _break(called)
     else:
         vars(called)["wasxfail"] = mark.reason
+
+
+def _break(report: pytest.TestReport) -> None:
+    """Have the entry of a report be of a test that itself failed."""
+    if (kept := vars(report).get(ENTRY)) is not None:
+        own = failure_without_exception(report, subtest=False)
+        entry = replace(entry_from_data(kept["entry"]), verdict="broken", reason=str(own), own_failure=own)
+        vars(report)[ENTRY] = {**kept, "entry": entry_to_data(entry)}

@@ -124,7 +124,7 @@ def switch_on(config: pytest.Config) -> Parts:
     if settings.evidence is not None:
         from .evidence import Evidencing
 
-        strategies = [Evidencing(strategies, settings, session)]
+        strategies = [Evidencing(strategies, settings)]
     strategies.insert(0, ranked)
     parts += [("once", Once(runs, strategies)), ("often", Often(runs, strategies))]
     if settings.observe:

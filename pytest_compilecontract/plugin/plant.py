@@ -35,9 +35,9 @@ from pytest_compilecontract.wording import counted
 
 from .history import History
 from .item import Contract
+from .results import add_to_entry
 from .run import Run, Turn
 from .session import Session
-from .workers import ENTRY
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.receipt import Entry
@@ -67,25 +67,21 @@ class Sowing:
         """The reports of the lane, with what became of each fault if it holds."""
         run = turn.run_once(turn.contract.lane)
         if run.entry is not None and run.entry.verdict == "held" and not run.failed:
-            item, (sections, properties) = turn.contract.item, turn.output()
-            planted = self._sown(turn, run.reports)
-            turn.conclude(run.state)
-            turn.forget()
-            item._report_sections.extend(sections)
-            item.user_properties.extend(properties)
+            with turn.more(run.reports):
+                planted = self._sown(turn, run.reports)
             _attach(run.reports, planted)
         return [*run.reports]
 
     # the runs of one lane
 
     def _sown(self, turn: Turn, reports: Sequence[pytest.TestReport]) -> tuple[Planted, ...]:
-        """What becomes of each fault. What is known so far is in the journal, with the lane's `reports`."""
+        """What becomes of each fault. What is known so far is kept with the lane's `reports`."""
         from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
         looking = Looking()
         started = clock.seconds()
         with looking.entered(None):
-            again = turn.run_once(turn.contract.lane)
+            again = turn.run_once(turn.contract.lane, noted=False)
             shown = self._shown(turn, again)
         if why := _not_again(shown):
             seconds = clock.seconds() - started
@@ -111,9 +107,7 @@ class Sowing:
             found.append(self._one(turn, planting, first=shown))
             left = [Planted(fault=each.name, outcome="not applicable", why=ENDED) for each in self._faults[number:]]
             _attach(reports, (*found, *left))
-            if (journal := self._session.journal) is not None:
-                for sent in filter(None, (vars(report).get(ENTRY) for report in reports)):
-                    journal.keep(sent)
+            turn.keep(reports)
         return tuple(found)
 
     def _one(self, turn: Turn, planting: Planting, *, first: Shown) -> Planted:
@@ -121,7 +115,7 @@ class Sowing:
         fault = planting.fault
         started = clock.seconds()
         with planting.entered(fault):
-            again = turn.run_once(turn.contract.lane)
+            again = turn.run_once(turn.contract.lane, noted=False)
             shown = self._shown(turn, again)
         seconds = clock.seconds() - started
         if why := _not_planted(planting):
@@ -191,9 +185,7 @@ def _attach(reports: Sequence[pytest.TestReport], planted: Sequence[Planted]) ->
     from pytest_compilecontract.files.codec import plain
 
     for report in reports:
-        if (kept := vars(report).get(ENTRY)) is not None:
-            entry = {**kept["entry"], "planted": plain(planted)}
-            vars(report)[ENTRY] = {**kept, "entry": entry}
+        add_to_entry(report, planted=plain(planted))
 
 
 def _not_again(shown: Shown) -> str:

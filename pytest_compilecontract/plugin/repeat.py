@@ -38,4 +38,5 @@ class Repeating:
 def goes_on(run: Run) -> bool:
     """Whether another repeat could tell more."""
     torn_down = not any(report.failed for report in run.reports if report.when == "teardown")
-    return torn_down and run.state.whole and run.entry is not None and run.entry.verdict != "broken"
+    whole = run.state.whole and not run.state.failed_within
+    return torn_down and whole and run.entry is not None and run.entry.verdict != "broken"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -57,9 +57,14 @@ class Results:
             # A subtest of a test that is still running.
             if report.failed:
                 current.fail_within()
+            if not current.state.noted:
+                # The verdict is another run's: pytest is not to count a failure in this one.
+                report.outcome = "passed"
             return report
         if (entry := self._entry(current.state, call, report)) is not None:
             self.attach(report, entry, current.state)
+            if current.state.held_back and current.state.noted:
+                self._runs.keep(item, report)
         if current.state.lost:
             vars(report)[LOST] = True
         return report
@@ -106,7 +111,7 @@ class Results:
         if call.when == "teardown" and call.excinfo is not None and isinstance(call.excinfo.value, SKIPS):
             return None  # what the test has shown stays
         if contract.ladder:
-            return self._entry_of_rung(state, call)
+            return self._entry_of_rung(state, call, report)
         if not contract.bare and contract.lane.name not in {each.name for each in self._settings.lanes}:
             # Left out by who chose the lanes: as little a part of the run as a test that was not selected.
             return None
@@ -128,11 +133,18 @@ class Results:
         in_repeat = f" (in repeat {state.number})" if self._settings.repeat > 1 else ""
         return failed(subject, f"{own}{in_repeat}", entry, own)
 
-    def _entry_of_rung(self, state: State, call: pytest.CallInfo[None]) -> Entry | None:
+    def _entry_of_rung(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
         """The entry of a ladder that its own test ended; a rung that went through is not an entry of its own."""
-        if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+        if call.excinfo is None:
+            by_lane = state.judged is not None and state.judged.failed
+            if state.rung is None or not state.failed_within or by_lane:
+                return None
+            own = failure_without_exception(report, subtest=True)
+        elif isinstance(call.excinfo.value, pytest.skip.Exception):
             return None
-        steps, measured, own = state.steps, None, own_failure(call)
+        else:
+            own = own_failure(call)
+        steps, measured = state.steps, None
         if state.rung is not None:
             steps = (*steps, Step(name=state.rung.name, verdict="failed", reason=str(own)))
         elif state.judged is not None:
@@ -143,14 +155,20 @@ class Results:
         return replace(failed(climber, str(own), measured, own), frontier=completed(steps, state.contract.ladder))
 
 
-def add_to_reason(reports: list[pytest.TestReport], said: list[str]) -> None:
-    """Say more of why a lane failed: in its report, and in the entry that goes with it."""
-    report = next(report for report in reports if report.failed)
-    report.longrepr = "\n".join([str(report.longrepr), *said])
+def add_to_reason(reports: Sequence[pytest.TestReport], said: Sequence[str]) -> None:
+    """Say more of why a lane failed: in its first failed report, and in each entry, of which the last one stays."""
+    if (failed := next((report for report in reports if report.failed), None)) is not None:
+        failed.longrepr = "\n".join([str(failed.longrepr), *said])
+    for report in reports:
+        if (kept := vars(report).get(ENTRY)) is not None:
+            reason = "; ".join(filter(None, (kept["entry"].get("reason", ""), said[0])))
+            add_to_entry(report, reason=reason)
+
+
+def add_to_entry(report: pytest.TestReport, **facts: object) -> None:
+    """Change facts of the entry that a report carries, as data, if it carries one."""
     if (kept := vars(report).get(ENTRY)) is not None:
-        entry = kept["entry"]
-        reason = "; ".join(filter(None, (entry.get("reason", ""), said[0])))
-        vars(report)[ENTRY] = {**kept, "entry": {**entry, "reason": reason}}
+        vars(report)[ENTRY] = {**kept, "entry": {**kept["entry"], **facts}}
 
 
 def failure_of(state: State) -> str:

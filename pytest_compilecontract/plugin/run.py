@@ -29,7 +29,7 @@ from .judged import Judged
 from .lost_device import Parent, leave_worker
 from .process import Process, card_of, no_ranks, no_torch, unavailable
 from .session import Session
-from .workers import tell_begun
+from .workers import ENTRY, tell_begun, tell_over, tell_shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +54,8 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether pytest has a failure to report, in any phase."""
-        return any(report.failed for report in self.reports)
+        """Whether pytest has a failure to report, in any phase or of a part of the body."""
+        return any(report.failed for report in self.reports) or self.state.failed_within
 
     @property
     def unusable(self) -> bool:
@@ -121,12 +121,27 @@ class Runs:
                     self._session.cut(current.state.contract.item.nodeid, said)
                 raise
             except BaseException:
-                self._session.end(current.state.contract.item.nodeid)
+                self._end(current.state)
                 raise
-            self._session.end(current.state.contract.item.nodeid)
+            self._end(current.state)
         finally:
             self._surrounds = False
             self._leave(current, stack)
+
+    def _end(self, state: State) -> None:
+        self._session.end(state.contract.item.nodeid)
+        if state.noted and self.process.worker:
+            tell_over(state.contract.item)
+
+    def keep(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Keep the entry of a report that is held back: until it is heard, the process may end."""
+        sent = vars(report).get(ENTRY)
+        if sent is None:
+            return
+        if self.process.worker:
+            tell_shown(item, sent)
+        else:
+            self._session.receive(sent)
 
     def _prepare(self, current: Current, stack: contextlib.ExitStack) -> None:
         self._look(current)
@@ -238,11 +253,11 @@ class Turn:
         """Run the contract in this lane, `after` its repeat before; the `last` of all tears down for the next test.
 
         Else it is torn down as far as the item's parent, so that wider fixtures are those of all runs. One that is not
-        `noted` is in no journal: what it would lose is known by then.
+        `noted` looks for something after the verdict, in `more`: it is in no journal, and nobody hears of its parts.
         """
         item = self.contract.item
         self.forget()
-        state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps), noted=noted)
+        state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps), noted=noted, held_back=True)
         if after is not None:
             assert after.state.own is not None
             state = replace(state, earlier=(*after.state.earlier, after.state.own), started=after.state.started)
@@ -252,6 +267,28 @@ class Turn:
             reports = runtestprotocol(item, log=False, nextitem=self._nextitem if last else item.parent)  # type: ignore[arg-type]
         skipped = [current.state.turned_away or _why_skipped(each) for each in reports if each.skipped]
         return Run(reports=tuple(reports), state=current.state, skipped=skipped[0] if skipped else None)
+
+    @contextlib.contextmanager
+    def more(self, reports: Sequence[pytest.TestReport]) -> Iterator[None]:
+        """Runs that are made after the one of these reports, which are heard as well if a run ends the session."""
+        state, output = self.state, self.output()
+        self.keep(reports)
+        try:
+            yield
+        except BaseException:
+            for each in reports:
+                self.contract.item.ihook.pytest_runtest_logreport(report=each)
+            raise
+        finally:
+            self._runs.conclude(state)
+            self.forget()
+            self.contract.item._report_sections.extend(output[0])
+            self.contract.item.user_properties.extend(output[1])
+
+    def keep(self, reports: Sequence[pytest.TestReport]) -> None:
+        """Keep what is known so far of the contract."""
+        for each in reports:
+            self._runs.keep(self.contract.item, each)
 
     def conclude(self, state: State) -> None:
         """Have what is reported of the test from now on be of this run."""

@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.limits import OBSERVED_LIMITS, Limits
 from pytest_compilecontract.facts.receipt import RECEIPT, Entry, Environment, Receipt, cut_off, defaults_key, timestamp
 from pytest_compilecontract.facts.shards import Shard
 from pytest_compilecontract.files.codec import Data, plain
-from pytest_compilecontract.files.course import Course
+from pytest_compilecontract.files.course import Course, unfinished
 from pytest_compilecontract.files.journal import ENDED, NAME, Journal, measured_by_workers, name_of
 from pytest_compilecontract.files.receipt import entry_from_data, environment_from_data, write_receipt
 from pytest_compilecontract.files.run_log import is_held
@@ -109,6 +109,8 @@ class Session:
 
     def _begin(self, entry: Entry) -> None:
         self.running[entry.test] = entry
+        # The result of an earlier run is not the result of this one.
+        self.entries.pop(self._name(entry), None)
         if self.journal is not None:
             self.journal.begin(entry.test, entry)
 
@@ -147,21 +149,24 @@ class Session:
         self.entries[test] = failed(subject, reason, None)
 
     def lose_running(self, test: str, reason: str) -> bool:
-        """Keep that the lane which a worker was running took the worker with it; whether one is known."""
+        """Keep that a worker died with what it was running; whether anything is known of the test."""
         entry = self.running.get(test)
-        if entry is not None:
-            self.entries[test] = replace(entry, reason=reason)
-        return entry is not None
+        if entry is None:
+            # It had ended, and what it showed is known: it is not what the worker died of.
+            return not self.each and test in self.entries
+        name = self._name(entry)
+        self.entries[name] = unfinished(entry, self.entries.get(name), reason)
+        return True
 
     def receive_late(self) -> None:
         """Keep what no report has brought of a run that was cut off: what workers measured, and what was running."""
         course = Course() if self.settings.report is None else measured_by_workers(self.settings.report)
-        course.running |= self.running
-        lost = course.lose(ENDED, broken=True)
+        course.running |= {test: each for test, each in self.running.items() if test not in course.finished}
+        for begun in filter(None, course.running.values()):
+            if (received := self.entries.get(name := self._name(begun))) is not None:
+                self.entries[name] = unfinished(begun, received, begun.reason)
+        course.lose("", broken=True)
         for entry in course.entries.values():
-            # What a worker has kept of a test that ended has a reason of its own.
-            if entry.test in lost and (running := self.running.get(entry.test)) is not None:
-                entry = replace(entry, reason=running.reason)
             name = self._name(entry)
             if name not in self.entries:
                 self.entries[name] = entry

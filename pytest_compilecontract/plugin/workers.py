@@ -17,25 +17,39 @@ from .process import Process
 from .session import Sent, Session
 
 # What a report carries: an entry with its environment; that its test lost the process the CUDA device, and on xdist's
-# report of that, that the worker was to end; what a worker is about to run.
+# report of that, that the worker was to end; what a worker is about to run, and that it has.
 ENTRY = "compile_contract"
 LOST = "compile_contract_lost"
 REPLACED = "compile_contract_replaced"
 BEGUN = "compile_contract_begun"
+OVER = "compile_contract_over"
 # A lane of which only its test's name is known.
 UNKNOWN_LANE = Lane(name="unknown", backend="")
 
 
 def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
     """Tell the controller which lane runs from now on: it hears nothing more of it if this worker dies."""
+    _, environment = process.where()
+    begun = failed(subject, ENDED, None)
+    _tell(item, BEGUN, Sent(entry=entry_to_data(begun), environment=environment_to_data(environment)))
+
+
+def tell_over(item: pytest.Item) -> None:
+    """Tell the controller that a lane has run: if this worker dies from here on, it is not of that."""
+    _tell(item, OVER, True)
+
+
+def tell_shown(item: pytest.Item, sent: object) -> None:
+    """Tell the controller what a lane showed, before its reports do."""
+    _tell(item, ENTRY, sent)
+
+
+def _tell(item: pytest.Item, what: str, told: object) -> None:
     # pytest passes over a setup that passed: nobody but the controller's own hook takes notice of this one.
     report = pytest.TestReport(
         nodeid=item.nodeid, location=item.location, keywords={}, outcome="passed", longrepr=None, when="setup"
     )
-    _, environment = process.where()
-    begun = failed(subject, ENDED, None)
-    sent = Sent(entry=entry_to_data(begun), environment=environment_to_data(environment))
-    vars(report)[BEGUN] = sent
+    vars(report)[what] = told
     item.ihook.pytest_runtest_logreport(report=report)
 
 
@@ -55,6 +69,10 @@ class Receiving:
         if begun := getattr(report, BEGUN, None):
             if not self._worker:
                 self._session.begun(begun)
+            return
+        if getattr(report, OVER, False):
+            if not self._worker:
+                self._session.end(report.nodeid)
             return
         if getattr(report, LOST, False):
             self._lost.add(report.nodeid)

@@ -56,3 +56,26 @@ def test_a_failure_of_a_worker_that_no_report_brought_keeps_its_reason(tmp_path:
         "test_failed": ("broken", OWN),
         "test_lost": ("broken", "the session was interrupted"),
     }
+
+
+def test_what_was_measured_and_is_still_in_teardown_is_not_held(tmp_path: Path) -> None:
+    controller, worker = a_session(tmp_path), a_session(tmp_path, "gw0")
+    for test in ("test_ended", "test_in_teardown", "test_not_brought"):
+        begun = named(test, verdict="broken", measurement=None, reason=ENDED)
+        controller.begun(sent(begun))
+        assert worker.journal is not None
+        worker.journal.begin(test, begun)
+        worker.receive(sent(named(test)))
+        if test != "test_not_brought":
+            controller.receive(sent(named(test)))
+    worker.end("test_ended")
+
+    controller.receive_late()
+
+    late = ("broken", f"held, but its teardown never finished: {ENDED}")
+    assert {test: (each.verdict, each.reason) for test, each in controller.entries.items()} == {
+        "test_ended": ("held", ""),
+        "test_in_teardown": late,
+        "test_not_brought": late,
+    }
+    assert all(each.measurement is not None for each in controller.entries.values())

@@ -334,6 +334,8 @@ def test_a_failure_that_is_expected_is_that_of_the_whole_walk(tmp_path: Path) ->
     assert "[XPASS(strict)] known" in said
     assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 xfailed"), said.splitlines()[-1]
     assert project.entry("test_known")["verdict"] == "violated"
+    mended = project.entry("test_mended")
+    assert (mended["verdict"], mended["reason"]) == ("broken", "the test failed in call: [XPASS(strict)] known")
 
 
 @pytest.fixture(scope="module")
