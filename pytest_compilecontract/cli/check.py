@@ -1,6 +1,6 @@
 """`compilecontract check` and `init`: run a sample in the lanes, and write the contract that it would pass today.
 
-The sample runs in a child, as a test of the plugin's own: what is said here is what pytest would say. No torch here.
+The sample runs in a child process, as a test of its own, so that the result is the one of pytest. No torch here.
 """
 
 # ruff: noqa: T201 - what this module prints is what it is for
@@ -172,7 +172,7 @@ def _check_out(out: Path, module: str) -> None:
 
 
 def _named_alike(out: Path) -> Path | None:
-    """Another test file that pytest would take for this one, in a folder of the project that is not a package."""
+    """Another test file that pytest would confuse with this one, in a folder of the project that is not a package."""
     here = Path.cwd()
     if out.absolute().parent.joinpath("__init__.py").exists():
         return None
@@ -185,13 +185,13 @@ def _named_alike(out: Path) -> Path | None:
 
 
 def _hides(out: Path, module: str) -> bool:
-    """Whether the test is what an import of the module would find: pytest puts the test's folder first on the path."""
+    """Whether importing the module would find the test instead: pytest puts the test's folder first on the path."""
     parts = module.split(".")
     return out.stem == parts[0] or out.resolve().with_suffix("").parts[-len(parts) :] == tuple(parts)
 
 
 def _promise(allowed: Sequence[tuple[int | None, str]], steps: str) -> str:
-    """The docstring of a contract: what it allows, without what has no limit."""
+    """The docstring of a contract: what it allows, without metrics that have no limit."""
     told = [
         f"at most {counted(count, noun)}" if count else f"no {noun}s" for count, noun in allowed if count is not None
     ]
@@ -227,7 +227,7 @@ def _proposal(receipt: Receipt, sample: str) -> Proposal:
     """The contract that would hold.
 
     Raises:
-        UsageError: no lane says anything of compiling.
+        UsageError: no lane measured anything.
     """
     ran = [entry for entry in _in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
     if not ran:
@@ -262,12 +262,12 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
 
 
 def _print_excused(receipt: Receipt, found: Proposal) -> None:
-    """Why the answer may be yes where a lane above is violated."""
+    """Print why the answer may be yes although a lane above is violated."""
     violated = [each.lane for each in _in_order(receipt) if each.verdict == "violated" and each.lane in found.lanes]
     if violated:
         code = "" if found.refused else ", so the exit code is 0"
         told = f"the contract below allows it{code}"
-        print(f"\nviolated in {_listed(tuple(violated))} is by the default limits alone: {told}")
+        print(f"\nviolated in {_listed(tuple(violated))} only by the default limits: {told}")
 
 
 def _print_no_steady(found: Proposal) -> None:
@@ -277,7 +277,7 @@ def _print_no_steady(found: Proposal) -> None:
 
 
 def _print_allowed(found: Proposal) -> None:
-    """Where each break, recompile and eager frame of the contract comes from: it may be a fault to fix."""
+    """Print where each break, recompile and eager frame of the contract comes from: it may be a bug to fix."""
     if found.allowed:
         print("\nwhat it allows:")
     for (limit, facts), lanes in found.allowed.items():
@@ -307,8 +307,8 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
     """The receipt of the sample, run as a test in a child.
 
     Raises:
-        UsageError: the name or the lanes cannot mean anything, the sample itself is at fault, the child died, or it
-            took too long.
+        UsageError: the name or the lanes are not valid, the sample itself fails, the child died, or it took too
+            long.
     """
     parted(chosen.sample)
     if not chosen.timeout > 0:
@@ -329,9 +329,9 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
 
 
 def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
-    """The session that measures, its test and settings written to the folder.
+    """The command of the session that measures; writes its test and settings to the folder.
 
-    What lies around the folder has no say; the project does by its modules and its pyproject.toml.
+    Files around the folder have no effect; the project's modules and its pyproject.toml do.
     """
     # A name that no module has: the test is imported by it, and would be taken for the sample's.
     test = folder / f"test_{uuid.uuid4().hex}.py"
@@ -397,19 +397,19 @@ def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
 
 
 def _follow(events: Followed, course: Course) -> None:
-    """Take what has happened in the child since."""
+    """Take the new events of the child."""
     for event in events.news():
         with contextlib.suppress(ReceiptError):
             course.take(event)
 
 
 def _running(course: Course) -> str:
-    """The lane that runs now, if one does."""
+    """The lane that is running, if any."""
     return next((entry.lane for entry in course.running.values() if entry is not None), "")
 
 
 def _going_on(course: Course, seconds: float) -> str:
-    """Which lane runs now, of how many, and for how long all of them have."""
+    """The lane that is running, the number of lanes, and how long the run has taken."""
     running = _running(course)
     if running:
         return f"lane {plain(running)}, {course.done + 1} of {course.count}, {duration(seconds)}"

@@ -61,7 +61,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Compared:
-    """Two runs as read, how they differ by the policy, and what the gate makes of it."""
+    """Two runs, their comparison under the policy, and the gate's answer."""
 
     old: Receipt
     new: Receipt

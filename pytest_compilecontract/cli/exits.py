@@ -25,7 +25,7 @@ def code_of(outcome: Outcome) -> int:
 
 
 def say(*lines: str, stream: TextIO | None = None) -> None:
-    """Print lines so that no CI workflow takes them for commands; everything but documents is printed here."""
+    """Print lines so that no CI workflow takes them for commands; everything except documents is printed here."""
     print("\n".join(map(printed, lines)), file=stream, flush=True)
 
 

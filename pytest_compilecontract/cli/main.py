@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complete() -> None:
-    """Complete the words so far for a shell that asks for it, and exit (docs/reference.md)."""
+    """Complete the words for a shell that requests it, and exit (see docs/reference.md)."""
     with contextlib.suppress(ImportError):
         import argcomplete
 

@@ -54,7 +54,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _called(run: Path) -> str:
-    """What a run is called beside others of its torch: its folder, or its file where that has a name of its own."""
+    """The name of a run, to distinguish it from others with the same torch: its folder, or else its file."""
     return run.parent.name if run.name == RECEIPT and run.parent.name else run.stem
 
 
@@ -88,17 +88,17 @@ def _wanted(chosen: argparse.Namespace) -> list[tuple[str, Path]]:
     places: dict[Path, str] = {}
     for run in chosen.runs:
         for path in (run, *(run.rglob("*.json") if run.is_dir() else ())):
-            places[_place(path)] = "is a run to be read" if path == run else f"belongs to {run}, a run to be read"
+            places[_place(path)] = "is one of the runs" if path == run else f"belongs to {run}, one of the runs"
     return to_write(named, chosen, places)
 
 
 def to_write(
     named: Iterable[tuple[str, Path | None]], chosen: argparse.Namespace, places: dict[Path, str]
 ) -> list[tuple[str, Path]]:
-    """The files that were named, each with its format; `places` says what else is not to be written to.
+    """The files to write, each with its format; `places` are other files that must not be overwritten, with the reason.
 
     Raises:
-        UsageError: one of them is read, or named twice.
+        UsageError: one of them is an input, or named twice.
     """
     wanted = [(kind, path) for kind, path in named if path is not None]
     for given in filter(None, (chosen.policy, chosen.waivers)):
@@ -111,7 +111,7 @@ def to_write(
 
 
 def _graphs(run: Path, receipt: Receipt) -> Graphs:
-    """The graphs of which the lanes of a run left evidence, beside its receipt."""
+    """The graphs in the evidence of a run, which is next to its receipt."""
     base = receipt_file(run).parent
     return {
         (each.contract, each.lane): read_graphs(base, each.evidence)
@@ -121,7 +121,7 @@ def _graphs(run: Path, receipt: Receipt) -> Graphs:
 
 
 def _place(path: Path) -> Path:
-    """Where a path leads; two that lead to one file are the same."""
+    """The resolved path: equal for two paths to one file."""
     try:
         place = path.resolve()
     except RuntimeError as error:
@@ -134,7 +134,7 @@ def _place(path: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """A matrix with the gate's answer, None if there is only one environment."""
+    """A matrix with the gate's answer (None if there is only one environment)."""
 
     found: Matrix
     answered: Answer | None

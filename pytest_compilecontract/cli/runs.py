@@ -29,19 +29,19 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(chosen: argparse.Namespace) -> Policy:
-    """The policy that was named, else the project's, where the command is called in its folder, else the default."""
+    """The policy from the command line, else the project's if this is its folder, else the default."""
     file = chosen.policy or read_project(Path()).policy
     return read_policy(file) if file else DEFAULT_POLICY
 
 
 def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
-    """The waivers that were named, else the project's, where the command is called in its folder."""
+    """The waivers from the command line, else the project's if this is its folder."""
     file = chosen.waivers or read_project(Path()).waivers or (FILE if FILE.is_file() else None)
     return read_waivers(file) if file else ()
 
 
 def read_run(path: Path) -> Receipt:
-    """A receipt, the receipt in a folder, or the baselines in it.
+    """Read a receipt, the receipt in a folder, or the baselines in a folder.
 
     Raises:
         ReceiptError: it cannot be read, or its run did not end.
@@ -51,7 +51,7 @@ def read_run(path: Path) -> Receipt:
 
 
 def receipt_file(path: Path) -> Path:
-    """The receipt that is meant by its own path, or by that of the folder that it is in.
+    """The receipt file for a path to it, or to its folder.
 
     Raises:
         ReceiptError: the folder's run did not end.

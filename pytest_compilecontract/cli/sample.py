@@ -23,7 +23,7 @@ def parted(name: str) -> tuple[str, str]:
     """The module and the factory of "module:factory".
 
     Raises:
-        UsageError: the name is not of that form, or no import could name it.
+        UsageError: the name does not have that form, or cannot be imported.
     """
     module, _, factory = name.partition(":")
     parts = [*module.split("."), factory]
@@ -35,7 +35,7 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def sampled(name: str) -> tuple[Any, tuple[object, ...]]:
-    """What the factory makes: a function or module, not compiled yet, and its calls.
+    """What the factory returns: a function or module that is not compiled yet, and its calls.
 
     Raises:
         UsageError: the factory cannot be imported, raises, or returns something else.
@@ -59,10 +59,10 @@ def sampled(name: str) -> tuple[Any, tuple[object, ...]]:
 
 
 def hold(name: str, lane: CompileLane, *, train: bool, folder: Path) -> None:
-    """Run the sample in a lane, as the body of a test does; what is wrong with it is left in the folder too.
+    """Run the sample in a lane, like the body of a test; an error in it is also written to the folder.
 
     Raises:
-        UsageError: the sample cannot be made, or eager itself raises.
+        UsageError: the sample cannot be created, or eager itself raises.
     """
     try:
         _run(name, lane, train=train)
@@ -115,7 +115,7 @@ def _is_factory(value: object, module_name: str) -> bool:
 
 
 def _shape(value: object) -> str:
-    """What a value is, without its contents: a tensor's are long."""
+    """A description of a value without its contents, which may be long."""
     if isinstance(value, (list, tuple)):
         inside = ", ".join(type(each).__name__ for each in value[:4]) + (", ..." if len(value) > 4 else "")
         if isinstance(value, list):

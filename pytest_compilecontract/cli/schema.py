@@ -20,7 +20,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def shipped(kind: str) -> bytes:
-    """The schema that this package has of a document."""
+    """The schema of a document in this package."""
     return files("pytest_compilecontract").joinpath(f"schemas/{kind}.schema.json").read_bytes()
 
 

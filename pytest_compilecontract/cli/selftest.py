@@ -1,6 +1,6 @@
 """`compilecontract selftest`: plant every possible fault in built-in contracts, and report which are noticed.
 
-They are written to a folder that is gone afterwards, and held by a pytest that hears of no other file. No torch here.
+They are written to a temporary folder and run by a pytest that reads no other file. No torch here.
 """
 
 # ruff: noqa: T201 - what this module prints is what it is for
@@ -39,7 +39,7 @@ def batches(count=3):
 
 
 class Block(nn.Module):
-    """Two products, and what their gradients need."""
+    """Two matrix products, with what their gradients need."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class Counts(nn.Module):
-    """Writes to a buffer, and gives out its input by another shape."""
+    """Writes to a buffer, and returns its input in another shape."""
 
     def __init__(self):
         super().__init__()
@@ -64,26 +64,26 @@ class Counts(nn.Module):
 
 @compile_contract(fullgraph=True, max_graph_breaks=0, max_recompiles=0, check_grads=True)
 def test_a_call(compile_lane):
-    """Right numbers and gradients, in one graph."""
+    """Correct numbers and gradients, in one graph."""
     compile_lane.run(Block(), *batches())
 
 
 @compile_contract(fullgraph=True, max_graph_breaks=0, max_recompiles=0)
 def test_state(compile_lane):
-    """Buffers and shared memory, as eager has them."""
+    """Buffers and shared memory, as in eager."""
     with torch.no_grad():
         compile_lane.run(Counts(), *batches())
 
 
 @compile_contract(fullgraph=True, max_graph_breaks=0, max_recompiles=0)
 def test_training(compile_lane):
-    """What is learned, step by step."""
+    """Parameters and gradients, step by step."""
     compile_lane.train(Block(), batches(), optimizer=torch.optim.AdamW)
 
 
 @compile_contract(max_graph_breaks=1, max_recompiles=0)
 def test_two_graphs(compile_lane):
-    """A break that is known."""
+    """A known graph break."""
 
     def breaks(x):
         x = torch.sin(x) + 1
@@ -154,7 +154,7 @@ def on_device() -> list[Receipt]:
 
 
 def _told(receipts: list[Receipt], *, verbose: bool, on_cuda: bool) -> int:
-    """Print what became of every fault, and whether each was noticed."""
+    """Print the outcome of every fault, and whether all were noticed."""
     entries = [entry for receipt in receipts for entry in receipt.entries]
     for text, _ in planted_lines(entries, 1 if verbose else 0)[1:]:
         print(text)
@@ -166,10 +166,10 @@ def _told(receipts: list[Receipt], *, verbose: bool, on_cuda: bool) -> int:
         missing += [name for name, fault in KNOWN.items() if name not in tried and isinstance(fault, DeviceFault)]
     else:
         device = [name for name, fault in KNOWN.items() if isinstance(fault, DeviceFault)]
-        print(f"not planted, there is no CUDA device: {', '.join(device)}")
+        print(f"not planted without a CUDA device: {', '.join(device)}")
     for name in missing:
         why = next((each for each in planted if each.fault == name), None)
-        print(f"planted nowhere: {line_of(why) if why is not None else name}")
+        print(f"not planted anywhere: {line_of(why) if why is not None else name}")
     failed = [entry for entry in entries if entry.verdict not in ("held", "unmeasured", "reference")]
     for entry in failed:
         print(one_line(f"{entry.contract} [{entry.lane}]: {entry.verdict}: {entry.reason}", 1000))
@@ -177,24 +177,24 @@ def _told(receipts: list[Receipt], *, verbose: bool, on_cuda: bool) -> int:
     left = survivors(planted)
     counts = [each for each in planted if each.outcome != "not applicable"]
     if not (failed or missing or left) and counts:
-        print(f"every planted fault was noticed ({len(counts)} of {len(counts)}), on torch {said[0]}")
+        print(f"all planted faults were noticed ({len(counts)} of {len(counts)}), on torch {said[0]}")
         return YES
     noticed = len(counts) - len(left)
-    print(f"NOT every planted fault was noticed ({noticed} of {len(counts)}), on torch {', '.join(said[:1])}")
+    print(f"NOT all planted faults were noticed ({noticed} of {len(counts)}), on torch {', '.join(said[:1])}")
     return NO
 
 
 def _asked_torch() -> bool | None:
-    """Whether torch sees a CUDA device; None where it cannot be imported."""
+    """Whether torch has a CUDA device; None if it cannot be imported."""
     ran = subprocess.run([sys.executable, "-c", _DEVICE], capture_output=True, text=True, check=False)
     return ran.stdout.strip() == "True" if ran.returncode == 0 else None
 
 
 def _measured(contracts: str, lanes: str, faults: list[str]) -> Receipt:
-    """The receipt of the contracts, held in a child.
+    """The receipt of the contracts, run in a child process.
 
     Raises:
-        UsageError: no lane could be run, and why.
+        UsageError: no lane could be run; the message says why.
     """
     with tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
         folder = Path(name)

@@ -1,6 +1,6 @@
 """`compilecontract validate`: check that a file matches its schema and does not contradict itself.
 
-Waivers have no schema: their reader says what is wrong with them.
+Waivers have no schema: they are checked by reading them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _validate_file(path: Path) -> int:
         kind = _kind_of(found)
         if kind == "defaults":
             size = counted(len(read_defaults(path)), "default", "defaults")
-            say(f"{one_line(str(path))}: matches its name (format {found['format']}, {size} of torch's)")
+            say(f"{one_line(str(path))}: matches its name (format {found['format']}, {size} of torch)")
             return YES
         errors = list(islice(_schema_errors(found, kind), MOST_ERRORS + 1))
     except ReceiptError as error:
@@ -108,7 +108,7 @@ def _validate_waivers(path: Path) -> int:
 
 
 def _kind_of(found: Mapping[str, object]) -> str:
-    """Which of the documents it is meant to be, by the key that no other has."""
+    """The kind of document, by a key that no other kind has."""
     if "entries" not in found and "contracts" in found:
         return "baseline"
     if found.keys() - {"$schema"} == {"format", "torch", "defaults"}:
@@ -135,7 +135,7 @@ _READERS = {"receipt": _receipt_size, "baseline": _baseline_size, "matrix": _mat
 
 
 def _schema_errors(found: Mapping[str, object], kind: str) -> Iterator[str]:
-    """What in the document does not match the schema that this package ships, one line each."""
+    """The mismatches between a document and the schema in this package, one line each."""
     # Both take longer to import than the rest of the command, and only this asks for them.
     import msgspec
     from jsonschema import Draft202012Validator

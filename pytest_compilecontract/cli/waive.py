@@ -89,6 +89,6 @@ def _why_nothing(lanes: Sequence[LaneComparison]) -> str:
 
 
 def _minor(torch: str) -> str:
-    """The releases of a torch's minor version, as "==2.12.*"."""
+    """The range of a torch's minor release, such as "==2.12.*"."""
     release = minor_release(torch)
     return f"=={release}.*" if release else ">=0"

@@ -31,9 +31,9 @@ _ORDER: tuple[Verdict, ...] = (
 
 
 def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> str:
-    """How a lane differs from its baseline, at most as long as a failure by limits, and what to do.
+    """How a lane differs from its baseline, and what to do; no longer than the text of a violated limit.
 
-    `mode` is the mode of recording that would accept it; `refusal` is why it takes a reason for that, if it does.
+    `mode` is the mode of recording that would accept it; `refusal` is why that requires a reason, if it does.
     """
     head = f"compile contract drifted: {plain(lane.contract)}, lane {plain(lane.lane)}, compared with {_where(found)}"
     accept = "accept it as the baseline:"
@@ -121,7 +121,7 @@ def record_lines(recorded: Recorded, folder: str, mode: str = "all", session: Co
 def what_drifted(lane: LaneComparison, labels: Mapping[str, str] = MappingProxyType({})) -> str:
     """The metrics that changed, in one line: the root cause first, with its place.
 
-    `labels` are what metrics are called, where that is not their own label.
+    `labels` replaces the labels of metrics.
     """
     judged = [drift for drift in lane.by_cause if drift.gates]
     headlines = [drift_headline(drift, labels.get(drift.metric, "")) for drift in judged]

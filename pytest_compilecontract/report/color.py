@@ -1,4 +1,4 @@
-"""Colors of a terminal: verdicts and the gate's answer. Text and what it says in, text with escape sequences out."""
+"""Colors of a terminal: verdicts and the gate's answer. Text and its meaning in, text with escape sequences out."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def wanted(choice: Choice, stream: TextIO) -> bool:
 
 
 def marked(text: str, markup: Mapping[str, bool]) -> str:
-    """A line with the markup that pytest's terminal writer takes."""
+    """A line with the markup of pytest's terminal writer."""
     codes = [_MARKUP[name] for name, on in markup.items() if on and name in _MARKUP]
     return _in(";".join(codes), text) if codes else text
 
 
 def painted(text: str, says: str) -> str:
-    """A text in the color of the verdict or the answer that it gives; any other is left alone."""
+    """A text in the color of its verdict or answer; any other text is unchanged."""
     codes = _CODES.get(says)
     return text if codes is None else _in(codes, text)
 

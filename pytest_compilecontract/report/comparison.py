@@ -77,10 +77,10 @@ def answer_lines(
     runs: tuple[Path, Path] | None = None,
     paint: Paint = unpainted,
 ) -> list[str]:
-    """The lanes that say no or are not known, and the answer on the last line.
+    """The lanes that make the answer no or not known, and the answer on the last line.
 
-    `runs` are where the two are, for the command that writes the waivers of what drifted. `paint` colors the verdicts
-    and the answer.
+    `runs` are the paths of the two runs, for the command that writes waivers. `paint` colors the verdicts and the
+    answer.
     """
     shared = _shared(comparison)
     lines = [title(comparison), *_attribution_lines(shared)]
@@ -125,7 +125,7 @@ def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:
 
 
 def stale_lines(answer: Answer) -> list[str]:
-    """The waivers to delete, whole: a line to act on."""
+    """The waivers to delete, one uncut line each."""
     return [plain(line) for line in answer.stale]
 
 
@@ -157,7 +157,7 @@ def drift_headline(drift: Drift, label: str = "") -> str:
 
 
 def place_of(drift: Drift) -> str:
-    """Where the first fact is that came, or else went, as " at net.py:29 in forward"."""
+    """The place of the first fact that was added, or else removed, as " at net.py:29 in forward"."""
     places = [fact.where for fact in drift.came or drift.went if fact.source]
     return f" at {plain(places[0])}" if places else ""
 

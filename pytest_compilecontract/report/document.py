@@ -1,6 +1,6 @@
 """The matrix as one JSON document, for other programs, and its JSON Schema. Nothing here writes.
 
-It has what was compared, not all that was measured: that is in the receipts.
+It contains what was compared; everything that was measured is in the receipts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .terminal import counts_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixChange:
-    """A metric that is not as it was, with the facts that came and went.
+    """A metric that changed, with the facts that were added (`came`) and removed (`went`).
 
     `gates` says whether the policy judges it, `waived` is the issue of the waiver that tolerates it.
     """
@@ -42,10 +42,10 @@ class MatrixChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixCell:
-    """One lane in one environment, held against the first one.
+    """One lane in one environment, compared with the first environment.
 
-    In the first environment, `verdict` is that of the contract's own limits, which `own` is in every environment. null
-    is a lane that was not in the run. `fact` is the one that matters most. `environment` is a key of the column's
+    In the first environment, `verdict` is that by the contract's own limits; in every environment, `own` is. null means
+    that the lane was not in the run. `fact` is the most important fact. `environment` is a key of the column's
     `environments`. In `counts`, null is "not measured". `unknown` are the metrics that cannot be compared.
     """
 
@@ -64,7 +64,7 @@ class MatrixCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixLane:
-    """One lane of one contract in every environment, and its three lists where it did not hold everywhere."""
+    """One lane of one contract in every environment, with its three lists if it did not hold everywhere."""
 
     contract: str
     lane: str
@@ -77,11 +77,10 @@ class MatrixLane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One environment. `installed` and `imported` are "yes", or "no" and why: a torch may be there and not work.
+    """One environment. `installed` and `imported` are "yes", or "no" and why: torch may be installed and not work.
 
-    `imported` is "not tried" where nothing was installed, and "not known" where nothing ran. `cut_off` is why the tests
-    did not run to their end; empty where they did. `environments` are those of its run, by the names that its entries
-    have for them.
+    `imported` is "not tried" if nothing was installed, and "not known" if nothing ran. `cut_off` is why the tests did
+    not run to their end; empty if they did. `environments` are those of its run, by the keys that its entries use.
     """
 
     name: str
@@ -103,7 +102,7 @@ class MatrixDocument:
 
 
 def to_json(found: Matrix, *, outcome: Outcome, plugin: str) -> bytes:
-    """The document: indented, keys in order, what says nothing left in."""
+    """The document as JSON: indented, keys in order, including fields with their default."""
     import msgspec
 
     document = MatrixDocument(
@@ -125,10 +124,10 @@ def to_json(found: Matrix, *, outcome: Outcome, plugin: str) -> bytes:
 
 
 def document_from_data(data: object, *, name: str) -> MatrixDocument:
-    """The document that `data` describes; `name` is what messages call it.
+    """The document in `data`; `name` is its name in messages.
 
     Raises:
-        ReceiptError: `data` is of another shape, or contradicts itself.
+        ReceiptError: `data` does not fit the schema, or contradicts itself.
     """
     document = value_from_data(data, MatrixDocument, name=name)
     for at, contradiction in _contradictions(document):

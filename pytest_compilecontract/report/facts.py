@@ -1,4 +1,4 @@
-"""Facts that no limit forbids, for a terminal: each once for all lanes that agree. Nothing here writes."""
+"""Facts that no limit forbids, for a terminal: each once for all lanes that share it. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TOLD_BY = {
 def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
     """Each graph break, recompile and eager frame with its line, reason, guard and hint, by contract.
 
-    And of a lane all of whose calls compiled, that this is so: what a limit on recompiles holds, more calls may not.
+    Also notes lanes in which every call compiled: then more calls might exceed a limit on recompiles.
 
-    Those that a limit was exceeded by are told where it is; `every` has them here as well.
+    Facts below a violated limit are not repeated, except with `every`.
     """
     contracts: dict[str, dict[_Told, list[str]]] = {}
     for entry in entries:
@@ -54,12 +54,12 @@ def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
 
 
 def stages_told(seen: Measurement) -> str:
-    """What compiling took, in a sentence; empty where that is not known, or nothing was compiled."""
+    """How long compiling took, in a sentence; empty if that is not known, or nothing was compiled."""
     return f"compiling took {took}" if (took := by_stage(seen)) else ""
 
 
 def by_stage(seen: Measurement) -> str:
-    """The seconds of compiling, in all and by stage; empty where they are not known, or nothing was compiled."""
+    """The seconds of compiling, in total and by stage; empty if they are not known, or nothing was compiled."""
     stages = seen.stage_seconds or {}
     took = sum(stages.values())
     told = {name: stages[key] for key, name in STAGES.items() if key in stages and stages[key] >= LEAST * took}

@@ -31,5 +31,5 @@ def gone_lines(
     if len(contracts) > MOST:
         lines.append((f"  ... and {len(contracts) - MOST} more", {}))
     if not removed:
-        lines.append((f"  to remove them: {session.recording('all')}, without choosing tests or lanes", {}))
+        lines.append((f"  to remove them: {session.recording('all')} (with all tests and lanes)", {}))
     return lines

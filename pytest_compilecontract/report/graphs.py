@@ -14,7 +14,7 @@ _FOLDER = re.compile(r"(# File: )\S*/(?=[^/\s]+:\d+)")
 
 
 def graph_diffs(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The differing graphs: name and diff of each. A graph that only one side has is one line."""
+    """The graphs that differ, each with its name and diff. A graph that only one side has is one line."""
     found: list[tuple[str, tuple[str, ...]]] = []
     for name in sorted({*before, *after}):
         if name not in before or name not in after:

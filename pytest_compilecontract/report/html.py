@@ -1,8 +1,8 @@
 """Self-contained HTML pages: no network, no other file. Nothing here writes.
 
-What receipts say goes into a page as data, each text once, and the page's own script makes elements of what is looked
-at. No text of a receipt is ever read as HTML: Jinja2 escapes what the template prints, the data is JSON without a "<",
-the script sets text alone, and the page's policy lets no other script or style run.
+The contents of receipts go into a page as data, each text once, and the page's own script creates the elements that are
+shown. No text of a receipt is ever parsed as HTML: Jinja2 escapes what the template prints, the data is JSON without a
+"<", the script only sets text, and the page's security policy allows no other script or style.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rendered(name: str, data: object, **values: object) -> str:
 
 
 def _own(text: str) -> object:
-    """Text from this package that needs no escaping."""
+    """Text from this package, which needs no escaping."""
     import markupsafe
 
     return markupsafe.Markup(text)
@@ -63,7 +63,7 @@ def _digest(text: str) -> str:
 
 
 def _json(data: object) -> str:
-    """JSON that no HTML parser sees anything in: what could end the element is written as an escape."""
+    """JSON that is safe inside an HTML element: characters that could end the element are escaped."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -71,7 +71,7 @@ def _json(data: object) -> str:
 
 
 def visible(text: str) -> str:
-    """Text whose every character is seen: controls, and what turns the direction of writing, are escaped."""
+    """Text in which every character is visible: control characters and those that change the direction are escaped."""
     if len(text) <= LONGEST and text.isprintable():
         return text
     lines = text.splitlines()
@@ -80,7 +80,7 @@ def visible(text: str) -> str:
 
 
 class Numbers:
-    """Values and their numbers: of equal values only the first is kept."""
+    """Values and their numbers; equal values share one number."""
 
     def __init__(self) -> None:
         self.values: list[object] = []
@@ -96,14 +96,14 @@ class Numbers:
 
 
 class Texts(Numbers):
-    """Texts as a page shows them, and their numbers; each is made visible once."""
+    """Texts as a page shows them, and their numbers; each is escaped once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._given: dict[str, int] = {}
 
     def of(self, value: Hashable) -> int:
-        """The number of a text, by what it is before anything of it is escaped."""
+        """The number of a text, given unescaped."""
         text = str(value)
         number = self._given.get(text)
         if number is None:

@@ -5,10 +5,10 @@
 | held, improved, reference | a test case that passed |
 | waived; new, missing or unmeasured where the policy allows it | skipped |
 | drifted, broken, violated | a failure |
-| all others, and what is over its limits before and after: not known | an error |
+| all others, and lanes over their limits before and after: not known | an error |
 
-Not known is an error, because a skipped test case looks green in most of what reads JUnit. A lane's counts are a
-property of the suite, named as the lane: the schema that Jenkins holds files to (junit-10) has none in a test case.
+Not known is an error, because most tools that read JUnit show a skipped test case as green. A lane's counts are a
+property of the suite, named after the lane: the schema that Jenkins uses (junit-10) allows none in a test case.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _case(row: MatrixRow, cell: Cell, policy: Policy) -> ElementTree.Element:
 
 
 def _tag(cell: Cell, policy: Policy) -> str:
-    """What the test case has beside its name; empty for one that passed."""
+    """The child element of the test case; empty for one that passed."""
     if cell.lane is None and cell.verdict in _GOOD:
         return ""
     if cell.verdict in _BAD:

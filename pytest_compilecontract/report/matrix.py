@@ -49,9 +49,9 @@ def terminal_lines(
     width: int | None = None,
     paint: Paint = unpainted,
 ) -> list[str]:
-    """The matrix, rows that held everywhere folded into their number unless `everything` is asked for.
+    """The matrix; rows that held everywhere are folded into a count unless `everything` is set.
 
-    `answer` is the gate's, as a line, and comes first; `outcome` is what it says. `width` is the terminal's. `paint`
+    `answer` is the gate's, as a line, and comes first; `outcome` is its value. `width` is the terminal's. `paint`
     colors the answer, and the verdicts in the cells.
     """
     shown = _shown([row for row in found.rows if everything or not row.fine], found.columns)
@@ -125,7 +125,7 @@ def markdown(found: Matrix, answer: str = "") -> str:
 
 
 def cold_cells(found: Matrix) -> list[str]:
-    """First-call seconds in each environment, over the lanes that the first one measured too; no verdict."""
+    """First-call seconds in each environment, over the lanes that the first one also measured; no verdict."""
     first = sum(bands.value for row in found.rows if (bands := _cold(row.cells[0])) is not None)
     measured = any(_cold(row.cells[0]) for row in found.rows)
     cells = [f"{short(first)} in all" if measured else ""]
@@ -157,7 +157,7 @@ def _shown(rows: Sequence[MatrixRow], columns: Sequence[Column]) -> list[_Shown]
 
 
 def _name(rows: Sequence[MatrixRow]) -> str:
-    """What rows that say the same are called: by their contract, or by how many there are."""
+    """The name of grouped rows: their contract, or the number of contracts."""
     contracts = dict.fromkeys(row.contract for row in rows)
     lanes = ", ".join(dict.fromkeys(plain(row.lane) for row in rows))
     return f"{plain(rows[0].contract) if len(contracts) == 1 else counted(len(contracts), 'contract')} [{lanes}]"
@@ -201,7 +201,7 @@ def _folded(found: Matrix, shown: Sequence[_Shown], kept: Sequence[_Shown], ever
 
 
 def stopped_lines(columns: Sequence[Column]) -> list[str]:
-    """What the first rows have no room for: the full reason why an environment measured nothing, or not all."""
+    """What does not fit into the first rows: the full reason why an environment measured nothing, or not everything."""
     lines = []
     for column in columns:
         for what, why in (
@@ -222,7 +222,7 @@ def _lists(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, str
 def lists_of(row: MatrixRow, columns: Sequence[Column]) -> dict[str, list[str]]:
     """The lane's three lists: where it is validated, where it needs a workaround, where a risk is open.
 
-    Those with nothing in them are left out; there are none for a lane with neither workaround nor risk.
+    Empty lists are left out; a lane with neither workaround nor risk has none.
     """
     lists = dict(_by_list(row, columns))
     return {} if set(lists) <= {"validated"} else lists
@@ -257,7 +257,7 @@ def _table_cell(cell: Cell) -> TableCell:
 
 
 def cell_text(cell: Cell) -> str:
-    """What a cell says: the verdict, and the fact that matters most."""
+    """The text of a cell: the verdict, and the most important fact."""
     if cell.verdict is None:
         return "-"
     if cell.over_its_limits:

@@ -37,9 +37,9 @@ _LABELS = {"eager_ops": "eager operators"}
 
 
 def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str, graphs: Sequence[Graphs] = ()) -> str:
-    """The page. `answer` is the gate's, from the first environment to the last; None where there is but one.
+    """The page. `answer` is the gate's, from the first environment to the last; None if there is only one.
 
-    `graphs` are, by environment, those of which lanes left evidence.
+    `graphs` are, for each environment, the graphs in the evidence of its lanes.
     """
     return rendered(
         "matrix",
@@ -65,7 +65,7 @@ def _question(found: Matrix, answer: Answer | None) -> str:
 
 
 class _Data:
-    """The page's data: tables in which each text, fact, measurement and change is once, and rows that point at them."""
+    """The page's data: tables with each text, fact, measurement and change once, and rows that refer to them."""
 
     def __init__(self, found: Matrix, graphs: Sequence[Graphs]) -> None:
         self._found = found
@@ -115,7 +115,7 @@ class _Data:
         ]
 
     def _diffs(self, row: MatrixRow, at: int) -> list[object] | int:
-        """How the graphs differ from those of the first environment; 0 where not both left any."""
+        """How the graphs differ from those of the first environment; 0 unless both left evidence."""
         key = (row.contract, row.lane)
         if not at or len(self._graphs) <= at:
             return 0
@@ -171,7 +171,7 @@ class _Data:
         )
 
     def _shown(self, entry: Entry) -> Iterator[int]:
-        """What an entry showed, one line per metric: its name, its label, its value, and its facts with their keys."""
+        """The measurement of an entry, one line per metric: its name, label, value, and facts with their keys."""
         facts = {metric: tuple(self._keyed(found)) for metric, found in facts_of(entry).items()}
         limits = ", ".join(f"{name}={value!r}" for name, value in entry.limits.items())
         yield self._line("limits", "limits of the contract", limits or "only the defaults")
@@ -208,7 +208,7 @@ class _Data:
         return self._lines.of((self._metrics.of((metric, label)), self._text(str(value)), facts))
 
     def _keyed(self, found: Iterable[tuple[object, Fact]]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Each fact once, with all that it is known by."""
+        """Each fact once, with all of its keys."""
         keys: dict[int, list[int]] = {}
         for key, fact in found:
             keys.setdefault(self._fact(fact), []).append(self._keys.of(key))

@@ -18,7 +18,7 @@ LONGEST = 400
 
 
 def planted_lines(entries: Sequence[Entry], verbosity: int) -> list[Line]:
-    """The title, then the lines below it: what was not noticed; with a verbosity above 0, every fault."""
+    """The title, then the faults that were not noticed; with a verbosity above 0, every fault."""
     sown = [each for each in entries if each.planted]
     lines: list[Line] = [(title(entries), {})]
     for entry in sown:
@@ -67,7 +67,7 @@ def line_of(planted: Planted) -> str:
 
 
 def _folded(left: Sequence[Planted]) -> Iterator[str]:
-    """The faults that were not noticed, one line for all that the same change would notice."""
+    """The faults that were not noticed, one line for all that the same change would catch."""
     groups: dict[str, list[str]] = {}
     for each in left:
         said = each.why if each.outcome == "not noticed" else f"failed for another reason: {each.by}"
@@ -105,7 +105,7 @@ def markdown(entries: Sequence[Entry]) -> str:
 
 
 def html(entries: Sequence[Entry]) -> str:
-    """The table as one HTML page that needs nothing but itself. No text of a test is read as HTML."""
+    """The table as one self-contained HTML page. No text of a test is parsed as HTML."""
     import jinja2
 
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)

@@ -1,6 +1,6 @@
 """Causes: what does not hold in a run, once per cause, however many contracts and lanes it affects. No file access.
 
-Where `run_view` says what is wrong with a contract, this says what is wrong with the code.
+`run_view` says what is wrong with a contract, this module what is wrong with the code.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _LONGEST = 1000
 class Cause:
     """One thing that is wrong, called `title`; marks and lanes are by number.
 
-    `marks` are the same thing wherever it was seen, `follows` what runs in eager because of its graph break. `lanes`
-    are those that do not hold by it, each with the limits that it breaks there.
+    `marks` are its occurrences, `follows` is what runs in eager because of its graph break. `lanes` are those that do
+    not hold because of it, each with the limits that it violates there.
     """
 
     title: str
@@ -86,9 +86,9 @@ def causes_of(lanes: Sequence[LaneView], marks: Sequence[PlacedMark]) -> tuple[C
 
 
 def source_of(guard: str) -> str:
-    """What a guard is about, without the value that it was to have; empty where it does not say.
+    """What a guard is about, without the expected value; empty if it does not say.
 
-    The same for "self.steps == 0" and "self.steps == 1", and for two sizes of one tensor.
+    It is the same for "self.steps == 0" and "self.steps == 1", and for two sizes of one tensor.
     """
     guard = guard[:_LONGEST].strip()
     if found := _EXPECTED.match(guard):
@@ -99,7 +99,7 @@ def source_of(guard: str) -> str:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether it can be one: no bracket or quote was cut through, and it is no sentence."""
+    """Whether it can be an expression: no bracket or quote is cut in two, and it is not a sentence."""
     bare = _QUOTED.sub("", text)
     while (inner := _INNERMOST.sub("", bare)) != bare:
         bare = inner
@@ -107,7 +107,7 @@ def _is_expression(text: str) -> bool:
 
 
 def _wanted(lane: LaneView) -> Mapping[Kind, Sequence[str]]:
-    """The kinds of marks that a lane does not hold by, each with the limits that it breaks."""
+    """The kinds of marks because of which a lane does not hold, each with the limits that it violates."""
     wanted: dict[Kind, list[str]] = {}
     if not does_not_hold(lane):
         return wanted
@@ -122,7 +122,7 @@ def _wanted(lane: LaneView) -> Mapping[Kind, Sequence[str]]:
 def _roots(
     numbers: Sequence[int], marks: Sequence[PlacedMark], wanted: Mapping[Kind, Sequence[str]]
 ) -> Iterator[tuple[int, int]]:
-    """Each mark of a lane that is wanted, with the one that it comes from: a graph break of that lane, or itself."""
+    """Each wanted mark of a lane, with its cause: a graph break of that lane, or itself."""
     breaks: dict[tuple[str, int], int] = {}
     for number in numbers:
         mark = marks[number].mark

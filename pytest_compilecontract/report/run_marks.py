@@ -1,6 +1,6 @@
-"""Marks: facts of a lane that belong to a source line, as words to show beside it. No file access.
+"""Marks: facts of a lane that belong to a source line, as text to show next to it. No file access.
 
-A mark has no counts and no lane in it, so that two lanes that show the same have one.
+A mark contains neither counts nor a lane, so that lanes with the same fact share one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
 # Of a guard: none that says what moved is nearly as long.
 _LONGEST = 1000
 _WHY_OPERATORS = {
-    "graph break": "run by Dynamo's code between graphs: what breaks the graph, or combines results",
+    "graph break": "run by Dynamo's code between graphs: the call that breaks the graph, or code that combines results",
     "frame": "their frame fell back to eager, or reached its recompile limit",
 }
 
@@ -68,9 +68,9 @@ _WHY_OPERATORS = {
 class Mark:
     """One fact: where it is, and what to say there; `said` are labels and texts.
 
-    Without `at` it belongs to no line that anybody knows of. `broke` is the graph break that it comes from. `callers`
-    lead there, the innermost first: one of them has to do where `at` is in none of the project's files. `more` is what
-    may differ from lane to lane. Two marks that differ in nothing but these are one.
+    Without `at` its line is unknown. `broke` is the graph break that caused it. `callers` lead there, the innermost
+    first: one of them is used if `at` is not in a file of the project. `more` may differ from lane to lane. Marks that
+    only differ in `callers` or `more` are one.
     """
 
     kind: Kind
@@ -151,12 +151,12 @@ def _recompile(found: Recompile) -> Mark:
         at=found.location or found.frame,
         callers=(found.frame,),
         said=_said(
-            ("from, to", f"{change[0]} → {change[1]}" if change else ""),
+            ("changed", f"{change[0]} → {change[1]}" if change else ""),
             ("kind", _kind_told(found)),
             ("frame", f"{found.frame}{after}" if found.location is not None or after else ""),
             ("module", found.module or ""),
-            ("means", found.meaning),
-            ("means", STACK if "___stack" in found.guard else ""),
+            ("meaning", found.meaning),
+            ("meaning", STACK if "___stack" in found.guard else ""),
         ),
         more=tuple(("older code's guard", each) for each in dict.fromkeys(others)),
     )

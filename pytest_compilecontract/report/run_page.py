@@ -1,6 +1,6 @@
 """The page of a run: what ran compiled, what broke and why, on the user's own lines. Nothing here writes.
 
-`run_view` says what there is to show; here it becomes a page that needs nothing but itself (see `html`).
+`run_view` decides what is shown; this module makes a self-contained page of it (see `html`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_CALLS = 200
 
 
 def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str, beside: str = ".") -> str:
-    """The page. `root` is what the project's folder is called, `created` is as a receipt has it.
+    """The page. `root` is the name of the project's folder, `created` a time as in a receipt.
 
     `beside` is the path from the page's folder to the receipt's, with slashes.
     """
@@ -82,7 +82,7 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
 
 
 def _told_time(stamp: str) -> str:
-    """A receipt's time as people read it."""
+    """A receipt's time in readable form."""
     return stamp.replace("T", " ").replace("Z", " UTC")
 
 
@@ -106,12 +106,12 @@ def _trouble(each: Trouble) -> tuple[str, str, str]:
 
 
 def link_to(path: str) -> str:
-    """A link to a file or folder that a receipt names: whatever that is, the link is a path from the page's folder."""
+    """A link to a file or folder that a receipt names, always relative to the page's folder."""
     return f"./{quote(path)}"
 
 
 class _Data:
-    """The page's data: each text once, and all that happened by number."""
+    """The page's data: each text once, and everything else by number."""
 
     def __init__(self, view: RunView, beside: str, command: str) -> None:
         self._start = start_of(command)
@@ -175,13 +175,13 @@ class _Data:
                 yield name, words
 
     def _evidence(self, left: Evidence) -> list[object]:
-        """Where a lane's evidence is, what the run for it came to, its files with what they are, and what it lacks."""
+        """The evidence of a lane: folder, outcome of its run, files with descriptions, and what is missing."""
         folder = link_to(f"{self._beside}/{left.folder}")
         told = [[self._text(name), self._text(KINDS.get(kind_of(name), "")), quote(name)] for name in left.files]
         return [folder, self._text(left.shown), told, list(map(self._text, left.left_out))]
 
     def _unmeasured(self, seen: Measurement) -> Iterator[list[int]]:
-        """What could not be measured and why, once a reason: the metrics, then the reason."""
+        """What could not be measured, once per reason: the metrics, then the reason."""
         metrics: dict[str, list[str]] = {}
         for name, reason in seen.unmeasured.items():
             metrics.setdefault(reason, []).append(name.replace("_", " "))
@@ -192,13 +192,13 @@ class _Data:
         return [self._text(found.limit), self._text(str(found.measured)), list(map(self._text, found.details))]
 
     def _counts(self, seen: Measurement) -> Iterator[list[int]]:
-        """What a summary counts: the nouns for one and for many, and the count."""
+        """The counts of a summary: singular, plural and number."""
         for name, count in counts_of(seen).items():
             if count or (count == 0 and COUNTS[name].shown == "always"):
                 yield [*map(self._text, COUNTS[name].noun), count]
 
     def _calls_of(self, seen: Measurement) -> int:
-        """The calls that are told, how many are not, and what compiling took, by number; -1 where there is none."""
+        """The calls that are shown, how many are not, and how long compiling took, by number; -1 without calls."""
         calls = seen.calls or ()
         told = tuple(
             (each.phase, _rounded(each.seconds), -1 if each.graphs_executed is None else each.graphs_executed)
@@ -237,7 +237,7 @@ class _Data:
         ]
 
     def _cause(self, each: Cause) -> list[object]:
-        """What it is called, its marks, those that come of it, and its lanes, each with the number of its limits."""
+        """The title of a cause, its marks, those that follow, and its lanes, each with the numbers of its limits."""
         lanes = [[lane, self._limits.of(tuple(map(self._text, limits)))] for lane, limits in each.lanes]
         return [self._text(each.title), list(each.marks), list(each.follows), lanes]
 
@@ -246,7 +246,7 @@ class _Data:
         return [self._text(each.contract), each.verdict, said]
 
     def _ran(self, lanes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Compiled and eager operators, and the number of the set of lanes that had so many."""
+        """Compiled and eager operators, and the number of the set of lanes with these counts."""
 
         def both(each: tuple[int, int, int]) -> tuple[int, int]:
             return each[1], each[2]
@@ -261,6 +261,6 @@ def _rounded(seconds: float) -> float:
 
 
 def _source_line(line: str) -> str:
-    """The line with its tabs as spaces; what is not printable is seen."""
+    """The line with tabs as spaces and unprintable characters escaped."""
     shown = line.expandtabs(4)
     return shown if shown.isprintable() and len(shown) <= LONGEST else one_line(shown, LONGEST)

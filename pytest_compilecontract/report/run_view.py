@@ -1,6 +1,6 @@
 """What the page of a run shows, as data: the answer, what does not hold, files line by line, modules.
 
-Pure: a receipt and the lines of source files go in, frozen data comes out. What it looks like is for `run_page`.
+Pure: a receipt and the lines of source files go in, frozen data comes out. `run_page` renders it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORST: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unver
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleRow:
-    """A module in the tree, with the operators of it and of all below it that ran compiled and eager."""
+    """A module in the tree, with the numbers of compiled and eager operators in it and its submodules."""
 
     path: str
     depth: int
@@ -58,9 +58,9 @@ class ModuleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneView:
-    """A lane as the page shows it; `verdict` and `reason` may be those of drift from its baseline.
+    """A lane as the page shows it; `verdict` and `reason` may be about drift from its baseline.
 
-    `drift` is that of a lane which is worse than drifted.
+    `drift` is the drift of a lane with a worse verdict than drifted.
     """
 
     entry: Entry
@@ -74,7 +74,7 @@ class LaneView:
 class PlacedMark:
     """A mark at its place, with the lanes that saw it, by number, and how often.
 
-    `more` are the labels and texts that not all lanes have. `moved`: the line there is not what it was in the run.
+    `more` are labels and texts that not all lanes have. `moved`: the line has changed since the run.
     """
 
     mark: Mark
@@ -88,8 +88,8 @@ class PlacedMark:
 class FileView:
     """A file that lanes touched. `marks` are by number; `ran` has, by line, lanes with compiled and eager operators.
 
-    `changed`: a line is not what it was, so `ran`, of which only the numbers are known, is left out.
-    `written_after`: it was written after the run, and nothing more is known.
+    `changed`: a line has changed since the run, so `ran`, which only has line numbers, is left out. `written_after`:
+    the file was written after the run, which is all that is known.
     """
 
     name: str
@@ -104,7 +104,7 @@ class FileView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """What does not hold of one contract: its worst verdict, and what is wrong in which lanes."""
+    """A contract that does not hold: its worst verdict, and what is wrong in which lanes."""
 
     contract: str
     verdict: Shown
@@ -136,7 +136,7 @@ class RunView:
 
 
 def named_files(receipt: Receipt) -> tuple[str, ...]:
-    """Every file that a line of the receipt is in."""
+    """Every file that the receipt names a line of."""
     names: dict[str, None] = {}
     for entry in receipt.entries:
         if entry.measurement is None:
@@ -153,9 +153,9 @@ def run_view(
     drifted: Mapping[tuple[str, str], LaneComparison] | None = None,
     checkout: tuple[str, bool] | None = None,
 ) -> RunView:
-    """The view of a receipt. `drifted` are the lanes that are not as their baseline, by contract and lane.
+    """The view of a receipt. `drifted` are the lanes that drifted from their baseline, by contract and lane.
 
-    `checkout` is the commit that the sources are of, and whether they differ from it, where that is known.
+    `checkout` is the commit of the sources, and whether they differ from it, if that is known.
     """
     # Lanes mostly agree in their modules.
     trees: dict[Hashable, tuple[ModuleRow, ...]] = {}
@@ -204,7 +204,7 @@ def _agreement(found: Numerics) -> str:
 
 
 def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]:
-    """The tree of modules, each before those below it, with the sums of all below."""
+    """The tree of modules, each before its submodules, with the sums over them."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for path, (compiled, eager) in modules.items():
         parts = tuple(path.split(".", _DEEPEST)) if path else ()
@@ -219,7 +219,7 @@ def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]
 
 
 def _natural(parts: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Layer 10 comes after layer 9."""
+    """A sort key by which layer 10 comes after layer 9."""
     return [(0, int(each), "") if re.fullmatch("[0-9]{1,9}", each) else (1, 0, each) for each in parts]
 
 
@@ -243,7 +243,7 @@ def _lane(entry: Entry, drift: LaneComparison | None, trees: dict[Hashable, tupl
 
 
 def _lines_run(entry: Entry) -> Iterator[tuple[str, int, int, int]]:
-    """The lines whose operators are known: file, line, compiled, eager."""
+    """The lines with known operators: file, line, compiled, eager."""
     seen = entry.measurement
     for at, (compiled, eager) in seen.operators_run.lines.items() if seen is not None and seen.operators_run else ():
         name, _, line = at.rpartition(":")
@@ -287,7 +287,7 @@ def _is_outside(source: Source | None) -> bool:
 
 
 def _is_moved(place: Location, source: Source | None) -> bool:
-    """Whether a file is there and has another text in that line."""
+    """Whether the file exists and its line has changed."""
     if source is None or source.lines is None:
         return False
     if not 0 < place.line <= len(source.lines):
@@ -297,7 +297,7 @@ def _is_moved(place: Location, source: Source | None) -> bool:
 
 
 def _is_of(receipt: Receipt, checkout: tuple[str, bool] | None) -> bool:
-    """Whether the sources are known to be the ones that ran."""
+    """Whether the sources are known to be those of the run."""
     environments = receipt.environments.values()
     return (
         checkout is not None
@@ -423,7 +423,7 @@ def _called(verdict: Shown, count: int) -> str:
 
 
 def _tolerated(marks: Sequence[PlacedMark], lanes: Sequence[LaneView]) -> str:
-    """What lanes that hold show anyway, as one sentence; empty where they show nothing."""
+    """The facts of lanes that hold, as one sentence; empty if there are none."""
     kinds = Counter(each.mark.kind for each in marks if any(lanes[number].verdict == "held" for number, _ in each.seen))
     told = [counted(kinds[kind], *NOUNS[kind]) for kind in KINDS if kinds[kind] and kind != "operators"]
     return f"The contracts that hold tolerate {_listed(told)}." if told else ""
@@ -439,7 +439,7 @@ def does_not_hold(lane: LaneView) -> bool:
 
 
 def _troubles(lanes: Sequence[LaneView]) -> Iterator[Trouble]:
-    """The worst first, each contract's lanes that say the same together."""
+    """The troubles, the worst first; lanes of a contract with the same text are joined."""
     by_contract: dict[str, list[LaneView]] = {}
     for lane in lanes:
         if does_not_hold(lane):
@@ -469,7 +469,7 @@ def _words(lane: LaneView) -> tuple[str, ...]:
 
 
 def _of_which(found: Violation, lane: LaneView) -> str:
-    """The parts that a limit on eager frames adds up, if drift of some of them is shown beside it."""
+    """The parts of the count of eager frames, if drift of some of them is shown next to it."""
     seen = lane.entry.measurement
     drifts = lane.drift.drifts if lane.drift is not None else ()
     if found.name != "max_eager_frames" or not any(drift.metric == "eager_frames" for drift in drifts):

@@ -21,7 +21,7 @@ _MARGIN = "  "
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """A cell's text. `says` is the verdict that it begins with; empty where it begins with none."""
+    """A cell's text. `says` is the verdict that it begins with; empty if it begins with none."""
 
     text: str
     says: str = ""
@@ -36,9 +36,9 @@ def room(stream: TextIO) -> int | None:
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Row], width: int | None, paint: Paint = unpainted) -> list[str]:
-    """The rows, each a name with its cells, below their head; `paint` colors the verdict that a cell begins with.
+    """The rows, each a name with its cells, below a header; `paint` colors the verdict that a cell begins with.
 
-    Without a width a cell is one line, cut where it is long.
+    Without a width, each cell is one line, cut if it is long.
     """
     table: list[Row] = [("", [TableCell(name) for name in head]), *rows]
     columns = len(head)

@@ -49,7 +49,7 @@ _SHOWN_IF_ANY = tuple(name for name, metric in COUNTS.items() if metric.shown ==
 class Row:
     """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured.
 
-    `observed` is a test that is not a contract of its author's: there may be hundreds, so they are told together.
+    `observed` is a test that is not marked as a contract: there may be hundreds, so they are summarized in one line.
     """
 
     contract: str
@@ -89,7 +89,7 @@ def _why_fewer(entry: Entry) -> str:
 def counts_of(measurement: Measurement) -> dict[str, int | None]:
     """The counts that a summary shows, in its order, by metric; eager frames are those that lost something.
 
-    What only a GPU can feed is among them where it was measured.
+    Counts that need a GPU are included if they were measured.
     """
     found = {name: metric.count(measurement) for name, metric in COUNTS.items() if metric.count is not None}
     return {name: count for name, count in found.items() if count is not None or not COUNTS[name].on_device}
@@ -104,9 +104,9 @@ def failure_text(
     *,
     unsteady: Sequence[str] = (),
 ) -> str:
-    """Why one lane of a contract is not held, in at most 25 lines, ending with the command that runs it alone.
+    """Why one lane of a contract is not held, in at most 25 lines, ending with the command that reruns it alone.
 
-    Every line but the command is at most 160 characters, and none holds a control character.
+    Every line except the command has at most 160 characters, and none contains a control character.
     """
     assert violations or doubts or unsteady, "a lane that is held has no failure"
     blocks = []
@@ -131,7 +131,7 @@ def failure_text(
 
 
 def headline(rows: Sequence[Row], torch_version: str) -> str:
-    """The result of a session's contracts, as one title. `torch_version` is empty where no torch was imported.
+    """The result of a session's contracts, as a title. `torch_version` is empty if torch was not imported.
 
     A contract is held if no lane of it fails and at least one ran.
     """
@@ -146,10 +146,10 @@ def headline(rows: Sequence[Row], torch_version: str) -> str:
 
 
 def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
-    """The summary of a session as (text, markup) lines, markup as pytest's `write_line` takes it.
+    """The summary of a session as (text, markup) lines, with the markup of pytest's `write_line`.
 
-    Below 0: what is not held, and the totals. 0: one line per contract, then what is unmeasured and why. Above 0: one
-    line per lane, with all counts.
+    Verbosity below 0: what is not held, and the totals. 0: one line per contract, then what is unmeasured and why.
+    Above 0: one line per lane, with all counts.
     """
     if not rows:
         return [("no compile contract was measured", {"yellow": True})]
@@ -165,7 +165,7 @@ def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
 
 
 def laid_out(fact: tuple[str, ...]) -> tuple[str, ...]:
-    """A fact's lines as a terminal shows them, those that belong to the first indented below it."""
+    """A fact's lines as a terminal shows them, all but the first indented."""
     # Lines of a program keep what they are indented by.
     inner = (f"{_MARGIN}{' ' * (len(line) - len(line.lstrip(' ')))}{plain(line).strip()}" for line in fact[1:])
     return (*(plain(line).strip() for line in fact[:1]), *inner)
@@ -173,7 +173,7 @@ def laid_out(fact: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
-    """A line that says what is wrong, and the facts of it, each one line or several."""
+    """A line that says what is wrong, and its facts, each of one or several lines."""
 
     head: str
     facts: tuple[tuple[str, ...], ...]
@@ -198,7 +198,7 @@ def _in_short(violation: Violation) -> str:
 
 
 def _once(blocks: Iterable[_Block]) -> Iterator[_Block]:
-    """The blocks with each fact under the first limit that it speaks of."""
+    """The blocks, with each fact only under the first limit that it is about."""
     shown: set[tuple[str, ...]] = set()
     for block in blocks:
         new = tuple(fact for fact in block.facts if fact not in shown)
@@ -233,7 +233,7 @@ def _whole_lines(fact: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How many lines each gets: what it wants where there is room, else as even a share as the others leave."""
+    """How many lines each block gets: what it needs if there is room, else an even share of the rest."""
     shares = [0] * len(wanted)
     left = room
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
@@ -244,7 +244,7 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _fitted(facts: Sequence[tuple[str, ...]], room: int) -> list[str]:
-    """Whole facts while they fit, and how many do not; a first fact that is too long is cut."""
+    """As many whole facts as fit, and the number of the others; a first fact that is too long is cut."""
     if sum(len(fact) for fact in facts) <= room:
         return [line for fact in facts for line in fact]
     if room <= 0:
@@ -300,7 +300,7 @@ def _why_not(lanes: Sequence[Row]) -> Iterator[str]:
 
 
 def _laid_out(name: str, verdicts: str, counts: str, widths: tuple[int, int]) -> list[str]:
-    """A contract's line, its cells in columns if they fit; in two or more where it is wider than the terminal."""
+    """A contract's line, its cells in columns if they fit; several lines if it is wider than the terminal."""
     start = f"{_MARGIN}{middle(name, widths[0]):{widths[0]}}{_MARGIN}"
     for cells in (f"{verdicts:{widths[1]}}{_MARGIN}{counts}", f"{verdicts}{_MARGIN}{counts}"):
         if len((start + cells).rstrip()) <= SUMMARY_WIDTH:
@@ -330,7 +330,7 @@ def _folded_counts(lanes: Sequence[Row]) -> str:
 
 
 def _folded(name: str, lanes: Sequence[Row]) -> str:
-    """A count once where all lanes agree, else what most lanes have, and the others by name."""
+    """A count, once if all lanes agree, else the most frequent value, and the other lanes by name."""
     values = [row.counts.get(name) for row in lanes]
     usual = Counter(values).most_common(1)[0][0]
     others: dict[int | None, list[str]] = {}

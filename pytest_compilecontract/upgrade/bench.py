@@ -23,9 +23,9 @@ from .suite import RECEIPT, Suite, not_started
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """A side before the suite runs: where its receipt goes, and its interpreter; None where there is none that works.
+    """A side before the suite runs: the folder for its receipt, and its interpreter; None if there is none that works.
 
-    `setup` has its name, and what stopped it.
+    `setup` has its name, and what stopped it, if anything.
     """
 
     side: Side
@@ -37,9 +37,9 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """The result of one side: its receipt, the receipt's file, and what its interpreter has.
+    """The result of one side: its receipt, the receipt's file, and what its interpreter has installed.
 
-    `usage_error` is why pytest did not take its arguments; empty where it did.
+    `usage_error` is why pytest refused its arguments; empty if it did not.
     """
 
     side: Side
@@ -68,13 +68,13 @@ class Bench:
         """Create the side's environment if there is none, and run the suite in it.
 
         Raises:
-            UsageError: an interpreter cannot be used, or pytest does not take its arguments.
+            UsageError: an interpreter cannot be used, or pytest refuses its arguments.
             ReceiptError: the receipt cannot be written.
         """
         return self.run(self.prepare(side))
 
     def prepare(self, side: Side) -> Ready:
-        """Create the side's environment if there is none, and see what is in it.
+        """Create the side's environment if there is none, and check what is installed in it.
 
         Raises:
             UsageError: an interpreter cannot be used.
@@ -173,7 +173,7 @@ def claimed(folder: Path) -> Iterator[None]:
     """The folder for environments and receipts, created if missing and locked until the end.
 
     Raises:
-        UsageError: it cannot be written, or another run has it.
+        UsageError: it cannot be written, or another run uses it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Concluded:
     """Do the whole job; `arguments` are pytest's.
 
     Raises:
-        ContractError: something that was given cannot be used.
+        ContractError: an argument cannot be used.
     """
     project = chosen.project.resolve()
     if not project.is_dir():
@@ -101,7 +101,7 @@ def bench_from(
     """Where these sides are measured.
 
     Raises:
-        UsageError: an environment is to be made and there is no uv, or the project's requirements cannot be read.
+        UsageError: an environment has to be created and there is no uv, or the project's requirements cannot be read.
     """
     asked = {name for side in sides for name in side.specs}
     makes = any(side.python is None for side in sides)
@@ -139,7 +139,7 @@ def bench_from(
 
 
 def uv_options(chosen: argparse.Namespace) -> list[str]:
-    """Where uv is to find packages, as the command line says."""
+    """Where uv looks for packages, from the command line."""
     options = ["--default-index", chosen.index_url] if chosen.index_url else []
     for url in chosen.extra_index_url:
         options += ["--index", url]
@@ -230,7 +230,7 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
 
 
 def _near(file: Path) -> Path:
-    """The file as it is named from here."""
+    """The path of the file, relative to the current folder if it is below it."""
     with contextlib.suppress(ValueError):
         return file.relative_to(Path.cwd())
     return file

@@ -1,7 +1,7 @@
 """Trying settings: which of torch's changed defaults explains a drift. Each trial is a separate pytest run.
 
-The lane is run on the new torch with the old torch's defaults: with all that changed, then with fewer, until those that
-the drift needs are left. Without torch here.
+The lane is run on the new torch with the old torch's defaults: with all that changed, then with fewer, until only those
+are left that the drift depends on. No torch here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERSION_SECONDS = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What a trial measured. Without an entry nothing was, and `problem` says why."""
+    """What a trial measured. Without an entry, nothing was measured, and `problem` says why."""
 
     entry: Entry | None = None
     environment: Environment = field(default_factory=Environment)
@@ -45,7 +45,7 @@ class Measured:
 class Explained:
     """What explains the drift of one metric in one lane: settings, each with the old default and the new one.
 
-    None explain it if there are none; `tried` is how many were tried, and `problem` why nobody knows.
+    Without settings, none explains it; `tried` is how many were tried, and `problem` why this is not known.
     """
 
     lane: LaneComparison
@@ -67,7 +67,7 @@ def explained(before: Receipt, after: Receipt, policy: Policy, run: Trial) -> It
 
 
 def explained_line(found: Explained) -> str:
-    """What explains a drift, as a line of a terminal."""
+    """What explains a drift, as one line for a terminal."""
     label = METRICS[found.metric].label
     if found.problem:
         return f"  {label}: not known: {plain(found.problem)}"
@@ -80,12 +80,12 @@ def explained_line(found: Explained) -> str:
 
 
 def drifting(lane: LaneComparison) -> tuple[str, ...]:
-    """The metrics of a lane that are worse than they were."""
+    """The metrics of a lane that became worse."""
     return tuple(drift.metric for drift in lane.drifts if drift.gates and drift.direction == "worse")
 
 
 class _Lane:
-    """One lane that drifted, and what trials of it have shown."""
+    """One lane that drifted, and the results of its trials."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Lane:
             )
 
     def _problem(self) -> str:
-        """Why trials would tell nothing of this lane."""
+        """Why trials of this lane would be meaningless; empty if they are not."""
         if not self._known:
             return "torch's defaults were not recorded on both sides"
         if not self._changed:
@@ -130,10 +130,10 @@ class _Lane:
         if isinstance(left, str):
             return left
         gone = [METRICS[metric].label for metric in drifting(self._lane) if metric not in left]
-        return f"run again with nothing changed, it does not drift ({', '.join(gone)})" if gone else ""
+        return f"rerun without changing a setting, it does not drift ({', '.join(gone)})" if gone else ""
 
     def _explaining(self, metric: str) -> frozenset[str]:
-        """The fewest settings without whose new defaults the metric does not drift; empty where there are none."""
+        """The fewest settings whose old defaults remove the drift of the metric; empty if there are none."""
         for settings in self._likely:
             if settings <= self._changed.keys() and self._goes(metric, settings):
                 return settings
@@ -148,7 +148,7 @@ class _Lane:
         return not isinstance(left, str) and metric not in left
 
     def _drifting(self, settings: frozenset[str]) -> frozenset[str] | str:
-        """What still drifts with the old defaults of these settings, or why nobody knows."""
+        """What still drifts with the old defaults of these settings, or why this is not known."""
         if settings not in self._left:
             self._left[settings] = self._tried(settings)
         return self._left[settings]
@@ -171,7 +171,7 @@ class _Lane:
 def _smallest(
     given: frozenset[str], names: Sequence[str], goes: Callable[[frozenset[str]], bool], changed: bool = False
 ) -> list[str]:
-    """The fewest of `names` that do it together with `given` (QuickXplain, Junker 2004); all of them are known to."""
+    """The fewest of `names` that suffice together with `given` (QuickXplain, Junker 2004); all of them do."""
     if changed and goes(given):
         return []
     if len(names) == 1:
@@ -187,10 +187,10 @@ def _smallest(
 
 
 def refuse_other_torch(python: str, after: Receipt) -> None:
-    """Refuse an interpreter whose torch is not the one that the newer side was measured with.
+    """Refuse an interpreter with another torch than the newer side was measured with.
 
     Raises:
-        UsageError: another torch, none, or an interpreter that does not run.
+        UsageError: it has another torch or none, or the interpreter does not run.
     """
     wanted = sorted({each.torch for each in after.environments.values() if each.torch})
     try:
@@ -207,7 +207,7 @@ def refuse_other_torch(python: str, after: Receipt) -> None:
 
 
 def trial_in(python: str, told: Callable[[str], None]) -> Trial:
-    """Trials in this interpreter, from the folder that the command was called in; `told` hears of each."""
+    """Trials in this interpreter, from the current folder; `told` is called with a line for each."""
     count = 0
 
     def run(entry: Entry, settings: Settings) -> Measured:
@@ -221,7 +221,7 @@ def trial_in(python: str, told: Callable[[str], None]) -> Trial:
 
 
 def command_of(python: str, entry: Entry, settings: Settings) -> Command:
-    """What runs the one lane in this interpreter with these settings in place of torch's defaults."""
+    """The command that runs the one lane in this interpreter with these settings in place of torch's defaults."""
     rerun = rerun_command(entry, (python, "-m", "pytest"))
     given = [f"--contract-set={name}={value}" for name, value in settings.items()]
     return replace(rerun, options=(*rerun.options, *given))
@@ -236,7 +236,8 @@ def _run(python: str, entry: Entry, settings: Settings, folder: Path) -> Measure
     ran = subprocess.run(
         words, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "COLUMNS": "200"}
     )
-    said = next((line for line in reversed((ran.stdout + ran.stderr).splitlines()) if line.strip()), "it said nothing")
+    lines = reversed((ran.stdout + ran.stderr).splitlines())
+    said = next((line for line in lines if line.strip()), "it printed nothing")
     try:
         receipt = read_receipt(folder / RECEIPT)
     except ReceiptError:

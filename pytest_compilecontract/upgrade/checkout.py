@@ -13,7 +13,7 @@ GIT_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkout:
-    """The project's files at one moment. Two that are equal are the same files, as far as git and Python care."""
+    """The project's files at one moment. Equal objects mean equal files, as far as they matter to git and Python."""
 
     commit: str
     dirty: bool
@@ -21,9 +21,9 @@ class Checkout:
 
 
 def checkout_of(project: Path) -> Checkout | None:
-    """The project's files now; None where git does not know them.
+    """The project's files now; None outside of a git checkout.
 
-    Files that git does not track count if they are Python's: a run leaves others behind.
+    Untracked files only count if they are Python files: a run leaves others behind.
     """
     try:
         commit = _git(project, "rev-parse", "--verify", "HEAD").decode().strip()

@@ -1,7 +1,7 @@
 """Environments: created with uv or existing, and what is installed in them. No pytest or torch here.
 
-An environment is resolved before it is made, and the second one prefers the versions of the first: what differs then is
-what was asked for, and what that cannot do without.
+An environment is resolved before it is created, and the second one prefers the versions of the first: then only the
+requested packages differ, and those that they require.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOM_BYTES = 12 * 1024**3
 PROBE_SECONDS = 300
 REASON = 400
 NO_UV = (
-    "uv makes the environments, and is not installed: pip install uv "
+    "uv creates the environments, and is not installed: pip install uv "
     "(or name interpreters that have everything the tests need: --python and --from-python)"
 )
 # Releases of these follow from torch's.
@@ -62,9 +62,9 @@ except BaseException as error:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """What an interpreter has installed. `torch` is None where torch cannot be imported, and `failed` why not.
+    """What an interpreter has installed. `torch` is None if torch cannot be imported, and `failed` says why.
 
-    `plugin` is why this plugin cannot be loaded there; empty where it can.
+    `plugin` is why this plugin cannot be loaded there; empty if it can.
     """
 
     python: str
@@ -76,9 +76,9 @@ class Probe:
 
 @dataclass(kw_only=True, slots=True)
 class Uv:
-    """uv, and the folder in which it keeps what it makes here.
+    """uv, and the folder for its environments.
 
-    `options` are uv's own, for finding packages; `python` is the Python that environments are made with.
+    `options` are uv's own, for finding packages; `python` is the version of Python for new environments.
     """
 
     program: str
@@ -90,17 +90,17 @@ class Uv:
     def environment(
         self, name: str, specs: Mapping[str, str], wanted: Wanted, preferred: Mapping[str, str], log: Path
     ) -> Path:
-        """The Python of an environment with these packages, made now or by an earlier run that wanted the same.
+        """The Python of an environment with these packages, created now or by an earlier run with the same request.
 
         Raises:
-            InstallError: uv could not make it.
+            InstallError: uv could not create it.
         """
         lines = [*specs.values(), *plugin_lines(wanted), *wanted.lines]
         key = self._key(lines, wanted, preferred)
         folder = self.folder / f"{_file_name(name)}-{key[:8]}"
         python = _python_of(folder)
         if (folder / "ready").is_file() and python.exists():
-            self.progress.stage(f"{name}: using {folder.name}, which an earlier run made")
+            self.progress.stage(f"{name}: using {folder.name}, which an earlier run created")
             return python
         shutil.rmtree(folder, ignore_errors=True)
         self._warn_of_room(name)
@@ -183,7 +183,7 @@ def uv_program() -> str:
 
 
 def plugin_lines(wanted: Wanted) -> list[str]:
-    """How this plugin gets into an environment: as it is installed here, and not at all where it is the project."""
+    """The lines that install this plugin as it is installed here; none if it is the project itself."""
     source = Path(__file__).resolve().parents[2]
     if source in [each.resolve() for each in wanted.editable]:
         return []
@@ -200,7 +200,7 @@ def plugin_lines(wanted: Wanted) -> list[str]:
 
 
 def probe(python: Path, cwd: Path, variables: Mapping[str, str]) -> Probe:
-    """What this interpreter has, as the tests will see it.
+    """What this interpreter has installed, as the tests will see it.
 
     Raises:
         UsageError: it is not a working Python.
@@ -247,7 +247,7 @@ def variables_of(python: Path) -> dict[str, str]:
 
 
 def preferences(packages: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """The versions for another environment to keep to: all but what it is asked for, and what follows from torch's."""
+    """The versions for another environment to prefer: all except requested packages and those that torch determines."""
     return {
         name: version
         for name, version in packages.items()
@@ -256,7 +256,7 @@ def preferences(packages: Mapping[str, str], asked: Mapping[str, str]) -> dict[s
 
 
 def differing(before: Mapping[str, str], after: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
-    """The packages that differ unasked, as "numpy 2.3.0 -> 2.4.0"; those that follow from torch are not among them."""
+    """The packages that differ unrequested, as "numpy 2.3.0 -> 2.4.0"; without those that torch determines."""
     names = sorted({*before, *after})
     return tuple(
         f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"

@@ -1,7 +1,7 @@
 """`compilecontract bump --matrix`: which torch releases install and import, by Python and build. No tests run.
 
-Each environment is resolved, installed and asked to import torch, as for a run, and removed again: several builds for
-CUDA are more than most disks have.
+Each environment is resolved and installed as for a run, torch is imported in it, and it is removed again: several CUDA
+builds would not fit on most disks.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ WIDEST = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """How far one environment got: the number of steps that it passed, and why it did not pass the next.
+    """How far one environment got: the number of steps that it passed, and why it failed the next.
 
-    `absent` is why nothing is known: there is no such Python here.
+    `absent` is why nothing is known: this version of Python is not available.
     """
 
     torch: str
@@ -63,7 +63,7 @@ def installability(chosen: argparse.Namespace) -> list[Tried]:
     """Try every requested environment: releases by Pythons by builds.
 
     Raises:
-        UsageError: what is asked for cannot mean anything, or there is no uv.
+        UsageError: the request is not valid, or there is no uv.
     """
     project = chosen.project.resolve()
     if not chosen.specs:
@@ -131,7 +131,7 @@ def table_markdown(found: Sequence[Tried]) -> str:
 
 
 def outcome(found: Sequence[Tried]) -> Outcome:
-    """The answer for all of them: no wins over not known, and that over yes."""
+    """The answer for all of them: no if any is no, else not known if any is, else yes."""
     if any(each.refused is not None for each in found):
         return "no"
     return "not known" if any(each.absent for each in found) else "yes"

@@ -15,7 +15,7 @@ EVERY_SECONDS = 0.2
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """Reports what is being done. `live` lines replace one another in a terminal, and are not shown elsewhere."""
+    """Reports what is being done. Updating lines replace one another in a terminal, and are not shown elsewhere."""
 
     stream: TextIO
     prefix: str
@@ -30,7 +30,7 @@ class Progress:
         self.stream.flush()
 
     def now(self, text: str, running: str = "") -> None:
-        """What is going on now, as often as the caller likes; behind it, of `running` what there is room for."""
+        """Show what is going on now, called as often as you like, followed by as much of `running` as fits."""
         if not self.live or time.monotonic() - self._last < EVERY_SECONDS:
             return
         self._last = time.monotonic()
@@ -47,7 +47,7 @@ class Progress:
 
 
 def fitted(text: str, running: str, width: int) -> str:
-    """One line: the text whole, if it can be, and then the end of what runs, which says more than its folder."""
+    """One line: the whole text if it fits, and then the end of what is running, which says more than its folder."""
     width = max(20, width)
     if len(text) > width:
         return f"{text[: width // 2 - 2]}...{text[-(width - width // 2 - 1) :]}"
@@ -58,6 +58,6 @@ def fitted(text: str, running: str, width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: "48 s", "3 min 5 s"."""
+    """Seconds in readable form: "48 s", "3 min 5 s"."""
     whole = round(seconds)
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"

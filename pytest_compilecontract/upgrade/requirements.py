@@ -1,7 +1,7 @@
 """Requirements: what a project needs besides torch, read from its own files. Nothing is installed here.
 
-Each line that names a package that was asked for by itself (torch, as a rule) is left out: a project that pins the
-torch of today is just the one that asks about the next.
+Lines for a package that was requested explicitly (usually torch) are left out: a project that pins today's torch is
+exactly the one that asks about the next.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ _TORCH_INDEX = re.compile(r"https://download\.pytorch\.org/whl/(?P<backend>cpu|c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What an environment holds beside what was asked for: lines as pip takes them, and uv's options for finding them.
+    """The contents of an environment besides the requested packages: requirement lines, and options of uv.
 
-    `editable` are folders to install without their dependencies, which are among the lines. `told` says all of it in
-    words.
+    `editable` are folders to install without their dependencies, which are among the lines. `told` describes all of it.
     """
 
     lines: tuple[str, ...] = ()
@@ -39,10 +38,10 @@ class Wanted:
 
 
 def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
-    """The packages asked for, as {"torch": "torch==2.12.1"}; `where` is the option that messages name.
+    """The requested packages, as {"torch": "torch==2.12.1"}; `where` is the option for messages.
 
     Raises:
-        UsageError: a word is not a requirement, or names a package that another names.
+        UsageError: a word is not a requirement, or a package is named twice.
     """
     specs: dict[str, str] = {}
     for word in words:
@@ -58,7 +57,7 @@ def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
 
 
 def exact(spec: str) -> str | None:
-    """The version that a requirement allows alone, as "2.12.1" of "torch==2.12.1"."""
+    """The only version that a requirement allows, such as "2.12.1" for "torch==2.12.1"."""
     found = _parsed(spec)
     bounds = list(found.specifier) if found is not None else []
     if len(bounds) != 1 or bounds[0].operator not in ("==", "===") or "*" in bounds[0].version:
@@ -92,7 +91,7 @@ def wanted(
     others: Sequence[str] = (),
     without_project: bool = False,
 ) -> Wanted:
-    """What the project in this folder wants installed, less the packages that are `asked` for.
+    """What the project in this folder requires, without the packages in `asked`.
 
     Raises:
         UsageError: a file cannot be read, or there is no such group or extra.
@@ -147,7 +146,7 @@ def pinned(project: Path, name: str) -> str | None:
 
 
 def locked(project: Path) -> dict[str, str]:
-    """The versions in the project's uv.lock; a package that it has several of, for several platforms, is left out.
+    """The versions in the project's uv.lock; a package with several versions, for several platforms, is left out.
 
     Raises:
         UsageError: the file cannot be read.
@@ -161,7 +160,7 @@ def locked(project: Path) -> dict[str, str]:
 
 
 class _Project:
-    """The tables of a pyproject.toml that say what to install. A file without them is a project with nothing to say."""
+    """The tables of a pyproject.toml that say what to install; empty for a file without them."""
 
     def __init__(self, document: Mapping[str, object], folder: Path) -> None:
         self._folder = folder
@@ -179,7 +178,7 @@ class _Project:
 
     @property
     def dependencies_are_known(self) -> bool:
-        """Whether they are written in pyproject.toml, and not found out by building."""
+        """Whether the dependencies are in pyproject.toml, rather than determined by the build."""
         return bool(self._project) and "dependencies" not in _strings(self._project.get("dynamic"))
 
     @property
@@ -187,7 +186,7 @@ class _Project:
         return self._own(_strings(self._project.get("dependencies")))
 
     def chosen(self, groups: Sequence[str], extras: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-        """The groups and extras to install: those named, or else the first usual one."""
+        """The groups and extras to install: those requested, or else the first of the common names."""
         for name in groups:
             if _under(self.groups, name) is None:
                 raise UsageError(f"--group {name}: {self._none_such('dependency-groups', self.groups)}")
@@ -203,7 +202,7 @@ class _Project:
         return (), next(((name,) for name in USUAL if _under(self.extras, name) is not None), ())
 
     def group(self, name: str) -> list[str]:
-        """The requirements of a dependency group, those of the groups that it includes too (PEP 735)."""
+        """The requirements of a dependency group and of the groups that it includes (PEP 735)."""
         return self._own(self._group(name, ()))
 
     def extra(self, name: str) -> list[str]:
@@ -225,7 +224,7 @@ class _Project:
         return lines
 
     def _own(self, lines: Iterable[str]) -> list[str]:
-        """The lines, and in place of the project's own extras ("mine[test]") what is in them."""
+        """The lines, with the project's own extras ("mine[test]") replaced by their requirements."""
         expanded: list[str] = []
         for line in lines:
             found = _NAME.match(line)
@@ -248,7 +247,7 @@ def _sourced(
     project: Path,
     asked: Collection[str],
 ) -> tuple[list[str], list[str]]:
-    """The lines with `tool.uv.sources` followed, and the options of uv that some sources mean."""
+    """The lines with `tool.uv.sources` applied, and the uv options that some sources require."""
     sourced: list[str] = []
     urls: dict[str, None] = {}
     for line in lines:
@@ -319,7 +318,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _under(table: Mapping[str, object], name: str) -> object:
-    """What a table has under a name, however it is spelled there; None where it has no such name."""
+    """The value under a name in a table, however the name is spelled there; None if there is none."""
     return next((value for key, value in table.items() if canonicalize_name(key) == canonicalize_name(name)), None)
 
 

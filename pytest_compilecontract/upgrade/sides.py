@@ -27,14 +27,14 @@ class Side:
 
     @property
     def name(self) -> str:
-        """What it is called, as "torch 2.12.1"."""
+        """Its name, such as "torch 2.12.1"."""
         if not self.specs:
             return str(self.python)
         return ", ".join(f"{name} {exact(spec)}" if exact(spec) else spec for name, spec in self.specs.items())
 
 
 def sides_from(chosen: argparse.Namespace, project: Path) -> tuple[Side, Side]:
-    """The environment before and after, as the command line and the project name them.
+    """The environments before and after, from the command line and the project.
 
     Raises:
         UsageError: one of them is not named, or both are the same.

@@ -34,7 +34,7 @@ _REASON = re.compile(r"(?:E   |ERROR: (?!usage:)|INTERNALERROR> |\S+: error: |(?
 
 @dataclass(kw_only=True, slots=True)
 class Suite:
-    """A project's tests in one interpreter, which has this torch."""
+    """A project's tests in one interpreter with this torch."""
 
     torch: str
     python: Path
@@ -54,16 +54,16 @@ class Suite:
 
     @property
     def name(self) -> str:
-        """What it is called, as "torch 2.12.1"."""
+        """Its name, such as "torch 2.12.1"."""
         return f"torch {self.torch}"
 
     @property
     def took(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since this object was created."""
         return time.monotonic() - self._started
 
     def run(self) -> Receipt:
-        """Run them, and keep the receipt in `folder`, with why they did not come to their end if they did not.
+        """Run the tests and write the receipt to `folder`, with the reason if they did not run to their end.
 
         Raises:
             ReceiptError: the receipt cannot be written.

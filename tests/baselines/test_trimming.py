@@ -98,7 +98,7 @@ def test_what_is_gone_is_named_with_what_to_do() -> None:
         "contracts/baselines holds 2 contracts that no longer exist",
         f"  {MOVED}",
         f"  {HERE}",
-        "  to remove them: pytest --compile-contracts --contract-record, without choosing tests or lanes",
+        "  to remove them: pytest --compile-contracts --contract-record (with all tests and lanes)",
     ]
     assert gone_lines([], "contracts/baselines", removed=True) == []
 

@@ -287,7 +287,7 @@ def test_the_command_does_not_need_torch() -> None:
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        ("run/receipt.json", "belongs to run, a run to be read"),
+        ("run/receipt.json", "belongs to run, one of the runs"),
         ("policy.toml", "is also read"),
         ("loop", "a symlink loop"),
     ],

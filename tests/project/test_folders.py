@@ -28,7 +28,7 @@ def test_a_folder_is_validated_with_all_that_is_in_it(tmp_path: Path, capsys: py
 
     said = capsys.readouterr()
     assert (codes, whole) == ([2, 2], 0)
-    assert "of torch's)" in said.out
+    assert "of torch)" in said.out
     assert "torn.json: not JSON" in said.err
     assert "0123456789ab.json: does not match the digest in its name (delete it and record again)" in said.err
 

@@ -538,7 +538,7 @@ def test_a_format_is_printed_or_written(
     ("arguments", "message"),
     [
         pytest.param(
-            ["--html", "c.json"], "c.json: is a run to be read, write the matrix to another file", id="over-a-run"
+            ["--html", "c.json"], "c.json: is one of the runs, write the matrix to another file", id="over-a-run"
         ),
         pytest.param(
             ["--html", "m", "--junit", "./m"], "m: is named twice, write the matrix to another file", id="twice"

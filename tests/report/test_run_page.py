@@ -94,7 +94,7 @@ def test_a_recompile_says_from_what_to_what_and_by_which_guard() -> None:
 
     assert (mark.kind, mark.title) == ("recompile", MOVED)
     assert mark.said == (
-        ("from, to", "8 → 9"),
+        ("changed", "8 → 9"),
         ("kind", "dynamic: a size or number that had been specialized became dynamic"),
     )
 

@@ -101,12 +101,12 @@ def test_what_does_not_hold_is_told_once_a_cause_with_its_line_contracts_and_lim
         [
             "graph break copy.deepcopy() is not supported",
             "model.py:41 mask = copy.deepcopy(self.mask)",
-            "in test_model [aot, inductor] limits broken: max_graph_breaks=0",
+            "in test_model [aot, inductor] violated limits: max_graph_breaks=0",
         ],
         [
             f"recompiled {MOVED}: 1 recompile in each lane",
             "model.py:40 def forward(self, x):",
-            "in test_model [aot, inductor] limits broken: max_recompiles=0",
+            "in test_model [aot, inductor] violated limits: max_recompiles=0",
         ],
     ]
 
@@ -132,7 +132,7 @@ def test_what_comes_of_a_break_is_folded_under_it(browser: RunPage, tmp_path: Pa
     (folded,) = browser.causes()
     browser.one(".follows summary").click()
 
-    assert folded[-1] == "because of it, more ran in eager: 1 fact"
+    assert folded[-1] == "as a result, more ran in eager: 1 fact"
     assert browser.one(".follows li").text.endswith("Sequential.forward, called here, runs in eager: 4 linear, 4 relu")
 
 
@@ -618,7 +618,7 @@ def test_an_empty_run_says_so(browser: RunPage, tmp_path: Path) -> None:
     browser.open(write(a_receipt(), tmp_path / "index.html"))
 
     assert "No contract was measured." in browser.one(".answer").text
-    assert browser.one("#file").text == "No lane has known lines."
+    assert browser.one("#file").text == "No source line is known for any lane."
 
 
 def test_500_contracts_and_200_files_stay_quick(browser: RunPage, tmp_path: Path) -> None:

@@ -437,7 +437,7 @@ def test_an_environment_that_wants_the_same_is_used_again(bench: Bench, capsys: 
     code = main(words)
 
     assert (code, len(bench.uv_calls())) == (YES, made)
-    assert ", which an earlier run made" in capsys.readouterr().err
+    assert ", which an earlier run created" in capsys.readouterr().err
     main([*words, "--with", "einops"])
     assert len(bench.uv_calls()) > made
 
@@ -554,7 +554,7 @@ def test_without_uv_one_line_says_what_to_do(
 
     assert (code, capsys.readouterr().err) == (
         UNUSABLE,
-        "compilecontract: uv makes the environments, and is not installed: pip install "
+        "compilecontract: uv creates the environments, and is not installed: pip install "
         "uv "
         "(or name interpreters that have everything the tests need: --python and --from-python)\n",
     )

@@ -180,7 +180,7 @@ def test_a_drift_that_does_not_come_again_is_not_explained() -> None:
 
     said = lines(torch, old(an_entry()), new(an_entry(WORSENED["recompiles"])))
 
-    assert said == ["  recompiles: not known: run again with nothing changed, it does not drift (recompiles)"]
+    assert said == ["  recompiles: not known: rerun without changing a setting, it does not drift (recompiles)"]
     assert torch.trials == [[]]
 
 

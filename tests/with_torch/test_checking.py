@@ -147,7 +147,7 @@ def test_check_says_what_its_code_means_where_a_lane_is_violated(capsys: pytest.
     out = capsys.readouterr().out
     assert "\n  violated  capture  " in out
     assert (
-        "violated in capture is by the default limits alone: the contract below allows it, so the exit code is 0\n"
+        "violated in capture only by the default limits: the contract below allows it, so the exit code is 0\n"
     ) in out
     assert code == 0
 

@@ -171,7 +171,7 @@
     largest = Math.max(0, ...mapped.flatMap((at) => shown.map((column) => valueOf(at, column, state.metric) || 0)));
     const [, label] = data.trended[state.metric];
     const sums = texts[data.cold[0]] && state.metric === SECONDS ? `; in all ${columns.map((_, at) => texts[data.cold[at]]).filter(Boolean).join(", ")}` : "";
-    by("legend").textContent = `${label}: from 0 to ${figure(largest, state.metric)}, stronger is more${state.metric === SECONDS ? "; not judged" : ""}. ▲ more, ▼ fewer than before${state.metric === SECONDS ? " by more than a quarter" : ""}${sums}`;
+    by("legend").textContent = `${label}: from 0 to ${figure(largest, state.metric)}, a stronger color means more${state.metric === SECONDS ? "; not judged" : ""}. ▲ more, ▼ fewer than before${state.metric === SECONDS ? " by more than a quarter" : ""}${sums}`;
     by("heat").tHead.replaceChildren(make("tr", {}, make("th", { scope: "col" }, "Lane"), shown.map((at) => make("th", { scope: "col" }, columnName(at)))));
     by("heat").tBodies[0].replaceChildren();
     by("strips").replaceChildren();
@@ -428,7 +428,7 @@
       const kinds = { "+": "came", "-": "went", "@": "where" };
       parts.push(section("Graphs, from the evidence of both sides", cell[DIFFS].length ? cell[DIFFS].map(([file, lines]) =>
         make("details", { class: "graph", open: cell[DIFFS].length === 1 }, make("summary", {}, texts[file]),
-          make("pre", {}, lines.map((each) => make("span", { class: kinds[texts[each][0]] || "" }, `${texts[each]}\n`))))) : make("p", { class: "muted" }, "they are the same")));
+          make("pre", {}, lines.map((each) => make("span", { class: kinds[texts[each][0]] || "" }, `${texts[each]}\n`))))) : make("p", { class: "muted" }, "no difference")));
     }
     const attribution = cell[ATTRIBUTION] < 0 ? [] : data.attributions[cell[ATTRIBUTION]];
     if (attribution.length) {

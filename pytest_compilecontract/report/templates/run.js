@@ -96,7 +96,7 @@
     const inHit = (at) => marks[at][SEEN].some(([lane]) => seen.has(lane));
     const places = new Map();
     for (const at of own.filter(inHit)) {
-      const where = marks[at][LINE] ? `${texts[marks[at][FILE]]}:${marks[at][LINE]}` : "no line is known";
+      const where = marks[at][LINE] ? `${texts[marks[at][FILE]]}:${marks[at][LINE]}` : "unknown line";
       if (!places.has(where)) places.set(where, at);
     }
     const limits = new Set(lanesHit.filter(([lane]) => seen.has(lane)).flatMap(([, set]) => limitSets[set]));
@@ -106,8 +106,8 @@
       make("ul", { class: "plain places" }, folded([...places], 4, "line", ([where, at]) => make("li", {},
         make("a", { class: "mono", href: `#mark=${at}` }, parted(where)), " ", make("code", {}, texts[marks[at][SOURCE]])))),
       make("p", { class: "hits" }, make("span", { class: "of" }, make("span", { class: "muted" }, "in "), hitsTold(hit)),
-        limits.size ? make("span", { class: "over" }, make("span", { class: "muted" }, "limits broken: "), [...limits].map((each) => texts[each]).join(", ")) : null),
-      after.length ? make("details", { class: "follows" }, make("summary", {}, `because of it, more ran in eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
+        limits.size ? make("span", { class: "over" }, make("span", { class: "muted" }, "violated limits: "), [...limits].map((each) => texts[each]).join(", ")) : null),
+      after.length ? make("details", { class: "follows" }, make("summary", {}, `as a result, more ran in eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
   }
 
   const WIDEST = 20, OF_ONE = 20;
@@ -210,7 +210,7 @@
     const mark = marks[at];
     const seen = seenBy(mark);
     const often = times(mark);
-    const back = button({ class: "back", "data-back": at }, "↑ to the list");
+    const back = button({ class: "back", "data-back": at }, "↑ back to the list");
     const terms = mark[SAID].map(([label, text]) => [make("dt", {}, label), make("dd", {}, texts[text])]);
     if (mark[BROKE]) {
       const [file, line] = mark[BROKE];
@@ -279,7 +279,7 @@
   function drawFile() {
     const holder = by("file");
     const file = files[state.file];
-    if (!file) return holder.replaceChildren(make("p", { class: "empty" }, files.length ? "No lines for the lanes shown." : "No lane has known lines."));
+    if (!file) return holder.replaceChildren(make("p", { class: "empty" }, files.length ? "No source lines for the lanes shown." : "No source line is known for any lane."));
     const facts = file[MARKS].filter(isShown);
     const share = shareOf(file);
     const gone = facts.filter((at) => marks[at][MOVED]);
@@ -310,7 +310,7 @@
         make("p", { class: "muted" }, `line ${marks[at][LINE]} was: `, make("code", {}, texts[marks[at][SOURCE]] || "(not known)")), note(at)])) : "",
       make("p", { class: "legend" },
         make("span", {}, make("i", { class: "swatch ran" }), "ran compiled"), make("span", {}, make("i", { class: "swatch both" }), "both"), make("span", {}, make("i", { class: "swatch slow" }), "ran in eager"), make("span", {}, make("i", { class: "swatch broke" }), "breaks the graph"),
-        make("span", {}, "the numbers are operators of one more call, in which nothing was compiled, the most in any lane that is shown")),
+        make("span", {}, "numbers: operators in one extra call in which nothing was compiled, the maximum over the lanes shown")),
       make("div", { class: "code" }, blocks));
   }
 
@@ -388,7 +388,7 @@
 
   function markLink(at) {
     const mark = marks[at];
-    const where = mark[LINE] ? button({ class: "link mono", "data-mark": at }, `${texts[mark[FILE]]}:${mark[LINE]}`) : make("span", { class: "muted" }, "no line is known");
+    const where = mark[LINE] ? button({ class: "link mono", "data-mark": at }, `${texts[mark[FILE]]}:${mark[LINE]}`) : make("span", { class: "muted" }, "unknown line");
     return make("li", {}, where, " ", make("span", { class: `kind k-${mark[KIND]}` }, tags.get(mark[KIND])), " ", texts[mark[TITLE]]);
   }
 
@@ -415,7 +415,7 @@
       lane[DOUBTS].length ? make("div", {}, make("h4", {}, "Not certain"), make("ul", { class: "plain" }, lane[DOUBTS].map((each) => make("li", {}, texts[each])))) : null,
       lane[NOTES].map((each) => make("p", {}, texts[each])),
       timeline(lane),
-      again.length ? make("div", {}, make("h4", {}, "Recompiled in these calls, by this guard"), make("ul", { class: "plain marks-of" }, again.map(markLink))) : null,
+      again.length ? make("div", {}, make("h4", {}, "Recompiled in these calls, because of this guard"), make("ul", { class: "plain marks-of" }, again.map(markLink))) : null,
       others.length ? make("div", {}, make("h4", {}, "On these lines"), make("ul", { class: "plain marks-of" }, others.map(markLink))) : null,
       all.length > facts.length ? make("p", { class: "muted filtered" }, `Filtered out: ${kindsTold(all.filter((each) => !isKind(each)))}.`) : null,
       lane[MODULES] >= 0 ? make("p", {}, button({ class: "link", "data-module": at }, `Modules: ${shareTold(...lane[OPERATORS])}`)) : null,
@@ -493,7 +493,7 @@
     const holder = by("modules");
     const able = lanes.map((_, at) => at).filter((at) => shown[at] && lanes[at][MODULES] >= 0);
     if (!able.length) {
-      return holder.replaceChildren(make("p", { class: "empty" }, "The operators by module are unknown: torch's profiler records them, where it can, in one more call of a module in which nothing is compiled."));
+      return holder.replaceChildren(make("p", { class: "empty" }, "The operators by module are unknown. torch's profiler records them, if possible, in one extra call of a module in which nothing is compiled."));
     }
     // The one that lost most, unless another was chosen.
     if (!able.includes(state.module)) state.module = able.reduce((a, b) => (lanes[b][OPERATORS][1] > lanes[a][OPERATORS][1] ? b : a));
@@ -510,8 +510,8 @@
     });
     only.addEventListener("change", () => rows.forEach((each) => { each.hidden = only.checked && !each.classList.contains("slow"); }));
     holder.replaceChildren(
-      make("div", { class: "pick" }, select, make("label", { class: "switch" }, only, "only where something ran in eager")),
-      make("p", { class: "muted" }, "Operators of one more call, made after the counted ones, in which nothing is compiled; each module includes those below it."),
+      make("div", { class: "pick" }, select, make("label", { class: "switch" }, only, "only modules with eager operators")),
+      make("p", { class: "muted" }, "Operators in one extra call, made after the counted ones, in which nothing is compiled. Each module includes its submodules."),
       make("div", { class: "tree" }, rows));
   }
 
