@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from pytest_compilecontract.errors import UsageError
 
@@ -29,9 +30,66 @@ FAR_STEPS = 12
 SECONDS = 60.0
 TIMES = 50.0
 TOLD = 3  # choices that are named
+# Elements of the runs that are kept for reruns of the same test, over all of it.
+MOST_KEPT = 1 << 25
 
 # Judges with these runs, and looks for a bias or not.
 Judge = Callable[[Sequence[numerics.Run], bool], numerics.Judged]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Made:
+    """The noise runs of one program, in order, and the eager run that they belong to."""
+
+    eager: numerics.Run
+    runs: list[numerics.Run] = field(default_factory=list)
+
+
+class Kept:
+    """Noise runs of one test in one lane, for its next run: planted faults leave eager as it is.
+
+    They are used for a program whose eager run and first noise run are the same as before to the bit. Its operators are
+    then the same too: each draws its own numbers, and would have rounded otherwise. The tensors are on the CPU.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[_Made] = []
+        self._elements = 0
+
+    def of(self, eager: numerics.Run, first: numerics.Run) -> _Made | None:
+        """The runs of this program; None if they would be too many to keep."""
+        for each in self._made:
+            if numerics.same_run(each.eager, eager) and numerics.same_run(each.runs[0], first):
+                return each
+        if not self._has_room(eager, first):
+            return None
+        self._made.append(_Made(eager=eager, runs=[first]))
+        return self._made[-1]
+
+    def add(self, made: _Made, run: numerics.Run) -> None:
+        if self._has_room(run):
+            made.runs.append(run)
+
+    def _has_room(self, *runs: numerics.Run) -> bool:
+        more = sum(map(numerics.elements_of, runs))
+        if self._elements + more > MOST_KEPT:
+            return False
+        self._elements += more
+        return True
+
+
+_kept: Kept | None = None
+
+
+@contextlib.contextmanager
+def keeping(kept: Kept) -> Iterator[None]:
+    """Within it, runs of a test use the noise runs that are kept, and keep those that they make."""
+    global _kept
+    before, _kept = _kept, kept
+    try:
+        yield
+    finally:
+        _kept = before
 
 
 class NoiseRuns:
@@ -45,6 +103,7 @@ class NoiseRuns:
         self._choices = Choices(paths)
         self._runs: list[numerics.Run] = []
         self._failed = barred
+        self._kept: _Made | None = None
 
     @property
     def made(self) -> int:
@@ -64,21 +123,41 @@ class NoiseRuns:
 
     def _run(self, until: int, places: frozenset[str]) -> None:
         """Make runs until there are `until`, and keep only these places of each."""
-        while len(self._runs) < until and not self._failed:
-            steps = _steps(len(self._runs))
-            self._choices.start()
-            seconds = max(SECONDS, TIMES * self._passes.eager_seconds)
-            rounding = Rounding(len(self._runs), self._choices, tf32=self._tf32, steps=steps, seconds=seconds)
-            try:
-                trail = self._passes.rounded(self._job, self._eager, rounding)
-            except UsageError as error:
-                # The program is well without the mode; under it, it is not what it was (torch.cond in training).
-                self._failed = str(error)
-                return
-            if trail.error is not None and (self._eager.error is None or trail.error_at != self._eager.error_at):
-                self._failed = f"{type(trail.error).__name__}: {trail.error}".splitlines()[0]
+        while (made := len(self._runs)) < until and not self._failed:
+            steps = _steps(made)
+            if self._kept is not None and made < len(self._kept.runs):
+                run = self._kept.runs[made]
+            elif (trail := self._rounded(made, steps)) is not None:
+                run = trail.run()
+                self._keep(run)
             else:
-                self._runs.append(numerics.only(trail.run(), places, steps=steps))
+                return
+            self._runs.append(numerics.only(run, places, steps=steps))
+
+    def _rounded(self, number: int, steps: int) -> Trail | None:
+        """One more run; None if there can be none, and `_failed` says why."""
+        self._choices.start()
+        seconds = max(SECONDS, TIMES * self._passes.eager_seconds)
+        rounding = Rounding(number, self._choices, tf32=self._tf32, steps=steps, seconds=seconds)
+        try:
+            trail = self._passes.rounded(self._job, self._eager, rounding)
+        except UsageError as error:
+            # The program is well without the mode; under it, it is not what it was (torch.cond in training).
+            self._failed = str(error)
+            return None
+        if trail.error is not None and (self._eager.error is None or trail.error_at != self._eager.error_at):
+            self._failed = f"{type(trail.error).__name__}: {trail.error}".splitlines()[0]
+            return None
+        return trail
+
+    def _keep(self, run: numerics.Run) -> None:
+        """Keep a run for the next run of this test, if there is to be one."""
+        if _kept is None:
+            return
+        if not self._runs:
+            self._kept = _kept.of(self._eager.run(), run)
+        elif self._kept is not None and len(self._kept.runs) == len(self._runs):
+            _kept.add(self._kept, run)
 
     def _told(self, found: numerics.Judged) -> list[str]:
         told = []

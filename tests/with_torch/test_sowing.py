@@ -28,6 +28,7 @@ from pytest_compilecontract.files.journal import recovered
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.judge.planted import Shown, judged
 from pytest_compilecontract.measure.compile_lane import CompileLane
+from pytest_compilecontract.measure.noise_runs import Kept, keeping
 from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
 pytestmark = pytest.mark.torch
@@ -84,9 +85,9 @@ def looked(body: Callable[[CompileLane], Any], *, lane: str | Lane = "aot", **li
 @lru_cache(maxsize=8)
 def healthy_twin(
     body: Callable[[CompileLane], Any], lane: str | Lane, limits: tuple[tuple[str, Any], ...]
-) -> tuple[Looking, Entry]:
-    """The run without a fault, which many faults have in common: it is only read."""
-    return looked(body, lane=lane, **dict(limits))
+) -> tuple[Looking, Entry, Kept]:
+    """The run without a fault, which many faults have in common: it is only read. Beside it eager's noise."""
+    return (*looked(body, lane=lane, **dict(limits)), Kept())
 
 
 def sown(
@@ -94,13 +95,13 @@ def sown(
 ) -> tuple[Planting, Entry]:
     """A run with a fault, in a lane that holds without."""
     fault = KNOWN[name]
-    looking, healthy = healthy_twin(body, lane, tuple(limits.items()))
+    looking, healthy, kept = healthy_twin(body, lane, tuple(limits.items()))
     assert (healthy.verdict, healthy.reason) == ("held", "")
     assert healthy.measurement is not None
     starts = starts_of(healthy.measurement.calls, looking.graphs_run)
     steady = steady_of(healthy.measurement.calls, starts)
     planting = Planting(fault, site=looking.site(fault, starts), starts=starts, steady=steady)
-    with planting.entered(fault):
+    with keeping(kept), planting.entered(fault):
         entry = hold(body, lane=lane, **limits)
     assert planting.problem == planting.missing == ""
     return planting, entry

@@ -100,13 +100,14 @@ class _Count:
     ) -> None:
         """Count what is off in a run; `close` are the rows that move as far in a far run."""
         beyond, quiet = off > bare + REACH * _with_row(width), width <= bare
-        # A choice that falls otherwise moves a row, one wrong element does not.
-        with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
-        self.rows.add(off, beyond & quiet & with_row)
-        if close is not None:
-            self.never += int((beyond & quiet & with_row & ~close).sum())
-        self.alone.add(off, beyond & quiet & ~with_row)
-        self.loud.add(off, beyond & ~quiet)
+        if beyond.any():
+            # A choice that falls otherwise moves a row, one wrong element does not.
+            with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
+            self.rows.add(off, beyond & quiet & with_row)
+            if close is not None:
+                self.never += int((beyond & quiet & with_row & ~close).sum())
+            self.alone.add(off, beyond & quiet & ~with_row)
+            self.loud.add(off, beyond & ~quiet)
         self.squares += float(off.masked_fill(beyond, 0.0).square().sum())
         self.elements += int((~beyond).sum())
 

@@ -28,7 +28,7 @@ from .parts import (
     kind_of,
     parts_of,
 )
-from .rule import is_number
+from .rule import is_number, same_bits
 
 DENSE = 1 << 26  # elements up to which a sparse tensor is compared as a dense one
 EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are compared byte by byte
@@ -181,6 +181,42 @@ def only(run: Run, places: frozenset[str], *, steps: int) -> Run:
         for name, each in run.groups.items()
     }
     return Run(groups=groups, steps=steps)
+
+
+def elements_of(run: Run) -> int:
+    """How many elements the tensors of a run have, and what it was given."""
+    found = [*run.groups.values(), *((run.before,) if run.before is not None else ())]
+    return sum(leaf.data.numel() for each in found for _, leaf in each.tensors() if leaf.data is not None)
+
+
+def same_run(one: Run, other: Run) -> bool:
+    """Whether two runs are the same to the bit, with what they were given; NaN equals NaN.
+
+    The memory that tensors lie in is another each time, and what it says is in `aliases`.
+    """
+    if (one.aliases, one.facts, [*one.groups]) != (other.aliases, other.facts, [*other.groups]):
+        return False
+    pairs = [(each, other.groups[name]) for name, each in one.groups.items()]
+    return all(_same_snapshot(*each) for each in (*pairs, (one.before or Snapshot(), other.before or Snapshot())))
+
+
+def _same_snapshot(one: Snapshot, other: Snapshot) -> bool:
+    if [*one.nodes] != [*other.nodes]:
+        return False
+    return all(_same_node(node, other.nodes[at]) for at, node in one.nodes.items())
+
+
+def _same_node(one: Node, other: Node) -> bool:
+    if isinstance(one, TensorLeaf) and isinstance(other, TensorLeaf):
+        if replace(one, data=None, memory=None) != replace(other, data=None, memory=None):
+            return False
+        if one.data is None or other.data is None:
+            return one.data is other.data
+        return one.data.shape == other.data.shape and same_bits(one.data, other.data)
+    if isinstance(one, ScalarLeaf) and isinstance(other, ScalarLeaf):
+        # A float that is written out has all its bits, and -0.0 its sign.
+        return one.type == other.type and repr(one.value) == repr(other.value)
+    return one == other
 
 
 class _Walk:
