@@ -34,7 +34,7 @@ EXACT: dict[str, dict[str, object]] = {
 }
 
 
-# Why each is otherwise than around the test, where a project has set it.
+# Why each differs from the setting outside the test, if a project has set it.
 WHY_EXACT = "what an earlier test or process compiled would change the counts"
 
 
@@ -79,17 +79,17 @@ def _replaced(lane: Lane | None, defaults: Mapping[str, object]) -> tuple[str, .
     """What the project has set, for all of its tests or in a fixture, and what a measurement has in its place."""
     found: list[str] = []
     if lane is not None and not lane.reference and (stance := ambient()):
-        found.append(f"around the test the stance is {stance}, in the lane it is 'default'")
+        found.append(f"the stance is {stance} outside the test and 'default' in the lane")
     if lane is not None and not torch.is_grad_enabled():
-        found.append("around the test gradients are off, in the lane they are on")
+        found.append("gradients are off outside the test and on in the lane")
     if lane is not None and torch.get_default_dtype() != (dtype := _dtype_of(lane)):
-        found.append(f"around the test the default dtype is {torch.get_default_dtype()}, in the lane it is {dtype}")
+        found.append(f"the default dtype is {torch.get_default_dtype()} outside the test and {dtype} in the lane")
     for name, values in EXACT.items():
         module = config_module(name)
         for key, value in values.items():
             now, known = getattr(module, key, value), default_of(module, key)
             if known is not None and now not in (value, known.default) and f"{name}.{key}" not in defaults:
-                found.append(f"{name}.{key} is {now!r} around the test and {value!r} in it: {WHY_EXACT}")
+                found.append(f"{name}.{key} is {now!r} outside the test and {value!r} in it: {WHY_EXACT}")
     return tuple(found)
 
 

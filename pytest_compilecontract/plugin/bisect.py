@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """How far torch goes, the backend that stops there, and the built-in lane of that backend, if any."""
+    """A stage of torch, the backend that stops after it, and the built-in lane of that backend, if any."""
 
     what: str
     backend: str
@@ -35,7 +35,7 @@ class Stage:
 
     @property
     def told(self) -> str:
-        """The stage and its backend; of a backend that is not torch's, itself."""
+        """The stage and its backend; for a backend that is not torch's, the backend itself."""
         return f"{self.what} (backend {self.backend!r})" if self.what else f"backend {self.backend!r} itself"
 
 
@@ -51,7 +51,7 @@ STAGES = (
 class Outcome:
     """The outcome of one run of the contract: the kinds of its faults, none if it holds.
 
-    `why` is why it was not measured, empty where it was. `backends` are the names of those that compiled in it.
+    `why` is why it was not measured, empty if it was. `backends` are the names of the backends that compiled in it.
     """
 
     faults: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """The first stage to fail, the last before it that held, and those not measured; or why this is unknown."""
+    """The first stage that fails, the last before it that holds, and those not measured; or why this is unknown."""
 
     stage: Stage | None = None
     held: Stage | None = None
@@ -87,11 +87,11 @@ class Bisecting:
     """The strategy that looks for the stage in which a lane breaks."""
 
     def takes(self, contract: Contract) -> bool:
-        """Whether the contract has one lane, which says how it is compiled."""
+        """Whether the contract has one lane, which determines how it is compiled."""
         return not contract.bare and not contract.ladder
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of the lane, with what the stages showed if it failed."""
+        """The reports of the lane, with the result of the stages if it failed."""
         run = turn.run_once(turn.contract.lane)
         reports = [*run.reports]
         if run.entry is not None and faults(run.entry) and not turn.process.lost and run.failed:
@@ -175,10 +175,10 @@ def faults(entry: Entry) -> frozenset[str]:
 def first_to_fail(
     stages: Sequence[Stage], own: Stage, wanted: frozenset[str], run: Callable[[Stage], Outcome]
 ) -> Found:
-    """The first of `stages`, and then of the lane's `own`, to fail as the lane did, whose faults are `wanted`.
+    """The first of `stages`, and then the lane's `own`, to fail like the lane, whose faults are `wanted`.
 
-    What fails or holds once may do so by chance: the stage has to fail twice, and the one before it to hold twice; of
-    the first stage of all, the lane itself has to fail again.
+    A single result may be chance: the stage has to fail twice, and the one before it has to hold twice; for the first
+    stage of all, the lane itself has to fail again.
     """
     held: list[Stage] = []
     unknown: list[str] = []
@@ -211,14 +211,14 @@ def first_to_fail(
 
 
 def is_built_in(lane: Lane, name: str) -> bool:
-    """Whether what ran is the built-in lane of that name: nothing set but what that one sets."""
+    """Whether the lane equals the built-in lane of that name."""
     return name in BUILT_IN and replace(lane, name=name) == BUILT_IN[name]
 
 
 def command(nodeid: str, name: str, lane: str, shown: str, options: Sequence[str]) -> Command:
-    """What shows the fault: the test in the built-in lane `shown`, or where there is none, this very run.
+    """The command that shows the fault: the test in the built-in lane `shown`, or if there is none, this run again.
 
-    `nodeid` and `name` are the test's, in `lane`; `options` are further ones.
+    `nodeid` and `name` are those of the test in `lane`; `options` are further options.
     """
     if not shown or shown == lane:
         again = ("--compile-contracts", f"--contract-lanes={lane}", "--contract-bisect", *options)
@@ -238,6 +238,6 @@ def _listed(kinds: frozenset[str]) -> str:
 
 
 def _up_to(backend: str) -> tuple[Stage, ...]:
-    """The stages before a backend; of one that is not torch's, all that are not Inductor's."""
+    """The stages before a backend; for one that is not torch's, all except Inductor."""
     names = [stage.backend for stage in STAGES]
     return STAGES[: names.index(backend)] if backend in names else STAGES[:2]

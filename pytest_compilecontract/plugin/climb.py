@@ -1,6 +1,6 @@
 """Ladders: a contract with a frontier runs once per rung, each from a clean start, as one test with one verdict.
 
-Kept out: what a ladder is (`facts.ladder`), what a walk comes to (`judged`), and how one rung is measured (`run`).
+Elsewhere: what a ladder is (`facts.ladder`), how a walk is judged (`judged`), and how a rung is measured (`run`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Climbed:
 class Walk:
     """How far a contract climbed: its steps so far, and what the rungs measured.
 
-    `cannot_climb`: a rung cannot run here, and nothing else kept the walk from it. `ended`: the test itself ended it.
+    `cannot_climb`: a rung cannot run here, and nothing else ended the walk. `ended`: the test itself ended it.
     """
 
     steps: tuple[Step, ...] = ()
@@ -110,14 +110,14 @@ class Climbing:
         self._results = results
 
     def takes(self, contract: Contract) -> bool:
-        """Whether the contract has a ladder that is to be run."""
+        """Whether the contract has a ladder to run."""
         if not contract.ladder:
             return False
         mark = expected(contract.item)
         return mark is None or mark.run
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of a walk; a mark that expects a failure is about the whole of it, not about a rung."""
+        """The reports of a walk; an xfail mark applies to the whole walk, not to a rung."""
         mark = expected(turn.contract.item)
         option = turn.contract.item.config.option
         before, option.runxfail = option.runxfail, True
@@ -130,7 +130,7 @@ class Climbing:
         return reports
 
     def _walked(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of the highest rung that ran, which is judged over the walk."""
+        """The reports of the highest rung that ran, with the verdict over the walk."""
         shown: list[Run] = []
 
         def climb(wanted: Rung, steps: tuple[Step, ...]) -> Climbed:
@@ -153,7 +153,7 @@ class Climbing:
         return reports
 
     def _judge(self, turn: Turn, walk: Walk, top: Run, reports: list[pytest.TestReport]) -> None:
-        """Judge a walk that is over, on the report of the highest rung that ran."""
+        """Judge a finished walk, on the report of the highest rung that ran."""
         contract = turn.contract
         walked = completed(walk.steps, contract.ladder)
         # In the lane that the whole ladder comes to, whichever of its rungs ran last.

@@ -27,7 +27,7 @@ NEED_FIXTURE = tuple(name for name, limit in LIMITS.items() if limit.fixture)
 class Collecting:
     """The part of the plugin that finds contracts. `collected` are all tests; `deselected`: some were removed.
 
-    `not_found` are the modules at the top that test files import and Python does not find.
+    `not_found` are the top-level modules that test files import and Python does not find.
     """
 
     def __init__(self, settings: Settings, worker: str) -> None:
@@ -98,7 +98,7 @@ class Collecting:
             raise pytest.UsageError(message)
 
     def _problems(self, items: list[pytest.Item]) -> Iterator[str]:
-        """What is wrong with each test; contracts are marked as such from here on."""
+        """The errors of each test; from here on, contracts are marked as such."""
         for item in items:
             try:
                 if (contract := contract_from(item, self._settings)) is not None:
@@ -109,7 +109,7 @@ class Collecting:
                 yield str(error)
 
     def _named_alike(self, items: list[pytest.Item]) -> Iterator[str]:
-        """Tests with the same name: the result of one would hide that of the other."""
+        """Tests with the same name, one of which would hide the result of the other."""
         first: dict[str, pytest.Item] = {}
         for item in items:
             if contract_of(item) is None and not (self._settings.observe and isinstance(item, pytest.Function)):
@@ -127,7 +127,7 @@ def contract_from(item: pytest.Item, settings: Settings) -> Contract | None:
     """The contract of a test, if it is one.
 
     Raises:
-        UsageError: its markers say what cannot be.
+        UsageError: its markers are not valid.
     """
     if FIXTURE not in getattr(item, "fixturenames", ()):
         return _bare(item) if item.get_closest_marker("compile_contract") is not None else None
@@ -163,7 +163,7 @@ def _bare(item: pytest.Item) -> Contract:
 
 
 def in_ranks(limits: Limits, lane: Lane) -> tuple[Limits, Lane]:
-    """The lane with the ranks that its contract gives it, and the limits without what it can say nothing of."""
+    """The lane with the ranks of its contract, and the limits without those that do not apply to it."""
     if limits.ranks is not None:
         group = limits.process_group or (lane.process_group if lane.ranks is not None else None)
         lane = replace(lane, ranks=limits.ranks, process_group=group)
@@ -176,7 +176,7 @@ def limits_of(node: pytest.Item) -> Limits:
     """The limits of a test, from its markers and those of its class and module.
 
     Raises:
-        UsageError: a marker says what is not a limit.
+        UsageError: a marker has an unknown or invalid limit.
     """
     marks = list(node.iter_markers_with_node("compile_contract"))[::-1]
     for _, mark in marks:

@@ -1,7 +1,7 @@
 """The running contract: what is known of it, and the only object that changes that.
 
-`State` is what is known, frozen: what a run that is over came to is kept as it was. `Current` has the state of the run
-that goes on; the other parts tell it what has happened, and read.
+`State` is what is known, frozen, so that the outcome of a finished run cannot change. `Current` has the state of the
+running one; the other parts tell it what has happened, and read it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """A run that is going on, or the last one of a test: what its phases have come to so far.
+    """The current run, or the last one of a test: the results of its phases so far.
 
     `earlier` are the repeats before it, and `steps` the rungs below it, of which `rung` is the one that runs. `own` is
-    what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole` says that the body
-    went through; `running` that it has not ended, `failed_within` that a part of it, which has a report of its own,
-    failed, `overdue` that it ran longer than it may, and `cut_short` what ended it early. `noted`: the verdict is
-    over it, and the journal is to know that it goes on. `held_back`: its reports are heard when all runs are over.
+    what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole`: the body ran to its
+    end; `running`: it has not ended; `failed_within`: a part of it with its own report, such as a subtest, failed;
+    `overdue`: it exceeded its time limit; `cut_short` is what ended it early. `noted`: the verdict is over it, and it
+    is in the journal. `held_back`: its reports are sent once all runs are over.
     """
 
     contract: Contract
@@ -44,7 +44,7 @@ class State:
     unusable: str | None = None
     turned_away: str = ""
     refused: str = ""
-    # Which of the project's settings differ in the lane from those around the test.
+    # Which of the project's settings differ in the lane from those outside the test.
     notes: tuple[str, ...] = ()
     card: str = ""
     compile_lane: CompileLane | None = None
@@ -85,7 +85,7 @@ class State:
 
 
 class Current:
-    """The run that goes on. Nothing else changes its state."""
+    """The current run. Nothing else changes its state."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -93,37 +93,37 @@ class Current:
     # before the test
 
     def start(self) -> None:
-        """The clock runs from here, or from the first repeat on."""
+        """Start the clock, unless the first repeat has done so."""
         self.state = replace(self.state, started=self.state.started or clock.seconds())
 
     def cannot_run(self, why: str | None) -> None:
-        """The lane cannot run here; None says that it can."""
+        """Set why the lane cannot run here; None if it can."""
         self.state = replace(self.state, unusable=why)
 
     def refuse(self, why: str) -> None:
-        """The lane must not run, and the test fails."""
+        """Set why the lane must not run, so that the test fails."""
         self.state = replace(self.state, refused=why)
 
     def note(self, *notes: str) -> None:
-        """A setting in the lane differs from the one around the test."""
+        """Note that a setting in the lane differs from the one outside the test."""
         self.state = replace(self.state, notes=(*self.state.notes, *notes))
 
     def place_on(self, card: str) -> None:
-        """The lane has this CUDA device; empty for none."""
+        """Set the lane's CUDA device; empty for none."""
         self.state = replace(self.state, card=card)
 
     # its phases
 
     def turn_away(self) -> None:
-        """The test is skipped because its lane cannot run."""
+        """Note that the test is skipped because its lane cannot run."""
         self.state = replace(self.state, turned_away=self.state.unusable or "")
 
     def give(self, compile_lane: CompileLane) -> None:
-        """The test got this from the fixture."""
+        """Set what the fixture gave to the test."""
         self.state = replace(self.state, compile_lane=compile_lane)
 
     def begin_body(self) -> None:
-        """The body begins, perhaps once more: a plugin that reruns what failed does so in the same surroundings."""
+        """The body begins, perhaps again: a plugin that reruns failed tests does so within the same isolation."""
         self.state = replace(self.state, running=True, failed_within=False, overdue=False, cut_short="")
 
     def observe(self, seen: Observation) -> None:
@@ -135,7 +135,7 @@ class Current:
         self.state = replace(self.state, failed_within=True)
 
     def overrun(self) -> None:
-        """The body has run longer than it may, and is ended."""
+        """The body has exceeded its time limit, and is ended."""
         self.state = replace(self.state, overdue=True)
 
     def end_body(self) -> None:
@@ -162,7 +162,7 @@ class Current:
         self.state = replace(self.state, judged=judged)
 
     def judge_whole(self, own: Judged) -> None:
-        """A body that went through: the verdict is over this run and the repeats before it."""
+        """A body that ran to its end: the verdict is over this run and the repeats before it."""
         over_all = over_repeats([*self.state.earlier, own])
         self.state = replace(self.state, own=own, judged=over_all, whole=True)
 

@@ -26,7 +26,7 @@ SOURCES = (".", "src")
 
 
 def given_paths(config: pytest.Config) -> tuple[str, ...]:
-    """The paths on pytest's command line; none if it uses its settings."""
+    """The paths on pytest's command line; none if it uses `testpaths`."""
     return tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
 
 
@@ -41,7 +41,7 @@ def elsewhere_lines(config: pytest.Config) -> list[Line]:
 
 
 def not_found_lines(config: pytest.Config, modules: Iterable[str]) -> list[Line]:
-    """What to do about modules of the project that no import finds, as pytest by itself has no folder on the path."""
+    """What to do about modules of the project that Python does not find, since `pytest` adds no folder to the path."""
     return [(line, {"yellow": True}) for line in (_not_found(config, module) for module in modules) if line]
 
 
@@ -60,7 +60,7 @@ def _not_found(config: pytest.Config, module: str) -> str:
 
 
 def _left_out(config: pytest.Config) -> Counter[str]:
-    """How many files with contracts lie outside of testpaths, by their folder at the top of the project."""
+    """The number of files with contracts outside of testpaths, by top-level folder of the project."""
     found: Counter[str] = Counter()
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return found

@@ -1,7 +1,7 @@
 """The log of a run for the process that started it: every test as it starts and ends, and what was measured.
 
-`compilecontract bump` loads this plugin with `-p`, so that it can say what is running, and so that what was measured is
-not lost where the whole process is: a compiler may take it along. A run that finds a file goes on after it.
+`compilecontract bump` loads this plugin with `-p`, so that it can show what is running, and so that no measurement is
+lost if a compiler crashes the whole process. A run that finds an existing file continues after its last test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Events:
-    """Writes to one file. Tests that an earlier run with this file began are not run again."""
+    """Writes events to one file. Tests that an earlier run with this file has started are not run again."""
 
     def __init__(self, file: Path) -> None:
         earlier = lines_of(file.read_bytes()).events if file.is_file() else ()

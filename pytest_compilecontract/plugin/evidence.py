@@ -1,7 +1,7 @@
 """Evidence: `--contract-evidence` reruns a lane that is not held with torch's structured trace enabled.
 
-The verdict and the counts are those of the runs before it, which have nothing on that they would not have otherwise.
-What the last run leaves is for who looks into it: `files.evidence` has its folder, `measure.probes.evidence` fills it.
+The verdict and the counts come from the runs before it, which are not affected. The last run only leaves files for
+debugging: `files.evidence` has its folder, `measure.probes.evidence` fills it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Evidencing:
         self._root: Path = settings.evidence
 
     def takes(self, contract: Contract) -> bool:
-        """Whether a strategy takes it, or pytest would run it once."""
+        """Whether a strategy takes it, or it would be run once."""
         return strategy_of(self._inner, contract) is not None or not contract.ladder
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of the contract, which say what it has left."""
+        """The reports of the contract, which name its evidence."""
         contract = turn.contract
         folder = self._root / folder_name(contract.item.nodeid, contract.lane.name)
         clear(folder)
@@ -70,7 +70,7 @@ class Evidencing:
         return reports
 
     def _left(self, turn: Turn, state: State, path: Path, entry: Entry) -> tuple[Evidence | None, str]:
-        """What a run for evidence leaves, or why there is none."""
+        """The evidence of one more run, or why there is none."""
         if turn.process.lost:
             return None, "the process has lost its CUDA device"
         if turn.contract.item.config.option.usepdb:
@@ -115,7 +115,7 @@ class Evidencing:
         return found, ""
 
     def _minified(self, turn: Turn, folder: Folder) -> str:
-        """Add the program that torch's minifier makes of a stage that breaks; why it makes none, or empty."""
+        """Add the program that torch's minifier makes of a failing stage; returns why there is none, or ""."""
         if turn.broke is None:
             return "" if turn.contract.bare else "--contract-bisect names no stage that fails"
         if turn.broke.lane.backend == CAPTURE:

@@ -1,4 +1,4 @@
-"""Tests that a mark expects to fail, when a strategy runs them: how pytest would report them."""
+"""Tests with an xfail mark, when a strategy runs them: how pytest would report them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .workers import ENTRY
 
 
 def expected(item: pytest.Item) -> Xfail | None:
-    """The mark by which the test is expected to fail."""
+    """The test's xfail mark that applies."""
     return evaluate_xfail_marks(item) if not item.config.option.runxfail else None
 
 
 def expect(mark: Xfail, reports: list[pytest.TestReport]) -> None:
-    """How pytest reports an expected failure that happened or did not. Another exception is not expected."""
+    """Report an expected failure, or its absence, as pytest does. An exception of another type is not expected."""
     failed = next((each for each in reports if each.failed), None)
     if failed is not None:
         if mark.raises is None:

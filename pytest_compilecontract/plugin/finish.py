@@ -90,7 +90,7 @@ class Finishing:
             return str(error)
 
     def _gathered(self, own: Receipt | None) -> Receipt | None:
-        """The receipt of this process; of all ranks so far, where it is one of several."""
+        """The receipt of this process; if it is one of several ranks, that of all ranks so far."""
         settings = self._settings
         if own is None or not settings.launch or settings.report is None:
             return own
@@ -103,7 +103,7 @@ class Finishing:
         return made
 
     def _write_page(self) -> None:
-        """Write the receipt as a page, where one was written; what comes of it changes nothing else."""
+        """Write the receipt as a page, if there is one; a failure here changes nothing else."""
         if self._receipt is not None and self._settings.report is not None:
             drifted = self._history.drifted(self._held)
             page = self._settings.report / PAGE
@@ -178,7 +178,7 @@ class Finishing:
         return baseline_lines(lanes, len(self._held.new), self._held.known, mode, session)
 
     def _surroundings(self) -> list[Line]:
-        """How this run differs from ordinary ones."""
+        """Notes on how this run differs from an ordinary one."""
         lines: list[Line] = []
         if overrides := self._settings.overrides:
             said = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
@@ -211,7 +211,7 @@ class Finishing:
         ]
 
     def _waiving(self, report: Path) -> list[Line]:
-        """The command that waives the lanes that drifted, as an alternative to recording them."""
+        """The command that waives drifted lanes, as an alternative to recording them."""
         if self._held is None or self._recorded is not None:
             return []
         keys = {each.found.key for each in self._held.held if each.lane.verdict == "drifted"}

@@ -1,7 +1,7 @@
 """One receipt for all ranks of a launch by torchrun, or by processes that a script started.
 
-Each rank is a session, and ends when it ends: it writes its own receipt, and then that of all that are there. Nobody
-waits, and nothing is overwritten but by what has it too. Knows no pytest.
+Each rank is a session that ends on its own: it writes its receipt, and then one of all receipts that exist by then.
+No rank waits for another, and a receipt is only replaced by one that includes it. No pytest here.
 """
 
 from __future__ import annotations

@@ -34,13 +34,13 @@ class Held:
 
     @property
     def failed(self) -> bool:
-        """Drift fails; what is not known is reported and does not fail."""
+        """Whether the lane fails: drift does; a lane that is not known is reported and does not fail."""
         return self.lane.verdict == "drifted" or self.lane.newly_broken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """The lanes of a session that a baseline was found for, those without one, and how many the baselines have."""
+    """The lanes of a session with a baseline, those without one, and the number of recorded lanes."""
 
     held: tuple[Held, ...] = ()
     new: tuple[Entry, ...] = ()
@@ -52,7 +52,7 @@ class History:
     """The project's baselines and waivers, as a session uses them.
 
     Raises:
-        UsageError: the waivers cannot be read, or what is to hold the baselines is no folder.
+        UsageError: the waivers cannot be read, or the baselines path is not a folder.
     """
 
     settings: Settings
@@ -85,7 +85,7 @@ class History:
         return Held(found=found, lane=lane, own=found.key == environment_key(environment))
 
     def knows(self, contract: str, lane: str) -> bool:
-        """Whether a baseline of any environment has this lane: cheap, and possible before torch is imported."""
+        """Whether a baseline of any environment has this lane: a cheap check that does not need torch."""
         return (contract, lane) in self._names()
 
     def _names(self) -> frozenset[tuple[str, str]]:
@@ -94,7 +94,7 @@ class History:
         return self._known
 
     def stale(self, summary: Summary) -> tuple[str, ...]:
-        """The waivers to delete, as far as a run of perhaps a part of all tests can tell."""
+        """The waivers to delete, as far as this run, perhaps of only some tests, can tell."""
         lanes = tuple(each.lane for each in summary.held)
         return stale(Comparison(before="", after="", lanes=lanes), self.waivers, self.today, whole=False)
 
@@ -142,7 +142,7 @@ class History:
         return Summary(held=tuple(held), new=tuple(new), known=sum(map(self.baselines.size, keys)))
 
     def drifted(self, summary: Summary | None) -> dict[tuple[str, str], LaneComparison]:
-        """The lanes that drifted, by contract and lane; what this run records again is not drift."""
+        """The lanes that drifted, by contract and lane, without those that this run records again."""
         return {
             (each.lane.contract, each.lane.lane): each.lane
             for each in (summary.held if summary is not None else ())

@@ -64,7 +64,7 @@ def switch_on(config: pytest.Config) -> Parts:
     """Enable contracts in this session.
 
     Raises:
-        pytest.UsageError: an option, or a file that it names, says what cannot be.
+        pytest.UsageError: an option, or a file that it names, is not valid.
     """
     if (place := config.getoption("--contract-rank")) is not None:
         return _switch_on_rank(config, place_of(place))
@@ -137,7 +137,7 @@ def switch_on(config: pytest.Config) -> Parts:
 
 
 def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
-    """Make this process a rank: it measures one test, and writes and judges nothing."""
+    """Make this process a rank, which measures one test and neither writes nor judges."""
     from .rank import Rank
 
     try:
@@ -186,7 +186,7 @@ def _settings(config: pytest.Config) -> Settings:
 
 
 def _variables() -> Mapping[str, str]:
-    """Those of this process, with the rank that only torch may know: of a group that was made before pytest began."""
+    """The variables of this process, with its rank if a process group was created before pytest began."""
     group = sys.modules.get("torch.distributed")
     if group is None or not group.is_available() or not group.is_initialized():
         return os.environ

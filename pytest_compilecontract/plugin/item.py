@@ -19,10 +19,10 @@ BODY = Lane(name="body", backend="")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """A collected test that is a contract, in one lane; on a ladder that of its highest rung.
+    """A collected test that is a contract, in one lane (on a ladder, that of its highest rung).
 
-    A `bare` one compiles by itself. Where its marker is `inherited` from a class or module, it is a contract only if it
-    compiles anything: its neighbours may be ordinary tests.
+    A `bare` one compiles by itself. If its marker is `inherited` from a class or module, it is a contract only if it
+    compiles anything, since that class or module may also contain ordinary tests.
     """
 
     item: pytest.Item
@@ -60,7 +60,7 @@ def contract_name(nodeid: str, name: str, lane: str) -> str:
 
 
 def test_of(item: pytest.Item) -> str:
-    """The test as its author wrote it: one, whatever its lanes and parameters."""
+    """The name of the test function, without lanes and parameters."""
     return item.nodeid.partition("[")[0]
 
 

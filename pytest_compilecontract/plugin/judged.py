@@ -21,7 +21,7 @@ from pytest_compilecontract.judge.verdicts import doubts, verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """The subject of a verdict: a contract in a lane, the test that ran it, and where."""
+    """The subject of a verdict: a contract in a lane, the test, and where it ran."""
 
     contract: str
     lane: Lane
@@ -30,7 +30,7 @@ class Subject:
     environment: str
     worker: str
     card: str = ""
-    # Which of the project's settings differ in the lane from those around the test.
+    # Which of the project's settings differ in the lane from those outside the test.
     notes: tuple[str, ...] = ()
 
 
@@ -73,8 +73,8 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
 def over_repeats(runs: Sequence[Judged], ended: str = "") -> Judged:
     """The verdict of a lane that ran several times: held if every run held and all agree.
 
-    The worst counts: broken, unstable, then as a single run is judged. What is kept is the first run that shows it.
-    `ended` is what cut the last repeat short, where the others went through.
+    The worst verdict wins: broken, unstable, then that of a single run. The first run that shows it is kept. `ended` is
+    what cut the last repeat short, if the others ran to their end.
     """
     if len(runs) == 1 and not ended:
         return runs[0]
@@ -145,7 +145,7 @@ def unmeasured(subject: Subject, reason: str) -> Entry:
 
 
 def failed(subject: Subject, reason: str, measured: Entry | None, own: OwnFailure | None = None) -> Entry:
-    """The entry of a lane whose test itself failed, or whose process ended; what was measured until then is kept."""
+    """The entry of a lane whose test itself failed, or whose process died; what was measured until then is kept."""
     if measured is None:
         return replace(_entry(subject, "broken", reason), own_failure=own)
     if measured.measurement is not None and measured.measurement.raised_in_both is not None:

@@ -1,7 +1,7 @@
 """Launching the ranks of one contract, each a pytest process: started, followed and ended together.
 
-No port: the ranks find one another by a file. What they tell is a log each, read on from where it was read to. Kept
-out: what their ends and measurements come to (`over_ranks`), and what a rank does (`rank`).
+No port: the ranks meet in a file. Each reports in a log of its own, which is read while it is written. Elsewhere: the
+verdict over their ends and measurements (`over_ranks`), and what a rank does (`rank`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RankRun:
 
 
 def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[RankRun, ...]:
-    """Run a test once in each rank, its body no longer than the time limit; no process is left over."""
+    """Run a test once in each rank, its body no longer than the time limit; no process is left running."""
     limit = seconds or LONGEST_SECONDS
     with tempfile.TemporaryDirectory(prefix="compilecontract-ranks-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -136,7 +136,7 @@ def _variables(place: Place, ranks: int) -> Mapping[str, str]:
 
 @dataclass(kw_only=False, slots=True)
 class _Rank:
-    """A rank that is followed: what it has reported so far, and how its process ended."""
+    """A rank while it runs: what it has reported so far, and how its process ended."""
 
     place: Place
     child: subprocess.Popen[bytes]
@@ -188,7 +188,7 @@ class _Rank:
         return not self.told["well"]
 
     def run(self) -> RankRun:
-        """Its outcome, once everything has ended."""
+        """Its outcome, once all ranks have ended."""
         told = self.told or {}
         measured = self._measurements() if self.told is not None else ()
         notes = told.get("notes")
@@ -219,9 +219,9 @@ class _Rank:
             return self._ended("failed", raised.message, exception=raised.type, connection=connection)
         elif kind == "passed" and self.code not in (None, 0) and not self.left:
             assert self.code is not None
-            return self._ended("lost", f"{death(self.code)} after it had measured")
+            return self._ended("lost", f"{death(self.code)} after measuring")
         elif kind == "passed" and self.overdue:
-            return self._ended("hung", "had measured, and did not end in time")
+            return self._ended("hung", "measured, but did not end in time")
         elif kind == "failed" and told.get("overdue"):
             kind = "hung"
         assert kind in ("passed", "skipped", "failed", "hung")
@@ -237,7 +237,7 @@ class _Rank:
         if self.code is None:
             where = self._where()
             kind: Kind = "stopped" if not self.overdue else "waited" if where.in_torch else "hung"
-            said = "stopped, because another rank had failed" if not self.overdue else "did not end in time"
+            said = "stopped, because another rank failed" if not self.overdue else "did not end in time"
             return self._ended(kind, f"{said}{where}")
         # torch ends a process whose neighbour is gone, in some threads.
         connection = self.code < 0 and is_of_a_neighbour("", self._printed())
@@ -355,7 +355,7 @@ def turn_of(item: pytest.Item, ranks: int) -> Iterator[None]:
 
 
 def _took(slot: Path, stack: contextlib.ExitStack) -> bool:
-    """Whether this process has the slot from now on; a process that ends lets go of it."""
+    """Whether this process has the slot from now on; a process that ends releases it."""
     try:
         import fcntl
     except ImportError:  # Windows: its ranks share the cores as they come

@@ -1,8 +1,8 @@
 """Replacing a process that lost its CUDA device: a new one runs the rest of the session and reports for it.
 
-After an illegal memory access or a device-side assert CUDA refuses every call of the process. A worker of pytest-xdist
-ends then, and xdist starts another. Without xdist the tests that are left run in a child; a child that loses its device
-has a child of its own.
+After an illegal memory access or a device-side assert, CUDA refuses every call of the process. A pytest-xdist worker
+then ends, and xdist starts another. Without xdist, the remaining tests run in a child; a child that loses its device
+starts a child of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOST_TEST = "???"
 def leave_worker() -> None:
     """End a pytest-xdist worker in the middle of its test, so that xdist starts another for the remaining tests.
 
-    At once, since Python's own way out would have torch free what it holds on the device, and abort.
+    At once: during a normal exit, torch would free its device memory, and abort.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -46,7 +46,7 @@ class Parent:
         self._said = ""
 
     def reports(self, item: pytest.Item) -> list[pytest.TestReport]:
-        """What the child reported of a test, and a failure where it ended before the test did."""
+        """The child's reports of a test, and a failure if the child ended before the test did."""
         if self._reports is None:
             self._run(item)
         assert self._reports is not None
@@ -101,7 +101,7 @@ class Parent:
 
 
 class Child:
-    """Run the tests that a process without its device has left, and write each report."""
+    """Runs the remaining tests of a process that lost its device, and writes each report."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -126,7 +126,7 @@ def ordered(items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest.
 
 
 def read_reports(file: Path) -> dict[str, list[dict[str, object]]]:
-    """The reports that a child wrote, by test; a line that it did not finish is left out."""
+    """The reports that a child wrote, by test; an unfinished line is left out."""
     found: dict[str, list[dict[str, object]]] = {}
     if not file.is_file():
         return found

@@ -33,9 +33,9 @@ UNOBSERVED = "compile_contract_unobserved"
 
 @dataclass(kw_only=True, slots=True)
 class Watched:
-    """A test that is watched. `open` while its body runs, `failed` if a subtest of it did.
+    """A watched test. `open` while its body runs, `failed` if one of its subtests failed.
 
-    `judged` is there if it is a contract, and `drifted` says in what it is not as its baseline.
+    `judged` is set if it is a contract; `drifted` says how it differs from its baseline.
     """
 
     started: float
@@ -51,8 +51,8 @@ WATCHED = pytest.StashKey[Watched]()
 class Observer:
     """Makes a contract without limits of each test whose body compiles or calls torch.compile, or did for its baseline.
 
-    What a fixture compiles is not counted, and compiled again where the body runs it: in which test a shared one is
-    made depends on the selection. A unittest's setUp is a part of the body.
+    What a fixture compiles is not counted, and compiled again when the body runs it: the test in which a shared fixture
+    is set up depends on the selection. A unittest's setUp is part of the body.
     """
 
     def __init__(self, settings: Settings, history: History, process: Process, results: Results) -> None:
@@ -179,7 +179,7 @@ class Observer:
             return True  # who compares with it says what is wrong with it
 
     def _why_not(self) -> str:
-        """Why a test that compiled for its baseline cannot be measured here."""
+        """Why a test that compiles in its baseline cannot be measured here."""
         return self._watch.why_not or no_torch() or ""
 
 

@@ -20,7 +20,7 @@ _WORST: tuple[Verdict, ...] = ("broken", "violated", "unverified", "held", "refe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfRank:
-    """What is judged of one rank of a lane."""
+    """What is judged for one rank of a lane."""
 
     end: RankEnd
     measurements: tuple[Measurement, ...] = ()
@@ -56,7 +56,7 @@ def _measured(run: OfRank, found: Judged | None) -> RankMeasured:
 
 
 def _of_blamed(subject: Subject, blamed: RankEnd, ends: Sequence[RankEnd], each: Mapping[int, Judged]) -> Judged:
-    """A rank did not come to its end: by the lane, which raised there, or by itself."""
+    """The verdict if a rank did not finish: because the lane raised there, or for another reason."""
     found = each.get(blamed.rank)
     raised = found is not None and any(violation.name == NO_EXCEPTION for violation in found.entry.violations)
     if blamed.phase == "call" and blamed.kind == "failed" and raised and found is not None:
@@ -77,7 +77,7 @@ def _told_of_others(blamed: RankEnd, ends: Sequence[RankEnd]) -> tuple[tuple[str
 
 
 def of_all(each: Mapping[int, Judged], *, agree: bool) -> Judged:
-    """All ranks came to their end: each is held to the limits, and all to one another."""
+    """The verdict if all ranks finished: each is checked against the limits, and all against one another."""
     entries = {rank: found.entry for rank, found in each.items()}
     worst = min(entries, key=lambda rank: (_WORST.index(entries[rank].verdict), rank))
     kept = entries[worst]
@@ -97,7 +97,7 @@ def of_all(each: Mapping[int, Judged], *, agree: bool) -> Judged:
 
 
 def _by_ranks(entries: Mapping[int, Entry]) -> tuple[Violation, ...]:
-    """The violations, each once, with the ranks that it is of where these are not all."""
+    """The violations, each once, with its ranks unless all have it."""
     of: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
     first: dict[tuple[str, str, tuple[str, ...]], Violation] = {}
     for rank, entry in entries.items():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Phases:
-    """The part of the plugin that is in force while a contract runs. Without `holds`, another process judges it."""
+    """The part of the plugin that is active while a contract runs. Without `holds`, another process judges it."""
 
     def __init__(self, settings: Settings, runs: Runs, results: Results, *, holds: bool = True) -> None:
         self._settings = settings
@@ -151,7 +151,7 @@ class Phases:
     # after the body
 
     def _after_raising(self, current: Current, error: BaseException) -> BaseException | None:
-        """What pytest is to hear of a body that raised: that, another failure, or nothing."""
+        """What is reported to pytest for a body that raised: its exception, another failure, or nothing."""
         from pytest_compilecontract.measure.endings import BrokenLane, DeviceLost
         from pytest_compilecontract.measure.hunt import NotHeld
         from pytest_compilecontract.measure.probes.device import lost
@@ -176,7 +176,7 @@ class Phases:
         return error
 
     def _after_unittest(self, current: Current, outcome: BaseException) -> None:
-        """Judge a unittest.TestCase method that ended before its end: pytest reports what ended it."""
+        """Judge a unittest.TestCase method that ended early: pytest reports what ended it."""
         if not isinstance(outcome, pytest.skip.Exception):
             self._judge_what_there_is(current, outcome)
         elif self._failed_before_skipping(current, outcome):
@@ -184,7 +184,7 @@ class Phases:
             raise self._failure(current)
 
     def _judge_whole(self, current: Current, *, cause: BaseException | None = None) -> BaseException | None:
-        """Judge a body that went through, or ended in a lane that raised; what pytest is to hear, if it failed."""
+        """Judge a body that ran to its end, or ended in a lane that raised; returns the failure for pytest, if any."""
         if not self._holds:
             return None
         run = self._judged(current.state)
@@ -222,7 +222,7 @@ class Phases:
         )
 
     def _failed_before_skipping(self, current: Current, skipped: BaseException) -> bool:
-        """Judge a test that skips itself; what does not fail by what it had measured is not judged at all."""
+        """Judge a test that skips itself; without a failure in what it measured, it is not judged at all."""
         if not self._holds:
             return False
         state = current.state
@@ -237,7 +237,7 @@ class Phases:
         return False
 
     def _judge_what_there_is(self, current: Current, ended: BaseException) -> None:
-        """Judge what a test that ended by itself had measured, beside its own reason; not if it compiled nothing."""
+        """Judge what a test that ended by itself had measured, besides its own reason; not if it compiled nothing."""
         current.cut(_said_at_the_end(ended))
         if not self._holds or _nothing_compiled(current.state):
             return
@@ -254,13 +254,13 @@ def unittest_outcome(item: pytest.Item) -> BaseException | None:
 
 
 def _forget_skips(item: pytest.Item) -> None:
-    """Let pytest report what its hooks raise: it takes the first outcome of a unittest.TestCase method instead."""
+    """Let pytest report what its hooks raise: for a unittest.TestCase method, it prefers the first outcome."""
     kept = vars(item)["_excinfo"]
     kept[:] = [each for each in kept if not isinstance(each.value, pytest.skip.Exception)]
 
 
 def _said_at_the_end(error: BaseException) -> str:
-    """What ended a test before its end, in one line."""
+    """What ended a test early, in one line."""
     said = next(iter(message_of(error).splitlines()), "")
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
@@ -276,13 +276,13 @@ def _nothing_compiled(state: State) -> bool:
 
 
 def compiled_anything(measured: Iterable[Measurement]) -> bool:
-    """Whether there is anything to hold a test to that may be none of ours."""
+    """Whether a test that may not be a contract compiled anything to check."""
     return any(each.backend_calls or each.eager_frames or each.eager_by_request or each.raised for each in measured)
 
 
 @contextlib.contextmanager
 def _said_in_one_line() -> Iterator[None]:
-    """What a fixture asks of the lane in vain fails it without a traceback."""
+    """Fail without a traceback when a fixture uses the lane wrongly."""
     __tracebackhide__ = True
     try:
         yield

@@ -1,7 +1,7 @@
 """Planting: `--contract-plant` reruns each lane that holds with one planted fault at a time.
 
-A run without a fault comes first: it has to hold once more, and it says what there is to plant faults in. The lane's
-own verdict and measurement stay as they were; what became of the faults is beside them in its entry.
+A run without a fault comes first: it has to hold again, and it finds where faults can be planted. The lane's own
+verdict and measurement stay as they were; its entry also has the outcome of each fault.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ENDED = "the process ended before it was planted"
 
 
 class Sowing:
-    """The strategy that plants faults in lanes that hold, and what a session tells of them."""
+    """The strategy that plants faults in lanes that hold, and the session's report on them."""
 
     def __init__(self, faults: Sequence[Fault], session: Session, history: History) -> None:
         self._faults = faults
@@ -58,13 +58,13 @@ class Sowing:
         self._history = history
 
     def takes(self, contract: Contract) -> bool:
-        """Whether the contract has one lane, and is to hold in it."""
+        """Whether the contract has one lane, in which it is expected to hold."""
         item = contract.item
         expected = evaluate_xfail_marks(item) is not None and not item.config.option.runxfail
         return not contract.ladder and not expected
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of the lane, with what became of each fault if it holds."""
+        """The reports of the lane, with the outcome of each fault if it holds."""
         run = turn.run_once(turn.contract.lane)
         if run.entry is not None and run.entry.verdict == "held" and not run.failed:
             from pytest_compilecontract.measure.noise_runs import Kept, keeping
@@ -78,7 +78,7 @@ class Sowing:
     # the runs of one lane
 
     def _sown(self, turn: Turn, reports: Sequence[pytest.TestReport]) -> tuple[Planted, ...]:
-        """What becomes of each fault. What is known so far is kept with the lane's `reports`."""
+        """The outcome of each fault. The outcomes so far are kept with the lane's `reports`."""
         from pytest_compilecontract.measure.planting import Looking, Planting, starts_of, steady_of
 
         looking = Looking()
@@ -114,7 +114,7 @@ class Sowing:
         return tuple(found)
 
     def _one(self, turn: Turn, planting: Planting, *, first: Shown) -> Planted:
-        """What becomes of one fault."""
+        """The outcome of one fault."""
         fault = planting.fault
         started = clock.seconds()
         with planting.entered(fault):
@@ -146,7 +146,7 @@ class Sowing:
         )
 
     def _drifted(self, turn: Turn, entry: Entry | None) -> tuple[str, ...]:
-        """The metrics that a lane's baseline found otherwise."""
+        """The metrics that drifted from a lane's baseline."""
         if entry is None:
             return ()
         try:
@@ -184,7 +184,7 @@ class Sowing:
 
 
 def _attach(reports: Sequence[pytest.TestReport], planted: Sequence[Planted]) -> None:
-    """Send what became of the faults with the lane's entry."""
+    """Send the outcomes of the faults with the lane's entry."""
     from pytest_compilecontract.files.codec import plain
 
     for report in reports:
@@ -192,7 +192,7 @@ def _attach(reports: Sequence[pytest.TestReport], planted: Sequence[Planted]) ->
 
 
 def _not_again(shown: Shown) -> str:
-    """Why nothing can be planted in a lane: it has to hold once more."""
+    """Why nothing can be planted in a lane, which has to hold again first."""
     entry = shown.entry
     if entry is None:
         return f"{FIRST} measured nothing"
@@ -203,7 +203,7 @@ def _not_again(shown: Shown) -> str:
 
 
 def _nowhere(fault: Fault, again: Run, looking: Looking, starts: Sequence[int], steady: int | None) -> str:
-    """Why a fault cannot be planted in a lane; empty where it can."""
+    """Why a fault cannot be planted in a lane; empty if it can."""
     if looking.missing:
         return looking.missing
     if isinstance(fault, DeviceFault):
@@ -252,7 +252,7 @@ def _not_on_device(fault: Fault, again: Run) -> str:
 
 
 def _not_planted(planting: Planting) -> str:
-    """Why a run had no fault in it; empty where it had."""
+    """Why a fault was not planted in a run; empty if it was."""
     if planting.took:
         return ""
     if planting.missing or planting.problem:

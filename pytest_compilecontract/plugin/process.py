@@ -36,7 +36,7 @@ class Process:
         self._variables = dict(os.environ)
 
     def where(self) -> tuple[str, Environment]:
-        """The environment of this process, and the key that entries know it by."""
+        """The environment of this process, and its key in entries."""
         if self._place is None:
             from pytest_compilecontract.facts.receipt import fingerprint
             from pytest_compilecontract.measure.environment import with_overrides
@@ -48,12 +48,12 @@ class Process:
         return self._place
 
     def take_card(self) -> None:
-        """Have this process on a CUDA device of its own, where workers share some."""
+        """Move this process to a CUDA device of its own, if workers share several."""
         _take_card(self.worker)
 
 
 def worker_of(config: pytest.Config) -> str:
-    """pytest-xdist's name for this process; empty in the controller, and where there are no workers."""
+    """pytest-xdist's name for this process; empty in the controller, and without workers."""
     return str(getattr(config, "workerinput", {}).get("workerid", ""))
 
 
@@ -94,7 +94,7 @@ def unavailable(lane: Lane) -> str | None:
 
 
 def no_ranks(lane: Lane) -> str | None:
-    """Why the ranks of a lane cannot be beside one another here, or None."""
+    """Why the ranks of a lane cannot run here, or None."""
     from pytest_compilecontract.measure.group import no_group
 
     return no_group(lane)

@@ -1,6 +1,6 @@
 """One rank of a contract: a process started by `launch` that runs and measures the one test, and reports it.
 
-All is said before anything is taken down: what ends a process group may end the process. The rank judges nothing.
+Everything is reported before anything is torn down: ending a process group may end the process. A rank judges nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """What a rank is told of its launch: the test and its file, whose child it is, and how long it may last."""
+    """The launch as a rank sees it: the test and its file, the parent process, and the time limit."""
 
     test: str
     file: str
@@ -49,7 +49,7 @@ class Launch:
 
 
 class Rank:
-    """The part of the plugin that is in force in a rank."""
+    """The part of the plugin that is active in a rank."""
 
     def __init__(self, place: Place, runs: Runs, config: pytest.Config) -> None:
         self._place = place
@@ -74,7 +74,7 @@ class Rank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:
-        """End the process with its one test, as soon as the other ranks are done with theirs."""
+        """End the process after its one test, as soon as the other ranks are done with theirs."""
         if self._well and self._store is not None:
             from pytest_compilecontract.measure.group import leave_together
 
@@ -144,7 +144,7 @@ class Rank:
 
 
 def _failure(call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str, object]:
-    """How a phase of the test failed, as the parent tells it."""
+    """How a phase of the test failed, for the parent to report."""
     if call.excinfo is None:
         return {"said": str(report.longrepr or "the test failed"), "text": report.longreprtext}
     own = own_failure(call)

@@ -1,6 +1,6 @@
 """The strategy that runs a contract in several ranks: one process each, at the same time, judged as one lane.
 
-Kept out: how they are started and followed (`launch`), what they do (`rank`), and what they come to (`over_ranks`).
+Elsewhere: how ranks are started and followed (`launch`), what they do (`rank`), and the verdict (`over_ranks`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """What one launch came to: the state of the contract after it, its ranks, and which of them is to blame."""
+    """The outcome of one launch: the state of the contract, its ranks, and the one to blame."""
 
     state: State
     runs: tuple[RankRun, ...]
@@ -46,11 +46,11 @@ class Ranked:
         self._results = results
 
     def takes(self, contract: Contract) -> bool:
-        """Whether its lane has ranks, and is not on a ladder, which one process climbs."""
+        """Whether its lane has ranks and is not part of a ladder, which one process climbs."""
         return contract.lane.is_launched and not contract.ladder
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of the lane: of all its ranks, and of all repeats, one."""
+        """The reports of the lane: one for all ranks and all repeats."""
         item, lane = turn.contract.item, turn.contract.lane
         cannot = no_torch() or (no_ranks(lane) if turn.contract.bare else unavailable(lane))
         if cannot or evaluate_skip_marks(item):
@@ -64,7 +64,7 @@ class Ranked:
         return reports
 
     def _repeated(self, turn: Turn) -> Launched:
-        """The last of as many launches as there are repeats, judged over all of them."""
+        """The last of one launch per repeat, judged over all of them."""
         earlier: tuple[Judged, ...] = ()
         for _ in range(self._settings.repeat):
             turn.forget()
@@ -135,7 +135,7 @@ def _cut(run: RankRun) -> tuple[Measurement, ...]:
 
 
 def _failed(over: Launched) -> list[str]:
-    """What is said of a lane that did not hold; nothing of one that did."""
+    """The failure text of a lane that did not hold; empty if it did."""
     found, blamed = over.state.judged, over.blamed
     if found is None or not found.failed:
         return []

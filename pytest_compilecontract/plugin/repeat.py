@@ -1,6 +1,6 @@
 """Repeats: `--contract-repeat=N` runs a contract N times, each from a clean start, as one test with one verdict.
 
-Kept out: what the repeats come to (`judged`), and how one of them is measured (`run`, `phases`).
+Elsewhere: the verdict over the repeats (`judged`), and how one of them is measured (`run`, `phases`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Repeating:
         return not contract.ladder
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """The reports of the last repeat, which is judged over all; fixtures of the function are set up for each."""
+        """The reports of the last repeat, judged over all; function-scoped fixtures are set up for each."""
         before: Run | None = None
         for number in range(1, self._times + 1):
             run = turn.run_once(turn.contract.lane, after=before, last=number == self._times)
@@ -36,7 +36,7 @@ class Repeating:
 
 
 def goes_on(run: Run) -> bool:
-    """Whether another repeat could tell more."""
+    """Whether another repeat could add anything."""
     torn_down = not any(report.failed for report in run.reports if report.when == "teardown")
     whole = run.state.whole and not run.state.failed_within
     return torn_down and whole and run.entry is not None and run.entry.verdict != "broken"

@@ -1,4 +1,4 @@
-"""Results: what the reports of a contract's test say, and the entry that they carry from worker to controller."""
+"""Results: the reports of a contract's test, and the entry that they carry from worker to controller."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Results:
     ) -> None:
         """Send an entry with a report: pytest and pytest-xdist carry its own attributes from worker to controller.
 
-        `unusable`: it was to be measured here, and cannot be.
+        `unusable`: it should have been measured here, and cannot be.
         """
         _, environment = self._process.where()
         kept: dict[str, object] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
@@ -91,7 +91,7 @@ class Results:
             self._told_defaults = True
 
     def drift(self, found: Judged | None) -> str:
-        """What to say if the lane is not what its baseline says; empty where it is."""
+        """The failure text if the lane drifted from its baseline; empty if it did not."""
         if found is None or found.entry.verdict == "broken":
             return ""
         try:
@@ -134,7 +134,7 @@ class Results:
         return failed(subject, f"{own}{in_repeat}", entry, own)
 
     def _entry_of_rung(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> Entry | None:
-        """The entry of a ladder that its own test ended; a rung that went through is not an entry of its own."""
+        """The entry of a ladder that its own test ended; a rung that ran to its end has no entry of its own."""
         if call.excinfo is None:
             by_lane = state.judged is not None and state.judged.failed
             if state.rung is None or not state.failed_within or by_lane:
@@ -156,7 +156,7 @@ class Results:
 
 
 def add_to_reason(reports: Sequence[pytest.TestReport], said: Sequence[str]) -> None:
-    """Say more of why a lane failed: in its first failed report, and in each entry, of which the last one stays."""
+    """Add to the reason why a lane failed, in its first failed report and in each entry, the last of which is kept."""
     if (failed := next((report for report in reports if report.failed), None)) is not None:
         failed.longrepr = "\n".join([str(failed.longrepr), *said])
     for report in reports:
@@ -172,7 +172,7 @@ def add_to_entry(report: pytest.TestReport, **facts: object) -> None:
 
 
 def failure_of(state: State) -> str:
-    """Why a contract does not keep its limits, and the command that runs this lane of it again."""
+    """Why a contract is not held, and the command that reruns this lane."""
     assert state.judged is not None
     entry, contract = state.judged.entry, state.contract
     own = contract.bare or bool(contract.ladder)

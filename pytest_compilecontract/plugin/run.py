@@ -1,8 +1,8 @@
-"""Running: who runs a contract, how often, and in what surroundings. Other tests run as usual.
+"""Running: who runs a contract, how often, and how it is isolated. Other tests run as usual.
 
-`Runs` has the run that is going on, and enters isolation once for each: the settings around it are those of the lane
-that runs, and of no other. A strategy (a ladder, repeats, the stages of torch, planted faults) runs a contract several
-times; where none takes it, pytest runs it once, surrounded here.
+`Runs` has the current run, and enters isolation once for each: its settings are those of the lane that runs, and of no
+other. A strategy (a ladder, repeats, the stages of torch, planted faults) runs a contract several times; if none takes
+it, pytest runs it once, isolated here.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from .workers import ENTRY, tell_begun, tell_over, tell_shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What one run of a contract in a lane came to.
+    """The outcome of one run of a contract in a lane.
 
-    `reports` are pytest's, of its phases. `judged` is None where nothing was measured or held, and then `skipped` says
-    why, if the test was skipped; `unusable`: because the lane cannot run here.
+    `reports` are pytest's, of its phases. `judged` is None if nothing was measured or judged; then `skipped` says why,
+    if the test was skipped; `unusable`: because the lane cannot run here.
     """
 
     reports: tuple[pytest.TestReport, ...]
@@ -68,7 +68,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Broke:
-    """Where a lane breaks: the lane of the first stage that does, what that is, and whether its numbers are wrong."""
+    """Where a lane breaks: the lane of the first failing stage, the stage, and whether its numbers are wrong."""
 
     lane: Lane
     told: str
@@ -82,11 +82,11 @@ class Strategy(Protocol):
         """Whether this contract is run in this way."""
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
-        """Run it, and give the reports that it comes to, but for what is torn down after it."""
+        """Run it, and return its reports, except for the teardown of wider fixtures."""
 
 
 class Runs:
-    """The runs of contracts, of which one at a time goes on."""
+    """The runs of contracts, one at a time."""
 
     def __init__(self, session: Session, process: Process) -> None:
         self.process = process
@@ -96,17 +96,17 @@ class Runs:
         self._surrounds = False
 
     def of(self, item: pytest.Item) -> Current | None:
-        """The run of a test that goes on, or its last one; None for what is not a contract."""
+        """The current run of a test, or its last one; None if it is not a contract."""
         current = self._current
         return current if current is not None and current.state.contract.item is item else None
 
     def conclude(self, state: State) -> None:
-        """Have what is reported of the test from now on be of this run."""
+        """Make this run the one that further reports of the test are about."""
         self._current = Current(state)
 
     @contextlib.contextmanager
     def surrounded(self, current: Current) -> Iterator[None]:
-        """One run of a contract in the surroundings of its lane, as if it had not run before."""
+        """One isolated run of a contract in its lane, as if it had not run before."""
         assert not self._surrounds, "a run has one lane, and so one surroundings"
         self._surrounds, self._current = True, current
         stack = contextlib.ExitStack()
@@ -163,7 +163,7 @@ class Runs:
                 tell_begun(current.state.contract.item, subject, self.process)
 
     def _look(self, current: Current) -> None:
-        """See whether the lane can run here, and on which device."""
+        """Check whether the lane can run here, and on which device."""
         current.cannot_run(no_torch())
         if current.state.unusable is not None:
             return
@@ -180,7 +180,7 @@ class Runs:
         current.place_on("" if current.state.unusable else card_of(state.lane))
 
     def _look_at_compile(self, current: Current) -> None:
-        """What stands in place of torch.compile compiles no lane; for other tests it is their project's."""
+        """Refuse a replaced torch.compile in a lane; for other tests, it is the project's choice."""
         from pytest_compilecontract.measure.probes.availability import replaced_compile
         from pytest_compilecontract.measure.probes.source import Paths
 
@@ -204,7 +204,7 @@ class Runs:
 
 
 class Turn:
-    """A contract that a strategy runs, until the next test. What pytest keeps of the item is as before in each run."""
+    """A contract that a strategy runs, until the next test. Before each run, what pytest keeps in the item is reset."""
 
     def __init__(
         self,
@@ -227,13 +227,13 @@ class Turn:
 
     @property
     def state(self) -> State:
-        """What is known of the run that goes on, or of the last one."""
+        """The state of the current run, or of the last one."""
         current = self._runs.of(self.contract.item)
         assert current is not None, "no run has begun"
         return current.state
 
     def say(self, text: str) -> None:
-        """Say what runs now of the contract, where pytest has a terminal of this process and is not to be quiet."""
+        """Report what is running, if pytest has a terminal in this process and is not quiet."""
         config = self.contract.item.config
         reporter = config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None and config.option.verbose >= 0:
@@ -250,10 +250,10 @@ class Turn:
         last: bool = False,
         noted: bool = True,
     ) -> Run:
-        """Run the contract in this lane, `after` its repeat before; the `last` of all tears down for the next test.
+        """Run the contract in this lane, `after` the previous repeat; the `last` run tears down for the next test.
 
-        Else it is torn down as far as the item's parent, so that wider fixtures are those of all runs. One that is not
-        `noted` looks for something after the verdict, in `more`: it is in no journal, and nobody hears of its parts.
+        Other runs only tear down to the item's parent, so that all runs share wider fixtures. A run that is not `noted`
+        looks for something after the verdict, in `more`: it is in no journal, and its parts are not reported.
         """
         item = self.contract.item
         self.forget()
@@ -291,11 +291,11 @@ class Turn:
             self._runs.keep(self.contract.item, each)
 
     def conclude(self, state: State) -> None:
-        """Have what is reported of the test from now on be of this run."""
+        """Make this run the one that further reports of the test are about."""
         self._runs.conclude(state)
 
     def forget(self) -> None:
-        """Forget what a run has left in the item: its output, its properties, and the instance of its class."""
+        """Remove what a run has left in the item: its output, its properties, and the instance of its class."""
         item, (sections, properties) = self.contract.item, self._before
         del item._report_sections[sections:]
         del item.user_properties[properties:]
@@ -305,12 +305,12 @@ class Turn:
             del vars(item)["_instance"]
 
     def output(self) -> tuple[list[tuple[str, str, str]], list[tuple[str, object]]]:
-        """What the last run has left in the item."""
+        """The output that the last run has left in the item."""
         item, (sections, properties) = self.contract.item, self._before
         return item._report_sections[sections:], item.user_properties[properties:]
 
     def tear_down_the_rest(self) -> list[pytest.TestReport]:
-        """Tear down what the next test does not share. A report if that fails."""
+        """Tear down what the next test does not share; returns a report if that fails."""
         if self._torn_down:
             return []
         item, nextitem = self.contract.item, self._nextitem
@@ -319,7 +319,7 @@ class Turn:
 
 
 class Once:
-    """Surrounds the runs of contracts that no strategy takes, however often another plugin reruns them."""
+    """Isolates the runs of contracts that no strategy takes, however often another plugin reruns them."""
 
     def __init__(self, runs: Runs, strategies: Sequence[Strategy]) -> None:
         self._runs = runs
@@ -356,7 +356,7 @@ class Often:
 
 
 def _reported(item: pytest.Item, run: Callable[[], Sequence[pytest.TestReport]]) -> Literal[True]:
-    """Run a test and report what it comes to, as pytest does; nothing else is to run it."""
+    """Run a test and report the outcome, as pytest does, so that nothing else runs it."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in run():
         item.ihook.pytest_runtest_logreport(report=report)
@@ -365,12 +365,12 @@ def _reported(item: pytest.Item, run: Callable[[], Sequence[pytest.TestReport]])
 
 
 def strategy_of(strategies: Sequence[Strategy], contract: Contract) -> Strategy | None:
-    """The first that takes a contract."""
+    """The first strategy that takes a contract."""
     return next((each for each in strategies if each.takes(contract)), None)
 
 
 def _why_skipped(report: pytest.TestReport) -> str:
-    """The reason of a skip, without pytest's place and word for it."""
+    """The reason of a skip, without pytest's location and prefix."""
     said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return said.removeprefix("Skipped: ")
 

@@ -21,9 +21,9 @@ _HIDDEN = "..."
 
 
 def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tuple[str, str], LaneComparison]) -> str:
-    """Write the page; why it could not be, as one line, or empty.
+    """Write the page; returns why it could not be written, as one line, or an empty text.
 
-    It never fails what was measured: a receipt is there by now, and the page can be made of it later.
+    An error here fails nothing: the receipt is written by now, and the page can be made from it later.
     """
     # Jinja2 is not for those who ask for no page.
     from pytest_compilecontract.files.pages import write_page
@@ -43,7 +43,7 @@ def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tu
 
 
 def command_of(arguments: Sequence[str], root: Path) -> str:
-    """The command of this session, without this machine's folders and without what may be secret."""
+    """The command of this session, without this machine's folders and possible secrets."""
     return typed([*start(sys.argv), *map(without_folders(root), _shown(arguments))])
 
 

@@ -28,7 +28,7 @@ UNKNOWN = "unknown"
 
 
 class Sent(TypedDict):
-    """An entry and its environment as a report carries them, and what is said of them."""
+    """An entry and its environment as a report carries them, with notes on them."""
 
     entry: dict[str, Data]
     environment: dict[str, Data]
@@ -62,10 +62,10 @@ class Session:
     running: dict[str, Entry] = field(default_factory=dict)
 
     def open_journal(self, worker: str = "") -> None:
-        """Note from now on, where the session was asked for a receipt, what it would lose if it were killed.
+        """If a receipt was requested, start a journal, so that nothing is lost if the session is killed.
 
         Raises:
-            UsageError: another session that goes on writes to the same folder, or nothing can be written there.
+            UsageError: another running session writes to the same folder, or it cannot be written.
         """
         if self.settings.report is None:
             return
@@ -81,7 +81,7 @@ class Session:
             raise UsageError(self.journal.problem)
 
     def _refuse_what_cannot_be_written(self, report: Path) -> None:
-        """Say it before the tests have run for an hour."""
+        """Report an unusable folder now, and not after the tests have run for an hour."""
         if stands_there(report) and not is_folder(report):
             raise UsageError(f"{report}: not a folder (--contract-report takes one)")
         try:
@@ -92,17 +92,17 @@ class Session:
             raise UsageError(f"{report / RECEIPT}: cannot be written (a folder)")
 
     def cut_to(self, shard: Shard) -> None:
-        """Note that the session holds a part of its suite."""
+        """Note that the session runs a part of its suite."""
         self.shard = shard
         if self.journal is not None:
             self.journal.write("shard", shard=plain(shard))
 
     def begin(self, subject: Subject) -> None:
-        """Note that a lane runs from now on."""
+        """Note that a lane starts."""
         self._begin(failed(subject, ENDED, None))
 
     def begun(self, sent: Sent) -> None:
-        """Note that a lane runs from now on in a worker, which has said so."""
+        """Note that a lane has started in a worker, as reported by it."""
         entry = entry_from_data(sent["entry"])
         self.environments.setdefault(entry.environment, environment_from_data(sent["environment"]))
         self._begin(entry)
@@ -115,7 +115,7 @@ class Session:
             self.journal.begin(entry.test, entry)
 
     def end(self, test: str) -> None:
-        """Note that a test is over, whether anything was measured or not."""
+        """Note that a test has ended, whether anything was measured or not."""
         self.running.pop(test, None)
         if self.journal is not None:
             self.journal.end(test)
@@ -126,7 +126,7 @@ class Session:
             self.running[test] = replace(self.running[test], reason=reason)
 
     def receive(self, sent: Sent) -> None:
-        """Keep what a report brought; a test that ran again replaces what it showed before."""
+        """Keep the entry of a report; a test that was rerun replaces its earlier entry."""
         if self.journal is not None:
             self.journal.keep(sent)
         entry = entry_from_data(sent["entry"])
@@ -141,7 +141,7 @@ class Session:
             self.defaults[defaults_key(defaults)] = dict(defaults)
 
     def lose(self, contract: str, lane: Lane, test: str, reason: str, limits: Limits | None = None) -> None:
-        """Keep that a lane took its process with it, and all that was known of it."""
+        """Record a lane whose process died, with everything that was known of it."""
         self.environments.setdefault(UNKNOWN, Environment())
         subject = Subject(
             contract=contract, lane=lane, test=test, limits=limits or Limits(), environment=UNKNOWN, worker=""
@@ -159,7 +159,7 @@ class Session:
         return True
 
     def receive_late(self) -> None:
-        """Keep what no report has brought of a run that was cut off: what workers measured, and what was running."""
+        """For a run that was cut off, keep what no report has sent: measurements of workers, and the running tests."""
         course = Course() if self.settings.report is None else measured_by_workers(self.settings.report)
         course.running |= {test: each for test, each in self.running.items() if test not in course.finished}
         for begun in filter(None, course.running.values()):
@@ -177,7 +177,7 @@ class Session:
         return f"{entry.test} of {entry.worker}" if self.each else entry.test
 
     def nothing_measured(self) -> str:
-        """Which lanes were to be measured and cannot be, and why, where no lane was; empty where one was."""
+        """If no lane was measured: the lanes that cannot be measured here, and why; empty otherwise."""
         if not self.unusable or any(each.verdict not in ("unmeasured", "reference") for each in self.entries.values()):
             return ""
         lanes: dict[str, dict[str, None]] = {}
@@ -187,7 +187,7 @@ class Session:
         return f"no lane could be measured, so no contract is held: {told}"
 
     def torch_versions(self) -> str:
-        """The torch that was measured; several where workers differ."""
+        """The torch that was measured; several if workers differ."""
         known = {each.torch or "unknown" for key, each in self.environments.items() if key != UNKNOWN}
         return ", ".join(sorted(known))
 
@@ -210,9 +210,9 @@ class Session:
         )
 
     def write_report(self) -> Receipt | None:
-        """Write `receipt.json`, where the session was asked for one; nothing measured replaces no earlier receipt.
+        """Write `receipt.json` if requested; if nothing was measured, an earlier receipt is not replaced.
 
-        What was written; None where nothing was.
+        Returns what was written, or None.
 
         Raises:
             ReceiptError: the folder or file cannot be written.

@@ -24,7 +24,7 @@ DEFAULT_LANES = ("capture", "aot", "inductor")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What a session was asked to do.
+    """The settings of a session.
 
     `lanes` are those chosen, `known` every lane by name, `report` the folder that `receipt.json` goes to.
     `baselines` is the folder of the baselines, `waivers` the file of what may drift. `asked_for_baselines` and
@@ -93,8 +93,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     every option over what pyproject.toml says.
 
     Raises:
-        UsageError: a lane that is not known, an option that does nothing, or a table in pyproject.toml that cannot
-            mean anything.
+        UsageError: an unknown lane, an option that does nothing, or an invalid table in pyproject.toml.
     """
     project = read_project(root)
     known = {**BUILT_IN, **project.lanes}
@@ -144,7 +143,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
 
 
 def of_rank(settings: Settings) -> Settings:
-    """The settings of a process that is one rank of a contract: who launched it writes, holds, and repeats."""
+    """The settings of a process that is one rank of a contract: its parent writes, judges and repeats."""
     return replace(
         settings,
         report=None,
@@ -161,7 +160,7 @@ def of_rank(settings: Settings) -> Settings:
 
 
 def _evidence(configured: Path | None, asked: str | None, invocation: Path, report: Path | None) -> Path | None:
-    """The folder of evidence, None where none is wanted; an option without one takes that of the report."""
+    """The folder of evidence, None if none is wanted; without a value, the option uses the folder of the report."""
     beside = (report or invocation) / EVIDENCE
     folder = configured if asked is None else invocation / asked if asked else beside
     if folder is not None:
@@ -170,7 +169,7 @@ def _evidence(configured: Path | None, asked: str | None, invocation: Path, repo
 
 
 def _times(asked: str | None, shard: tuple[int, int] | None, record: Mode | None, invocation: Path) -> Path | None:
-    """The receipt that says how long each test takes, where one was named."""
+    """The receipt with the duration of each test, if one was given."""
     if shard is not None and record is not None:
         raise UsageError("--contract-record writes the baselines of a whole run: remove --contract-shard")
     if asked is not None and shard is None:
@@ -181,7 +180,7 @@ def _times(asked: str | None, shard: tuple[int, int] | None, record: Mode | None
 
 
 def _rank(variables: Mapping[str, str]) -> int:
-    """Which of several processes of one job this is, as torchrun says it; 0 where it is the only one."""
+    """The rank of this process in its job, as set by torchrun; 0 if it is the only one."""
     return int(variables["RANK"]) if _is_one_of_several(variables) else 0
 
 
@@ -191,7 +190,7 @@ def _is_one_of_several(variables: Mapping[str, str]) -> bool:
 
 
 def _launch(variables: Mapping[str, str]) -> str:
-    """What the processes of one job have in common: the name that torchrun was given for it, or who started them."""
+    """An id that the processes of one job share: torchrun's run id, or their parent process."""
     if not _is_one_of_several(variables):
         return ""
     named = variables.get("TORCHELASTIC_RUN_ID", "none")

@@ -21,7 +21,7 @@ class Sharding:
     """The part of the plugin that leaves out the tests of other shards.
 
     Raises:
-        UsageError: the receipt that has the times cannot be read.
+        UsageError: the receipt with the times cannot be read.
     """
 
     def __init__(self, session: Session, index: int, of: int, worker: str) -> None:
@@ -32,7 +32,7 @@ class Sharding:
         self._seconds = self._times()
 
     def _times(self) -> dict[str, float]:
-        """The seconds of each test in an earlier receipt; none where there is no receipt of a whole run."""
+        """The seconds of each test in an earlier receipt; none without a receipt of a whole run."""
         settings = self._session.settings
         file = settings.times or (settings.report / RECEIPT if settings.report else None)
         if file is None or (settings.times is None and not file.is_file()):

@@ -25,7 +25,7 @@ _LEFT_OUT = ("no:cacheprovider",)
 
 
 def as_started(config: pytest.Config, command: Command) -> Command:
-    """A command as this session was started, from the folder that it was started in."""
+    """A command that starts pytest like this session, from the same folder."""
     argv, here = _argv(config), config.invocation_params.dir
     options = [each for each in kept_options(argv[1:]) if each not in command.options]
     tests = tuple(_from(here, config.rootpath, each) for each in command.tests)
@@ -33,7 +33,7 @@ def as_started(config: pytest.Config, command: Command) -> Command:
 
 
 def session_command(config: pytest.Config, paths: Sequence[str] = (), *, choice: bool = False) -> Command:
-    """The command of a session as this one, with these paths; `choice` adds what chose its tests and lanes."""
+    """The command of a session like this one, with these paths; `choice` adds the selection of tests and lanes."""
     argv = _argv(config)
     chosen = [f"{name}={value}" for name in _CHOICE if (value := config.getoption(name))] if choice else []
     options = (*kept_options(argv[1:]), "--compile-contracts", *chosen)
@@ -46,13 +46,13 @@ def set_options(config: pytest.Config) -> tuple[str, ...]:
 
 
 def start(argv: Sequence[str]) -> tuple[str, ...]:
-    """The words that pytest was started with: as a module it has the folder on its path, and by itself it may not."""
+    """The words that started pytest: `python -m pytest` has the current folder on its path, and `pytest` may not."""
     module = bool(argv) and Path(argv[0]).name == "__main__.py"
     return AS_MODULE if module else PYTEST
 
 
 def kept_options(arguments: Sequence[str]) -> Iterator[str]:
-    """The options of a session that one of its tests needs as well, each as one word."""
+    """The options of a session that a rerun of one of its tests needs, too, each as one word."""
     words = iter(arguments)
     for word in words:
         if word == "--":
@@ -70,13 +70,13 @@ def kept_options(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _argv(config: pytest.Config) -> list[str]:
-    """The words of the session; a worker of pytest-xdist has those of its controller."""
+    """The command line of the session; a pytest-xdist worker has that of its controller."""
     given = getattr(config, "workerinput", {}).get("mainargv")
     return [*given] if given else [*sys.argv[:1], *map(str, config.invocation_params.args)]
 
 
 def _from(here: Path, root: Path, test: str) -> str:
-    """A test's name, which is from the project's root, from the folder that somebody is in."""
+    """A test's name, which is relative to the project's root, relative to the current folder."""
     if here == root:
         return test
     file, colons, rest = test.partition("::")

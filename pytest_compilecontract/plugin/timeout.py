@@ -18,9 +18,10 @@ GRACE_SECONDS = 10.0
 
 @contextlib.contextmanager
 def ends_within(seconds: float | None, say: Callable[[FrameType | None], NoReturn], stream: TextIO) -> Iterator[None]:
-    """Call `say`, which raises, in the frame that runs after `seconds`; None is not a limit.
+    """After `seconds`, call `say`, which raises, in the running frame; None is no limit.
 
-    If that does not end it, as where native code never returns, the process ends, with all its stacks on `stream`.
+    If that does not end the test, for example in native code that never returns, the process ends, with all its stacks
+    on `stream`.
     """
     if seconds is None:
         yield
@@ -43,7 +44,7 @@ def ends_within(seconds: float | None, say: Callable[[FrameType | None], NoRetur
 
 
 def uncaptured_stderr() -> TextIO:
-    """Standard error as it is now, whatever a test's capture does to it later."""
+    """Standard error as it is now, independent of a test's later capture."""
     try:
         return os.fdopen(os.dup(sys.__stderr__.fileno()), "w")  # type: ignore[union-attr, return-value]
     except (AttributeError, OSError, ValueError):

@@ -28,7 +28,7 @@ UNKNOWN_LANE = Lane(name="unknown", backend="")
 
 
 def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
-    """Tell the controller which lane runs from now on: it hears nothing more of it if this worker dies."""
+    """Tell the controller which lane starts: if this worker dies, it learns nothing else about it."""
     _, environment = process.where()
     begun = failed(subject, ENDED, None)
     _tell(item, BEGUN, Sent(entry=entry_to_data(begun), environment=environment_to_data(environment)))
@@ -54,7 +54,7 @@ def _tell(item: pytest.Item, what: str, told: object) -> None:
 
 
 class Receiving:
-    """The part of the plugin that keeps what reports bring, and what a worker that died was running."""
+    """The part of the plugin that keeps the entries of reports, and what a dead worker was running."""
 
     def __init__(self, session: Session, worker: str) -> None:
         self._session = session

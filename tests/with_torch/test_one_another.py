@@ -205,11 +205,11 @@ def test_what_the_project_has_set_is_a_bare_tests_own_and_a_lane_says_what_it_re
     assert ran.code == 1
     assert ran.verdicts == {"test_bare": "violated", "test_lane[capture]": "held", "TestAll::test_compiles": "violated"}
     assert ran.entries["test_x.py::test_lane[capture]"]["reason"].split("; ") == [
-        "around the test the stance is 'force_eager', in the lane it is 'default'",
-        "around the test gradients are off, in the lane they are on",
-        "around the test the default dtype is torch.float64, in the lane it is torch.float32",
+        "the stance is 'force_eager' outside the test and 'default' in the lane",
+        "gradients are off outside the test and on in the lane",
+        "the default dtype is torch.float64 outside the test and torch.float32 in the lane",
     ]
-    assert "set differently in the lane: around the test the stance is 'force_eager'" in ran.text
+    assert "set differently in the lane: the stance is 'force_eager'" in ran.text
 
 
 @pytest.mark.parametrize(
