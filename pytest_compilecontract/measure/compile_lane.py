@@ -1,4 +1,4 @@
-"""The lane that a test runs in: what the `compile_lane` fixture gives."""
+"""The lane that a test runs in: the value of the `compile_lane` fixture."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Observation:
 
     @property
     def measurement(self) -> Measurement:
-        """The measurement; inside the block, of what was compiled so far. No numerics: nothing was compared."""
+        """The measurement; inside the block, of what was compiled so far. Nothing was compared, so without numerics."""
         return alone(self._measuring.measurement())
 
 
@@ -62,7 +62,7 @@ def alone(measured: Measurement) -> Measurement:
 
 @contextlib.contextmanager
 def observing(paths: Paths, lane: Lane | None = None) -> Iterator[Observation]:
-    """Measure whatever is compiled inside, in any thread; `lane` is what it is to be compiled as, if anything."""
+    """Measure whatever is compiled inside, in any thread; `lane` is the lane that it should match, if any."""
     measuring = Measuring(paths, lane=lane, calls=True)
     with measuring:
         yield Observation(measuring)
@@ -98,7 +98,7 @@ class CompileLane:
     def body(self) -> Iterator[None]:
         """Run the body of the test: a mode that it leaves on is added to its measurement, or raised as an error.
 
-        The mode stays on here: a fixture may turn it off, and isolation does so after the test.
+        The mode is left on here: a fixture may turn it off, and isolation does so after the test.
         """
         __tracebackhide__ = True
         modes = Modes()
@@ -364,7 +364,7 @@ def _training(module: torch.nn.Module, loss: Loss, optimizer: Optimizer, *, grad
     """The program that trains a module, with the default optimizer if none is given.
 
     Raises:
-        UsageError: one of them is not what it has to be.
+        UsageError: one of them has the wrong type.
     """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"compile_lane.train takes a torch.nn.Module, got {type(module).__name__!r}")
@@ -410,7 +410,7 @@ def _in_modes(values: Sequence[object], *, where: str) -> list[Moded]:
 
 
 def _made(compile_with: Callable[[object], object], put_back: Callable[[], None] | None, target: object) -> object:
-    """What `compile_with` returns for the target, which an earlier pass may have left compiled."""
+    """The result of `compile_with` for the target, which an earlier pass may have left compiled."""
     if put_back is not None:
         put_back()
     made = compile_with(target)

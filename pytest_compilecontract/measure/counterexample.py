@@ -1,7 +1,7 @@
 """Counterexamples: a sequence of calls written as Python that makes the same calls, and as a test to paste.
 
-What cannot be written as Python is in angle brackets: a tensor that `tensor` did not make, or that was written to or
-marked afterwards, or any other object.
+What cannot be written as Python is shown in angle brackets: a tensor that `tensor` did not make, or that was modified
+or marked afterwards, or any other object.
 """
 
 from __future__ import annotations

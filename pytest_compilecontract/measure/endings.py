@@ -118,7 +118,7 @@ def _asserts(frame: FrameType) -> bool:
 
 
 def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
-    """How a later eager run raised the exception that the compiled run did; empty if it did not."""
+    """How another eager run raised the exception of the compiled run; empty if it did not."""
     if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
         return ""
     if eager.error is None:

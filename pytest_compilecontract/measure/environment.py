@@ -84,7 +84,7 @@ def with_overrides(env: Environment, overrides: Mapping[str, object]) -> Environ
 def torch_defaults() -> dict[str, str]:
     """torch's own default of each of its settings, by full name, as Python writes it; empty where there is no torch.
 
-    Without what cannot be given to another torch: functions, paths of this machine, torch's own bookkeeping.
+    Without values that cannot be set in another torch: functions, paths of this machine, torch's own bookkeeping.
     """
     return _found(lambda: dict(_defaults())) or {}
 
@@ -193,7 +193,7 @@ def _written(value: object) -> str:
 
 
 def _cuda_device(torch: Any) -> dict[str, str | None] | None:
-    """The device that CUDA lanes use, and the libraries that only matter where there is one."""
+    """The device that CUDA lanes use, and the libraries that only matter with one."""
     if not torch.cuda.is_available():
         return None
     device = torch.cuda.current_device()

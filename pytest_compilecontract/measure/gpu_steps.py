@@ -1,7 +1,7 @@
 """Steady steps: what can only be measured on a GPU, after the counted calls.
 
-The last call is repeated, eager and compiled, from the saved state and seeds; the ledger is closed by then. The results
-of a step are not recorded, so that the device does only what the user's program does.
+The last call is repeated, eager and compiled, from the saved state and seeds, after counting has ended. The results of
+a step are not recorded, so that the device only does what the user's program does.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ METRICS = ("kernels", "host_syncs", "memory", "overwritten", "cuda_graphs", "spe
 
 @dataclass(kw_only=True, slots=True)
 class Facts:
-    """What steady steps showed, by metric, and why others are not known."""
+    """The metrics of steady steps, and why others are not known."""
 
     found: dict[str, Any] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
     disagreements: list[str] = field(default_factory=list)
 
     def leave(self, reason: str) -> None:
-        """Give this reason for every metric that was not measured so far."""
+        """Give this reason for every metric that has not been measured."""
         for name in METRICS:
             if name not in self.found:
                 self.unmeasured.setdefault(name, reason)
@@ -64,7 +64,7 @@ class Unsteady(Exception):  # noqa: N818 - no error of anybody's: the reason why
 
 
 class SteadySteps:
-    """The steps of one program, eager and compiled. `graphs` watches CUDA graphs, None where the lane asks for none."""
+    """The steps of one program, eager and compiled. `graphs` watches CUDA graphs, None if the lane uses none."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.02
 
 
 class Store(Protocol):
-    """What the ranks of a group share: torch.distributed.Store, of which torch exports no type."""
+    """The store that the ranks of a group share (torch.distributed.Store, which torch does not export as a type)."""
 
     def add(self, key: str, amount: int, /) -> int: ...
 

@@ -38,9 +38,9 @@ class _Fails(Exception):  # noqa: N818 - what hypothesis is to see; nobody else 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """How far a hunt goes: sequences, calls in each of them, seconds for all. `derandomize` None: as hypothesis is set.
+    """The limits of a hunt: sequences, calls in each, seconds in total. `derandomize` None: hypothesis' own setting.
 
-    Seconds bound the search, and once more what makes a counterexample short.
+    `seconds` limits the search, and shrinking separately.
     """
 
     sequences: int
@@ -88,11 +88,11 @@ class Hunt:
     _kinds: dict[tuple[str, ...], type[_Fails]] = field(default_factory=dict)
 
     def through(self, drawn: object) -> Held:
-        """Look through what `drawn` gives, and tell what was measured: of the shortest sequence that fails, or else of
+        """Search the sequences that `drawn` gives; return the measurement of the shortest one that fails, or else of
         the one that compiled most.
 
         Raises:
-            UsageError: hypothesis is not there, or there is nothing that it could draw, or that could be run.
+            UsageError: hypothesis is not installed, or nothing could be drawn, or be run.
         """
         st = strategies()
         from hypothesis import HealthCheck, Phase, Verbosity, errors, given, reject, settings

@@ -42,10 +42,9 @@ WHY_EXACT = "what an earlier test or process compiled would change the counts"
 def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[tuple[str, ...]]:
     """Set up and restore everything that a test body in a lane needs. None: a test that compiles by itself.
 
-    `defaults` are settings by their full names, in place of torch's defaults: what the lane or the test sets, wins.
-    Given are sentences on which of the project's settings differ inside from those around the test. A lane says by
-    itself how it is compiled and run; a test that compiles by itself has the stance, the grad mode and the default
-    dtype that its project has set.
+    `defaults` are settings by their full names, in place of torch's defaults; settings of the lane or the test win.
+    Yields sentences on the project's settings that differ inside. A lane determines how it is compiled and run; a
+    test that compiles by itself has the stance, the grad mode and the default dtype that its project has set.
 
     Saved and put back: random generators, grad and inference mode, default dtype and device, determinism, matmul
     precision, autocast, anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch
@@ -76,7 +75,7 @@ def _dtype_of(lane: Lane) -> torch.dtype:
 
 
 def _replaced(lane: Lane | None, defaults: Mapping[str, object]) -> tuple[str, ...]:
-    """What the project has set, for all of its tests or in a fixture, and what a measurement has in its place."""
+    """Settings of the project, for all of its tests or in a fixture, and the values that a measurement uses instead."""
     found: list[str] = []
     if lane is not None and not lane.reference and (stance := ambient()):
         found.append(f"the stance is {stance} outside the test and 'default' in the lane")
@@ -245,7 +244,7 @@ def _give(stack: contextlib.ExitStack, name: str, key: str, value: object) -> No
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """The settings without which no count is exact."""
+    """The settings that exact counts require."""
     with contextlib.ExitStack() as stack:
         for name, values in EXACT.items():
             if (module := config_module(name)) is not None:

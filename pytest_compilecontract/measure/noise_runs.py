@@ -83,7 +83,7 @@ _kept: Kept | None = None
 
 @contextlib.contextmanager
 def keeping(kept: Kept) -> Iterator[None]:
-    """Within it, runs of a test use the noise runs that are kept, and keep those that they make."""
+    """Inside, runs of a test use the noise runs in `kept`, and add those that they make."""
     global _kept
     before, _kept = _kept, kept
     try:
@@ -110,7 +110,7 @@ class NoiseRuns:
         return len(self._runs)
 
     def judged(self, judge: Judge) -> numerics.Judged:
-        """Judge without noise, and if noise may explain what is found, with it."""
+        """Judge without noise runs, and with them if noise may explain a difference."""
         found = judge((), True)
         for until in (FEW, MANY, FAR, LAST):
             if not found.values or not (found.open or self._choices.any):
@@ -167,17 +167,17 @@ class NoiseRuns:
             return told
         more = f" and {len(found.explained) - TOLD} more" if len(found.explained) > TOLD else ""
         told.append(
-            f"within eager's own noise, of {len(self._runs)} runs rounded differently: "
+            f"within eager's own noise ({len(self._runs)} runs rounded differently): "
             f"{', '.join(found.explained[:TOLD])}{more}"
         )
         flips = dict.fromkeys(map(_flip, self._choices.told()))
         if flips:
-            told.append(f"in which a choice flips: {', '.join(list(flips)[:TOLD])}")
+            told.append(f"in which a discrete choice flips: {', '.join(list(flips)[:TOLD])}")
         return told
 
 
 def _steps(made: int) -> int:
-    """By how many units in the last place the next run moves results, at most."""
+    """The most units in the last place by which the next run moves results."""
     if MANY <= made < FAR:
         return FAR_STEPS
     return 1 if made < FEW or FAR <= made < FAR + FEW else numerics.FURTHER

@@ -48,7 +48,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told_of(kind: Kind) -> Iterator[None]:
-    """Report to all watchers what is made within."""
+    """Report to all watchers what is created inside."""
     with contextlib.ExitStack() as stack:
         for watcher in _watchers:
             stack.enter_context(watcher(kind))
@@ -85,7 +85,7 @@ class How:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
-    """The eager pass in a wider precision, `dtype`, with what is to be said of it; without one `absent` says why."""
+    """The eager pass in a wider precision, `dtype`, with notes on it; without one, `absent` says why."""
 
     trail: Trail | None
     dtype: str = "float64"

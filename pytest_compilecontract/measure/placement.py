@@ -24,9 +24,9 @@ def placed(
 ) -> Iterator[tuple[call, ...]]:
     """Copies of the calls on the device and in the dtype; the target is there too while the `with` lasts.
 
-    Where the test has put one tensor on the device itself, it has decided which ones belong there, and none is moved.
-    The same with the dtype of the target; floating inputs have the lane's, wherever they were made. Of the target,
-    parameters and buffers are moved, and the tensors that a plain function reaches get the dtype.
+    If the test has put a tensor on the device itself, it has decided which ones belong there, and none is moved. The
+    same holds for the dtype of the target; floating-point inputs always get the lane's. Parameters and buffers of the
+    target are moved, and the tensors that a plain function reaches get the dtype.
     """
     state = State(target)
     own, given = state.tensors.values(), [*numerics.tensors_in([(each.args, each.kwargs) for each in calls])]
@@ -51,7 +51,7 @@ def placed(
 
 @contextlib.contextmanager
 def _replaced(buffers: Tensors, device: torch.device | None, dtype: torch.dtype | None) -> Iterator[None]:
-    """Another tensor in place of each buffer that cannot be given other data, as nn.Module.to does with buffers."""
+    """Replace each buffer whose data cannot be set, as nn.Module.to does with buffers."""
     own = {name: each for name, each in buffers.items() if each is not None and each.layout in COMPRESSED}
     for name, each in own.items():
         buffers[name] = each.to(device or each.device, dtype if dtype and each.is_floating_point() else each.dtype)
@@ -63,7 +63,7 @@ def _replaced(buffers: Tensors, device: torch.device | None, dtype: torch.dtype 
 
 @contextlib.contextmanager
 def _moved(tensor: torch.Tensor, device: torch.device | None, dtype: torch.dtype | None) -> Iterator[None]:
-    """The same tensor with other data, as nn.Module.to gives it to a parameter; complex numbers stay complex."""
+    """Set the data of a tensor, as nn.Module.to does with a parameter; complex numbers stay complex."""
     to_dtype = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     to_device = device if device is not None else tensor.device
     if (to_device, to_dtype) == (tensor.device, tensor.dtype):

@@ -72,7 +72,7 @@ class _Changed(torch.autograd.Function):
 
 
 class _OtherGradient(torch.autograd.Function):
-    """The identity, with another gradient."""
+    """The identity in forward, with another gradient in backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, change: Callable[[object], object]) -> torch.Tensor:
@@ -153,9 +153,9 @@ class _Seam:
 class Looking(_Seam):
     """A run without a fault, which finds the sites for each fault.
 
-    `sites` are, by the fault's name, where it fits and changes something: when in a pass, in which graph by the order
-    in which they are compiled, and at which output or input. `idle` are the faults that fit and would change nothing,
-    as zeros in the place of zeros.
+    `sites` are, by the fault's name, where it fits and changes something: when in a pass, in which graph in order of
+    compilation, and at which output or input. `idle` are the faults that fit and would change nothing, such as zeros
+    in place of zeros.
     """
 
     def __init__(self, faults: Sequence[Fault] = FAULTS) -> None:
@@ -220,9 +220,9 @@ class Looking(_Seam):
 class Planting(_Seam):
     """A run with one fault, at a site that `Looking` found.
 
-    `starts` are the graphs that have run when each call of a pass begins, `steady` those before a call that compiles
-    nothing by itself. `placed` counts the times that the fault was put in its place, `took` those that it changed
-    anything there, `asked` the gradients that were asked for there; `problem` says why it could not be.
+    `starts` are the numbers of graphs that have run when each call of a pass begins, `steady` that before a call that
+    compiles nothing. `placed` counts how often the fault was planted, `took` how often it changed anything, `asked` the
+    gradients that were requested there; `problem` says why it could not be planted.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Planting(_Seam):
         self.took += 1
 
     def _turn_over(self) -> None:
-        """Change what the compiled function depends on, if the fault needs that before the next call."""
+        """Change the value that the compiled function depends on, if the fault needs that before the next call."""
         wanted = isinstance(self.fault, LimitReached) or (
             isinstance(self.fault, RecompileMore) and self._steady is not None and self.executed == self._steady
         )

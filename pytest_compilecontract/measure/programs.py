@@ -1,4 +1,4 @@
-"""Programs: what a contract has its target do, the same in every run: forward calls, training steps, or a body."""
+"""Programs: how a contract calls its target, the same in every run: forward calls, training steps, or a body."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Program(Protocol):
 
     @property
     def reaches(self) -> tuple[object, ...]:
-        """What has state besides the target."""
+        """The objects with state besides the target."""
         ...
 
     def start(self, run: Callable[..., object], around: Surroundings) -> Step: ...
@@ -117,7 +117,7 @@ class _Gradients:
         self._own: set[int] | None = None
 
     def leaves(self, arguments: call) -> dict[str, torch.Tensor]:
-        """What a call may leave gradients in, with those of the call before removed."""
+        """The tensors in which a call may leave gradients, without those of the previous call."""
         leaves = dict(self._around.leaves)
         for index, tensor in enumerate(numerics.tensors_in((arguments.args, arguments.kwargs))):
             leaves.update((f"input tensor {index}", leaf) for leaf in numerics.leaves_of(tensor))
@@ -187,7 +187,7 @@ class InModes(Body):
 
     @classmethod
     def of(cls, target: Any, made: Sequence[Moded], moved: Sequence[call], *, gradients: bool) -> InModes:
-        """The program of the calls that were `made`, after they were moved."""
+        """The program for the calls `made`, after they were moved."""
         calls = [replace(each, made=there) for each, there in zip(made, moved, strict=True)]
         return cls(body=target, made=calls, gradients=gradients)
 

@@ -1,4 +1,4 @@
-"""Measuring: one measurement out of Dynamo's ledger, the second channel and the calls that were made."""
+"""Measuring: one measurement from Dynamo's ledger, the second channel and the calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Timed:
 
 
 class Measuring:
-    """Record all that Dynamo does while entered. Starts without compiled code.
+    """Record everything that Dynamo does while entered. Starts without compiled code.
 
     Code that is called during a body uses `start` and `stop` instead, and does the rest itself.
     """
@@ -84,7 +84,7 @@ class Measuring:
 
     @staticmethod
     def going_on() -> bool:
-        """Whether anything is being measured now."""
+        """Whether anything is being measured."""
         return Measuring._active
 
     def start(self, rises: Rises) -> None:
@@ -110,7 +110,7 @@ class Measuring:
         return bool(self.ledger.attempts or self.ledger.loose_graphs)
 
     def noting(self, compiled: object, *, device: torch.device) -> object:
-        """A wrapper of what was compiled that records each call of it."""
+        """A wrapper of a compiled callable that records each call."""
         self._callees += 1
         callee = self._callees
 

@@ -1,4 +1,4 @@
-"""Repeated calls: what one more call of compiled code shows, after the counted calls."""
+"""Repeated calls: what can be measured in one more call of compiled code, after the counted calls."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Runner:
         code, left_out = _code_in(calls)
         state = State(target, *code, *program.reaches, beside=self._beside)
         if left_out:
-            self._passes.notes.append("state not compared: what lies deeper in the arguments")
+            self._passes.notes.append("state not compared: deeply nested arguments")
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
         job = Job(target=target, program=program, calls=calls, state=state)
         try:
@@ -133,7 +133,7 @@ class Runner:
         return Measurement(backend=self._lane.backend, raised=raised, unmeasured=unmeasured)
 
     def _unknown(self, reason: str) -> Measurement:
-        """The measurement of a run that ended for another reason than compiling: its counts are not known."""
+        """The measurement of a run that ended for a reason other than compiling: its counts are not known."""
         counts = ("graphs", "ops_captured", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "numerics")
         unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts), reason)
         return Measurement(backend=self._lane.backend, unmeasured=unmeasured)
@@ -240,9 +240,9 @@ def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:
 
 
 def _code_in(calls: Sequence[call]) -> tuple[list[object], bool]:
-    """The arguments that have state: a copy of a function shares its closure, and one of an object its class.
+    """The arguments that share state with their copies: a function its closure, and an object its class.
 
-    Also whether the search was cut short by its bound.
+    Also whether the search reached its bound.
     """
     found, seen, bound = list[object](), set[int](), numerics.Bound()
     pending = deque[object](value for each in calls for value in (*each.args, *each.kwargs.values()))

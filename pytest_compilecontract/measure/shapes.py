@@ -88,7 +88,7 @@ def text_of(value: torch.Tensor) -> str | None:
 
 
 def _is_same(value: torch.Tensor, fresh: torch.Tensor) -> bool:
-    """Whether a tensor is as when it was made. Compares the whole storage: the version misses writes to `.data`."""
+    """Whether a tensor is unchanged. Compares the whole storage, since the version counter misses writes to `.data`."""
     if type(value) is not torch.Tensor or value.layout != torch.strided or vars(value):
         return False
     if any(backward_hooks(value)) or not value.is_leaf or value.grad is not None or _facts(value) != _facts(fresh):
@@ -190,7 +190,7 @@ def strategies() -> Any:
     """hypothesis' strategies.
 
     Raises:
-        UsageError: there is no hypothesis.
+        UsageError: hypothesis is not installed.
     """
     try:
         from hypothesis import strategies as found

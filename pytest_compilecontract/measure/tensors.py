@@ -1,4 +1,4 @@
-"""Tensors of any kind: saved, compared, and restored in place. What holds them is in `state`."""
+"""Tensors of any kind: saved, compared, and restored in place. The objects that hold them are in `state`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Saved:
 
 
 def why_not_wide(tensor: torch.Tensor) -> str:
-    """Why a tensor cannot be given data of another dtype; empty if it can, or if only trying tells."""
+    """Why a tensor cannot be given data of another dtype; empty if it can, or if that has to be tried."""
     if tensor.layout in _COMPRESSED:
         # `tensor.data = ...` would change what it says, and not its values.
         return f"is {numerics.short(tensor.layout)}"

@@ -335,7 +335,7 @@ def test_an_argument_that_gives_out_more_than_it_holds_is_said_to_be_shared() ->
 
     numerics = measured(entry).numerics
     assert numerics is not None
-    assert "arguments that give out more than they hold are shared by all runs, not copied: Endless" in numerics.note
+    assert "arguments that yield more than they contain are shared by all runs, not copied: Endless" in numerics.note
 
 
 def test_what_is_changed_in_such_a_container_is_put_back() -> None:
@@ -357,7 +357,7 @@ def test_a_dict_of_very_many_entries_is_kept_as_a_whole() -> None:
     held["new"] = 3  # type: ignore[index]
 
     assert [*state.changed()] == ["held"]
-    assert state.unreached == "state not compared: what is in the 50000 entries of 'held'"
+    assert state.unreached == "state not compared: the contents of the 50000 entries of 'held'"
     state.restore()
     assert (held[7], len(held)) == (1, 50_000)
 

@@ -444,8 +444,8 @@ def test_a_choice_between_equals_may_fall_otherwise() -> None:
     entry = hold(body)
 
     assert entry.verdict == "held"
-    assert "within eager's own noise, of 6 runs rounded differently: call 0 output by up to " in note_of(entry)
-    assert "in which a choice flips: argmax at test_noise.py:" in note_of(entry)
+    assert "within eager's own noise (6 runs rounded differently): call 0 output by up to " in note_of(entry)
+    assert "in which a discrete choice flips: argmax at test_noise.py:" in note_of(entry)
 
 
 def by_a_factor(compiled: Callable[..., torch.Tensor], factor: float) -> Callable[..., torch.Tensor]:
@@ -547,7 +547,7 @@ def test_a_loss_in_float32_is_judged_by_the_noise_of_what_it_is_summed_from(fact
 
     assert entry.verdict == verdict
     if verdict == "held":
-        assert note_of(entry).startswith("within eager's own noise, of ")
+        assert note_of(entry).startswith("within eager's own noise (")
     else:
         assert "; eager itself moves by up to " in entry.measurement.numerics.differences[0].detail
 
@@ -741,7 +741,7 @@ def test_a_program_that_never_ends_under_noise_is_ended(monkeypatch: pytest.Monk
     )
 
     assert entry.verdict == "violated"
-    assert "no end after 0 s" in str(measured(entry).numerics)
+    assert "not finished after 0 s" in str(measured(entry).numerics)
 
 
 def judged_with(

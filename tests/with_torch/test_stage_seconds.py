@@ -84,11 +84,11 @@ def test_more_compiles_than_torch_keeps_are_not_told(monkeypatch: pytest.MonkeyP
 
     found, reason = read.read()
 
-    assert (found, reason) == (None, "torch keeps the metrics of 64 compiles, and there were more")
+    assert (found, reason) == (None, "torch keeps the metrics of 64 compilations, and there were more")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "why"), [(None, "keeps no metrics of compiles"), ([SimpleNamespace(took=1)], "have other names")]
+    ("metrics", "why"), [(None, "keeps no compilation metrics"), ([SimpleNamespace(took=1)], "have other names")]
 )
 def test_a_torch_that_keeps_them_otherwise_is_said_not_to(
     metrics: list[object] | None, why: str, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,8 @@
 """Bias: a difference by the same factor or amount over a tensor, a row or a channel. Pure.
 
-Rounding errors average out over many elements. A factor that is one percent off is well within the rounding of each
+Rounding errors average out over many elements. A factor that is off by one percent is well within the rounding of each
 element in bfloat16, and far beyond that of their mean. So means are compared: the factor by which compiled differs from
-the reference, with the factor by which eager does, and with the standard error of the mean.
+the reference with the one by which eager does, and with the standard error of the mean.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ LOOKED_AT = 1 << 24
 class Looked:
     """A tensor in the compared runs, in float64, and the elements that count.
 
-    `moved` is eager rounded differently, by so many `steps`. `least` is the least factor that is looked for, `step` the
-    share of a number that one rounding may change, and `floor` what every number may be off by. Where `whole`, no row
-    and no channel is looked at by itself: a choice that falls otherwise moves one as far as a fault does.
+    `moved` is eager rounded differently, by this many `steps`. `least` is the smallest factor that is searched for,
+    `step` the relative change that one rounding may cause, and `floor` an error that every number may have. If `whole`,
+    rows and channels are not examined by themselves: a flipped choice moves one as far as a fault does.
     """
 
     compiled: torch.Tensor
@@ -103,7 +103,7 @@ class _Means:
 def find_bias(looked: Looked) -> Bias | None:
     """The worst bias of the tensor, a row or a channel that noise does not explain, or None.
 
-    With eager's runs in `moved` it is beyond what these show; without, it may be that.
+    With noise runs in `moved`, it is more than these show; without, noise may still explain it.
     """
     for dim in (None,) if looked.whole else _dims(looked.compiled):
         # What is off as a whole is off in each row, too.
@@ -258,8 +258,9 @@ def _noise(moves: torch.Tensor, by: torch.Tensor, steps: torch.Tensor) -> tuple[
 
 
 def _moved_by_choice(moves: torch.Tensor, by: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """The means that move as far in a far run, and further there than noise: a choice fell otherwise.
+    """The means that move as far in a far run, and further there than noise: a choice flipped.
 
-    A token more or less is a part of an expert's gradient that is in none of a few runs, and in compiled.
+    A token that is routed to another expert changes a part of that expert's gradient, perhaps in compiled and in none
+    of a few noise runs.
     """
     return ((moves.abs() >= by) & (moves.abs() > NOISE * noise)).any(0)

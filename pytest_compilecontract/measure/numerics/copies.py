@@ -35,10 +35,10 @@ class Copies:
     """Deep copies for one run: they keep everything that a program can see of a tensor except its autograd graph.
 
     Strides, offsets, shared memory, views of one base, `requires_grad`, whether it is a leaf, and what torch or the
-    test has noted on it (`mark_dynamic`). What cannot be copied is shared. What one call shares with another, its
-    copies share too, as a cache that every call is given; and what is `owned` by the target stays what it is. `to`
-    gives the dtype of a tensor's copy, in modules and objects too. `shared` says what was
-    not copied though it holds values: too many of them, or others than its class gives out.
+    test has noted on it (`mark_dynamic`). What cannot be copied is shared. Copies of objects that several calls share,
+    such as a cache, are shared, too; and objects `owned` by the target are not copied. `to` gives the dtype of a
+    tensor's copy, also in modules and objects. `shared` says which arguments with values were not copied: too many
+    values, or a class that yields more than it contains.
     """
 
     def __init__(self, owned: Iterable[object] = (), *, to: Callable[[torch.dtype], torch.dtype] = _as_it_is) -> None:
@@ -54,7 +54,7 @@ class Copies:
             return value
         if walk.alone:
             names = ", ".join(sorted({type(each).__qualname__ for each in walk.alone}))
-            self.shared = f"arguments that give out more than they hold are shared by all runs, not copied: {names}"
+            self.shared = f"arguments that yield more than they contain are shared by all runs, not copied: {names}"
         return _deep(value, tensors, walk.alone, self._tensors)
 
 

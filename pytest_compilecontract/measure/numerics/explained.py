@@ -1,8 +1,8 @@
 """Explained: a tensor judged by the rule, and the rule's findings judged by eager's own noise. Pure.
 
 The rule is quick, and what it accepts is correct. What it rejects may be noise: then eager is run again with every
-result rounded differently, and compiled may be as far off as eager moves. Besides, a bias too small for the rule is
-looked for.
+result rounded differently, and compiled may be as far off as eager moves. In addition, biases that are too small for
+the rule are searched for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .rule import (
 
 
 def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
-    """What the rule finds and eager's runs in `moved` do not explain; a bias is a difference, too.
+    """What the rule finds and the noise runs in `moved` do not explain; a bias is a difference, too.
 
     Given tolerances, and "bitwise", are applied without noise.
     """
@@ -64,7 +64,7 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
 
 
 def _near_and_far(values: Values) -> tuple[Values, tuple[torch.Tensor, ...]]:
-    """The values with the runs that tell how far eager moves, and those that only tell what is close at all."""
+    """The values with the runs that show how far eager moves, and the runs that only show which choices are close."""
     runs = list(zip(values.moved, values.steps, strict=True))
     near = [(each, steps) for each, steps in runs if steps <= FURTHER]
     far = tuple(each for each, steps in runs if steps > FURTHER)

@@ -62,8 +62,8 @@ VALUES = ("value", "nan", "input changed")
 class Runs:
     """The runs of one lane. `again` is a second eager run from the same state; `gold` is one in a wider precision.
 
-    `moved` are eager runs that were rounded differently: what they explain is no difference. Where there can be none,
-    no `bias` is looked for.
+    `moved` are eager runs that were rounded differently: what they explain is not a difference. If none can be made,
+    `bias` is not searched for.
     """
 
     eager: Run
@@ -77,9 +77,9 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What was found. `explained` are the places at which eager's noise is the reason.
+    """The result. `explained` are the places at which eager's noise is the reason.
 
-    `open` are those at which more runs may tell otherwise, `values` all at which numbers differ.
+    `open` are those at which more runs may change the result, `values` all at which numbers differ.
     """
 
     numerics: Numerics
@@ -152,7 +152,7 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
 
 
 def _rank(place: _Place) -> int:
-    """The order of findings: what a step computes first, comes first (outputs, loss, gradients)."""
+    """The order of findings: what a step computes first comes first (outputs, loss, gradients)."""
     return _MADE_IN_ORDER.index(place.group) if place.group in _MADE_IN_ORDER else len(_MADE_IN_ORDER)
 
 
@@ -212,7 +212,7 @@ def _listed(sentence: str, items: list[str]) -> list[str]:
 
 
 def _places(runs: Runs) -> Iterator[_Place]:
-    """Every place that both runs have. If one lacks a place, a container of it differs and is reported."""
+    """Every place that both runs have. If one run lacks a place, its container differs and is reported."""
     eager, largest_input = runs.eager, _largest_input(runs.eager)
     for group, reference in eager.groups.items():
         found, repeated, exact = (_group(run, group) for run in (runs.compiled, runs.again or eager, runs.gold))
@@ -351,7 +351,7 @@ def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
 
 
 def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
-    """The outputs of which nothing was compared, and what else may hide a change, each with its reason."""
+    """The outputs of which nothing was compared, and other places that may hide a change, each with the reason."""
     known = {each.at: each for each in findings}
     yield from _hidden(eager, known)
     nodes = _group(eager, "output")
@@ -367,7 +367,7 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
 
 
 def _hidden(eager: Run, known: Mapping[str, Finding]) -> Iterator[str]:
-    """What the run left that could not be read: changed state, and gradients."""
+    """Changed state and gradients of the run that could not be read."""
     for group in eager.groups:
         if group in ("input", MADE):
             continue
@@ -653,7 +653,7 @@ def _doubt(gradient: _Place, shape: tuple[int, ...], tolerance: Tolerance) -> to
 
 
 def _kind(place: _Place, eager: TensorLeaf, compiled: TensorLeaf) -> str:
-    """What a difference in value is called: of an input, that only one of the runs wrote to it, if that is known."""
+    """The kind of a difference in value; for an input, whether only one of the runs wrote to it, if that is known."""
     before = place.before
     if place.group != "input":
         return "value"

@@ -1,11 +1,11 @@
 """Noise: how far eager moves when rounded differently, and how much of compiled's difference that explains. Pure.
 
-Each element has its own bound: it may be where eager's runs are, and beyond the outermost of them by as much as they
-are apart, or as those of most of its row are, for the runs are few. One element that moves a lot excuses no other, and
-what lies where no run leads, as zeros in the place of either of two branches, is not excused. What moves nowhere in
-most runs and all at once in one, as the row of a token that is routed otherwise, may be so in compiled too, as often
-and as far as in eager's runs, each of which is held against the others for that: a row only where it moves at all when
-everything is moved by much more, for else its choice is not close.
+Each element has its own bound: it may be anywhere in the range of the noise runs, and, because there are few of them,
+beyond it by as much as the range is wide, or as that of most of its row is. An element that moves a lot does not excuse
+others, and a value that no run approaches, such as zeros in place of either of two branches, is not excused. Values
+that do not move in most runs and jump in one, such as the row of a token that is routed to another expert, may do so in
+compiled, too, as often and as far as in the noise runs, each of which is compared with the others for that. A whole row
+may do so only if it also moves when everything is moved much further; otherwise its choice is not close.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Limit = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What was found of one tensor. `loud` are its elements that eager or compiled moved beyond what the rule lets by.
+    """The result for one tensor. `loud` are its elements that eager or compiled moved beyond what the rule allows.
 
-    `moved` is how far eager's runs moved an element at most; `worst` how many times compiled is beyond its bound.
+    `moved` is the largest movement of an element in noise runs; `worst` is compiled's distance in units of its bound.
     """
 
     excused: bool
@@ -60,7 +60,7 @@ class Noise:
 
 @dataclass(kw_only=True, slots=True)
 class _Surprises:
-    """Elements that are far off and quiet in all other runs: how many, and the largest distance among them."""
+    """Elements that are far off in one run and do not move in all others: how many, and the largest distance."""
 
     count: int = 0
     largest: float = 0.0
@@ -70,7 +70,7 @@ class _Surprises:
         self.largest = max(self.largest, float(off.masked_fill(~which, 0.0).max()))
 
     def within(self, others: Sequence[_Surprises], total: int, times: float = 1.0) -> bool:
-        """Whether there are at most `times` as many as in any of eager's runs, and none further off."""
+        """Whether there are at most `times` as many as in any noise run, and none further off."""
         most = max((each.count for each in others), default=0)
         furthest = max((each.largest for each in others), default=0.0)
         if not self.count:
@@ -129,9 +129,9 @@ class _Count:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sides:
-    """One tensor in all runs, of one shape; `slack` is what each element may be off by anyway.
+    """One tensor in all runs, of one shape; `slack` is an error that each element may have in any case.
 
-    A run in which results were moved by several `steps` counts by the share of one.
+    The movement in a run with several `steps` is divided by their number.
     """
 
     compiled: torch.Tensor
@@ -146,8 +146,8 @@ class Sides:
 def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
     """Whether eager's own noise explains how far compiled is off.
 
-    `limit` gives what each element may be off by without any, of eager and the reference; `rms_limit` is that of the
-    RMS over all.
+    `limit` gives the allowed error of each element without noise, from eager and the reference; `rms_limit` is the
+    allowed RMS error.
     """
     compiled, others = _Count(), [_Count() for _ in sides.moved]
     loud: list[torch.Tensor] = []
@@ -248,7 +248,7 @@ def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
 
 
 def ever_finite_alike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequence[torch.Tensor]) -> bool:
-    """Whether compiled is NaN or inf where eager is not, or otherwise, only where one of eager's runs is so too."""
+    """Whether compiled and eager only differ in where they are NaN or inf at places where a noise run does, too."""
     unlike = _unlike(eager, compiled)
     for each in moved:
         unlike = unlike & _unlike(each, compiled)
@@ -272,10 +272,10 @@ def chosen_alike(compiled: torch.Tensor, known: Sequence[torch.Tensor]) -> bool:
 def chosen_as_often(
     compiled: torch.Tensor, known: Sequence[torch.Tensor], moved: Sequence[torch.Tensor], steps: Sequence[int]
 ) -> bool:
-    """Whether compiled has values of its own about as often as eager's runs of one step do, and no further off.
+    """Whether compiled has unique values about as often as noise runs of one step do, and no further off.
 
-    Among thousands of close choices each run makes some that no other does; each of eager's runs is compared with the
-    others. Those where all others agree are counted separately.
+    Among thousands of close choices, each run makes some that no other run does; each noise run is compared with the
+    others. Places where all others agree are counted separately.
     """
     mine = _own_choices(compiled, [*known, *moved])
     runs = [

@@ -1,4 +1,4 @@
-"""Parts: what a value is made of, read without running any code of its class, and how far it is followed.
+"""Parts: the components of a value, read without running code of its class, and how far they are followed.
 
 Every walk over the user's values follows these rules: objects of installed packages are entered if they hold results or
 plain values, and a walk visits a limited number of values.
@@ -72,7 +72,7 @@ Kind = Literal["results", "plain", "code", "large"]
 
 
 class Bound:
-    """How many more values a walk may visit; `met` once it needed more."""
+    """The number of values that a walk may still visit; `met` once it needed more."""
 
     def __init__(self, values: int | None = None) -> None:
         self.values = self.left = VALUES if values is None else values
@@ -163,7 +163,7 @@ def attributes_of(value: object) -> dict[str, object]:
 
 
 def own_dict(value: object) -> dict[str, object] | None:
-    """The `__dict__` of an object, even if its class overrides it."""
+    """The `__dict__` of an object, even if its class overrides `__dict__`."""
     for base in type(value).__mro__:
         found = base.__dict__.get("__dict__")
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
@@ -173,7 +173,7 @@ def own_dict(value: object) -> dict[str, object] | None:
 
 
 def slots_of(value: object) -> tuple[str, ...]:
-    """The attributes of an object that its classes made a slot for, by the names to read them under."""
+    """The attributes of an object in `__slots__` of its classes, by the names to read them under."""
     found: list[str] = []
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -203,7 +203,7 @@ def is_scalar(value: object) -> bool:
 
 
 def exact(value: object) -> Any:
-    """A plain value as Python's own type has it: a class derived from it may call any two the same."""
+    """A plain value converted to Python's own type: a subclass may define equality in any way."""
     if isinstance(value, enum.Enum):
         return value
     for kind, of in _EXACT:

@@ -126,10 +126,10 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What is known of one place after comparing it. `zeros` are those that have the other sign than in eager.
+    """The result for one place. `zeros` are those with the opposite sign of eager's.
 
-    `noise` is how far eager itself moves there, where that explains compiled. `hopeful`: where the differences are not
-    explained by few runs of eager, more may explain them.
+    `noise` is how far eager itself moves there, if that explains compiled. `hopeful`: if a few noise runs do not
+    explain the differences, more may.
     """
 
     at: str
@@ -163,8 +163,8 @@ def turned_zeros(compiled: torch.Tensor, eager: torch.Tensor) -> int:
 class Values:
     """One tensor's values in each run.
 
-    `lowest` is the coarsest dtype on the way to it. `slack` is what each element may be off by on top. `moved` are its
-    values in runs of eager that were rounded differently, by so many `steps`. `named` is what the reference is called.
+    `lowest` is the coarsest dtype on the way to it. `slack` is an additional error allowed for each element. `moved`
+    are its values in noise runs, by this many `steps`. `named` is the name of the reference.
     """
 
     at: str
@@ -202,12 +202,12 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowed:
-    """What the elements of one tensor may be off by: `multiple` times eager's error, plus the floor.
+    """The allowed error of the elements of one tensor: `multiple` times eager's error, plus the floor.
 
-    `own` is eager's largest error among the ordinary elements, `own_rms` its RMS there. An element is not ordinary
-    where it is a mask, or where eager went another way than float64; then eager's error at that element counts, and so
-    it does where the largest is far larger than most. Where eager's error is no measure, `unclear` is what the RMS may
-    be from the nearer of eager and the reference.
+    `own` is eager's largest error among the ordinary elements, `own_rms` its RMS there. An element is not ordinary if
+    it is a mask, or if eager took another path than float64; then eager's error at that element is used, as it is if
+    the largest error is far larger than most. If eager's error is no measure, `unclear` is the allowed RMS distance
+    from the nearer of eager and the reference.
     """
 
     multiple: float
@@ -239,7 +239,7 @@ class Allowed:
 
     @property
     def by_noise(self) -> Allowed:
-        """What the noise runs need not explain; eager's error is left out where it is no measure."""
+        """The error that the noise runs need not explain; without eager's error if that is no measure."""
         return self if self.unclear is None else replace(self, own=0.0, own_rms=0.0, multiple=0.0)
 
 
@@ -410,7 +410,7 @@ def _errors(values: Values, allowed: Allowed) -> _Errors:
 
 
 def went_another_way(values: Values) -> bool:
-    """Whether more elements of eager are far from float64 than rounding explains."""
+    """Whether eager took another path: more elements are far from float64 than rounding explains."""
     count = implausible = 0
     for e, g, slack in chunks(values.eager, values.reference, values.slack):
         off = torch.where(torch.isfinite(e) & torch.isfinite(g), (e - g).abs() - slack, 0.0)
@@ -450,7 +450,7 @@ def _worst(values: Values, errors: _Errors, allowed: Allowed) -> str:
 
 
 def _digits(one: float, other: float) -> int:
-    """How many digits two numbers take to be told apart."""
+    """The number of digits needed to distinguish two numbers."""
     return next((digits for digits in (6, 9, 13) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17)
 
 

@@ -72,7 +72,7 @@ class TensorLeaf:
 class ScalarLeaf:
     """A value without parts: compared by type and `==`, floats by the rule.
 
-    An `incidental` one is an attribute of an object. It may be a time, an id or a count of all such objects: it is
+    An `incidental` one is an attribute of an object, which may be a time, an id or a count of all such objects: it is
     ignored if two eager runs differ in it.
     """
 
@@ -147,11 +147,10 @@ def snapshot(value: object, *, at: str, step: str = "") -> Snapshot:
     """Copy what is compared of a value: tensors, scalars, and their structure.
 
     `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
-    groups of that step.
-    Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the tensors within count,
-    and one of an installed package is walked where it holds results or plain values (`parts.kind_of`).
-    Keeps no autograd graph alive, and does not raise: what cannot be read, and what is beyond the bound of the walk, is
-    in the snapshot as such.
+    groups of that step. Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the
+    tensors within count, and one of an installed package is walked where it holds results or plain values
+    (`parts.kind_of`). Keeps no autograd graph alive, and does not raise: what cannot be read, or is beyond the bound of
+    the walk, is marked as such in the snapshot.
     """
     walk = _Walk()
     with torch.no_grad(), without_torch_function():

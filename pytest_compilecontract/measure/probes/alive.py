@@ -1,4 +1,4 @@
-"""What a run leaves in memory: which of its arguments and outputs are alive after the last reference to them."""
+"""What a run keeps in memory: which arguments and outputs are alive after the last outside reference is gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Watch:
         return frozenset(at for at, storage in self._watched.items() if not storage.expired())  # type: ignore[no-untyped-call]
 
     def kept(self, allowed: frozenset[str]) -> frozenset[str]:
-        """The places that are alive and not `allowed` to be, after garbage collection."""
+        """The places that are alive after garbage collection and not in `allowed`."""
         if self.alive() <= allowed:
             return frozenset()
         gc.collect()

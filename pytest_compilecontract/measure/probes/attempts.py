@@ -50,7 +50,7 @@ class Break:
     stack: tuple[tuple[str, int, str, str], ...]
 
     def is_met_by(self, other: Break) -> bool:
-        """Whether the other is this break, seen by a caller: of the same kind, at the end of its stack."""
+        """Whether the other is this break as seen by a caller: of the same kind, and this stack ends its own."""
         own, longer = ([(file, line) for file, line, *_ in each.stack] for each in (self, other))
         same_kind = parse_message(self.message).kind == parse_message(other.message).kind
         return same_kind and longer[-len(own) :] == own
@@ -167,14 +167,14 @@ def forget_frames(attempts: Iterable[Attempt]) -> None:
 
 
 def excuse(attempts: Iterable[Attempt], error: BaseException, paths: Paths) -> None:
-    """Mark the attempts that gave up a frame exactly where eager raised this exception."""
+    """Mark the attempts that fell back exactly where eager raised this exception."""
     lines = [(each.filename, each.lineno) for each in traceback.extract_tb(error.__traceback__)]
     for attempt in attempts:
         attempt.excused = not attempt.installed and _ends_at(attempt, lines, paths)
 
 
 def _ends_at(attempt: Attempt, lines: list[tuple[str, int | None]], paths: Paths) -> bool:
-    """Whether Dynamo gave up at the innermost of these lines, or at one that leads there."""
+    """Whether Dynamo stopped at the innermost of these lines, or at one that leads there."""
     stack = attempt.broke.stack if attempt.broke is not None else break_from(attempt.error).stack
     own, theirs = (
         [each for each in place if not paths.is_out_of_reach(each[0])] or place

@@ -1,4 +1,4 @@
-"""Backends: the names of those that Dynamo hands its graphs to, whoever chose them."""
+"""Backends: the names of those that Dynamo passes graphs to, whoever chose them."""
 
 from __future__ import annotations
 

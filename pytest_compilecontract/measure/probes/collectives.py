@@ -1,8 +1,8 @@
-"""Collectives: what a pass asks of its process groups, by torch's profiler, which also sees compiled code.
+"""Collectives: those that a pass runs, by torch's profiler, which also sees compiled code.
 
-The dispatcher knows each as an operator of the namespace c10d, whoever asks for it: torch.distributed, the reducer of
-DDP, FSDP, DTensor, or a compiled graph by way of functional collectives. Their names are torch's own, and several are
-one kind to a user: what is told is the kind.
+Each is dispatched as an operator of the namespace c10d, whoever calls it: torch.distributed, the reducer of DDP, FSDP,
+DTensor, or a compiled graph through functional collectives. Several of these operators are one kind to a user, and the
+kind is reported.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def recorded() -> Iterator[Recorded]:
 
 
 def kind_of(operator: str) -> str:
-    """What an operator of c10d does, in the terms of torch.distributed; an unknown one keeps its own name."""
+    """The kind of a c10d operator, as torch.distributed names it; an unknown one keeps its own name."""
     name = operator.removeprefix(NAMESPACE).strip("_").removesuffix("_coalesced").strip("_")
     return KINDS.get(name, name)
 
 
 def in_runs(kinds: Iterator[str]) -> tuple[Collective, ...]:
-    """The sequence with equal neighbors joined and counted."""
+    """The sequence with equal neighbors merged and counted."""
     return tuple(Collective(kind=kind, times=len([*each])) for kind, each in itertools.groupby(kinds))

@@ -152,7 +152,7 @@ class _Handler(logging.Handler):
 
 
 def read_skip(message: str, paths: Paths) -> GraphSkip:
-    """torch's message of a skip: its reason, and the innermost line of the stack that it quotes."""
+    """Parse torch's message about a skip: the reason, and the innermost line of the quoted stack."""
     head, _, stack = message.partition("Found from :")
     reason = head.strip().splitlines()[0] if head.strip() else message.strip()
     while reason.startswith(_PREFIX):  # torch may say it twice

@@ -1,7 +1,7 @@
 """Dispatch keys: what it means that a tensor has a key, or no longer has it.
 
-torch guards the set of keys of each tensor, with those that the thread adds (`LocalState::apply` in
-torch/csrc/dynamo/guards.cpp), and names both sets whole. What each key is for stands in c10/core/DispatchKey.h.
+torch guards the set of keys of each tensor, including those that the thread adds (`LocalState::apply` in
+torch/csrc/dynamo/guards.cpp), and reports both sets in full. c10/core/DispatchKey.h documents each key.
 """
 
 from __future__ import annotations

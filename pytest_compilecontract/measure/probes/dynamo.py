@@ -1,17 +1,17 @@
 """What Dynamo did: a ledger of its attempts to compile frames, kept by five taps.
 
-An attempt is one time that Dynamo means to compile one frame. It ends with installed code, with nothing (no ops), or
-with an exception, and with at most one graph break. Everything counted here follows from the list of attempts:
+An attempt is one time that Dynamo tries to compile one frame. It ends with installed code, with nothing (no ops), or
+with an exception, and with at most one graph break. Everything counted here is derived from the list of attempts:
 
-    first compile   code installed for a frame that had no usable entry; a continuation resumes after a graph break
+    first compile   code installed for a frame that had no usable entry; a continuation is a resume function
     recompile       code installed for a frame that had one
     dropped         a first compile by torch's count, of a frame whose code torch._dynamo.reset() has dropped
     limit hit       refused, since the frame has too many entries
-    eager frame     no code installed, and not for the limit
+    eager frame     no code installed, for a reason other than the limit
     graph break     the last one logged in the attempt
 
-The counters of `torch._dynamo.utils` miss breaks that Dynamo cannot resume from and know no recompiles, so they are
-only recorded (tests/with_torch/test_scenarios.py holds the cases that tell).
+The counters of `torch._dynamo.utils` miss breaks that Dynamo cannot resume from and do not count recompiles, so they
+are only recorded (see the cases in tests/with_torch/test_scenarios.py).
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ _UNKNOWN = object()
 class Ledger:
     """Record every attempt, on every thread, while entered.
 
-    Use as a context manager, once. The facts are `told` after leaving, or at any time in between; `runs` are those of
-    the compiled graphs. `strangers` are threads that were there before and compile: whose work they do is not known.
-    `calls` looks at every call of compiled code, not only at those after the first change of stance.
+    Use as a context manager, once. `told` has the facts, after leaving or at any time before; `runs` are those of the
+    compiled graphs. `strangers` are threads that existed before and compile: it is not known for whom. `calls` looks at
+    every call of compiled code, not only at those after the first change of stance.
     """
 
     def __init__(self, paths: Paths, *, calls: bool = False) -> None:
@@ -186,10 +186,10 @@ class Ledger:
                     self.attempts.append(attempt)
 
     def _caller_that_met(self, broke: Break | None) -> Attempt | None:
-        """The running frame whose attempt was given up for this break, without a user's line on its own stack.
+        """The running frame whose attempt ended with this break, if the break's own stack has no line of the user.
 
-        torch's and Python's functions are tried by themselves where inlining them into the caller has failed. Who
-        calls them is on the stack of this thread: the same break in another call is a place of its own.
+        torch's and Python's functions are compiled by themselves if inlining them into the caller has failed. Their
+        caller is on the stack of this thread: the same break in another call is a different place.
         """
         if broke is None or not broke.stack or not all(self._paths.is_out_of_reach(file) for file, *_ in broke.stack):
             return None
@@ -401,7 +401,7 @@ def _placeholders(module: GraphModule | None) -> list[Node]:
 
 
 def _places_in(nodes: Iterable[Node]) -> tuple[Place, ...]:
-    """Where the operators of a graph come from; what only takes a number or an item of a tuple is none."""
+    """Where the operators of a graph come from, without nodes that only take a number or an item of a tuple."""
     found: Counter[tuple[str, tuple[tuple[str, int], ...]]] = Counter()
     torch = importlib.import_module("torch")
     for node in nodes:
@@ -422,7 +422,7 @@ def _value_of(argument: object) -> object:
 
 
 def _module_path(node: Node) -> str:
-    """The path of the module that an operation was traced in, as `named_modules` has it: of the compiled module on."""
+    """The path of the module that an operation was traced in, as in `named_modules` of the compiled module."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
     for pattern, put in _OF_A_PATH:

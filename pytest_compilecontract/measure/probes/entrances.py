@@ -1,4 +1,4 @@
-"""Where Dynamo is entered, and where its settings are changed: taps that stay set, and cost nothing until then."""
+"""Where Dynamo is entered, and where its settings are changed: taps that stay set, and are free until then."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ DYNAMO = "torch._dynamo"
 
 
 class Entrances(Taps):
-    """Say each time that Dynamo is about to compile, and keep what settings were before they are changed.
+    """Notify whenever Dynamo is about to compile, and keep the values of settings before they are changed.
 
-    `told` is called first, in the thread that compiles; if it answers True, the taps that it has set meanwhile see this
-    attempt as well. `asked` is called where something is to be compiled once it runs: torch.compile, with whatever
-    backend. `configs` are the modules of settings that count.
+    `told` is called first, in the thread that compiles; if it returns True, taps that it has set see this attempt as
+    well. `asked` is called by torch.compile, with any backend. `configs` are the modules of settings that matter.
     """
 
     def __init__(self, *, told: Callable[[], bool], asked: Callable[[], None], configs: Iterable[str]) -> None:

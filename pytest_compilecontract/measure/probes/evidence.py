@@ -114,6 +114,6 @@ class _Handler(logging.Handler):
 
 
 def _compile_of(metadata: dict[str, object]) -> str:
-    """The compile that a record is of, as torch counts it: frame and number, and with compiled autograd that before."""
+    """The compile id of a record: frame and number, preceded by that of compiled autograd, if any."""
     parts = [metadata.get(key) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id")]
     return "_".join(str(part) for part in parts if isinstance(part, int))

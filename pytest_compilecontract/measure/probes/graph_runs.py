@@ -10,9 +10,9 @@ from .attempts import Graph
 
 
 class Runs:
-    """How often compiled graphs ran.
+    """The number of runs of compiled graphs.
 
-    While a `clock` is set, `seconds_inside` sums up their time; each runs in the context `around`.
+    While a `clock` is set, `seconds_inside` adds up their time; each runs in the context `around`.
     """
 
     def __init__(self) -> None:

@@ -109,8 +109,8 @@ def read_profile(rows: Iterable[Row]) -> Profile:
 def classify(name: str) -> Kind:
     """Which library, compiler or user a kernel comes from, by its name.
 
-    What is no library's and a bare name is Triton's: C++ kernels are shown with their parameters, and Triton's, the
-    user's too, as the function is called.
+    A plain name that belongs to no library is a Triton kernel: C++ kernels are shown with their parameters, and Triton
+    kernels, including the user's, by the name of the function.
     """
     if _COPY.match(name):
         return "copy"

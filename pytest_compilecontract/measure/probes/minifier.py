@@ -1,5 +1,5 @@
-"""torch's minifier: a lane that fails is run with torch's debugging of backends on, which writes a program that shrinks
-the graph that fails; and that program is run, in a process of its own."""
+"""torch's minifier: a failing lane is run with torch's backend debugging on, which writes a program that minifies the
+failing graph; that program is run in a process of its own."""
 
 from __future__ import annotations
 

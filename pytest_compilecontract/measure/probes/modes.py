@@ -47,7 +47,7 @@ class Modes:
             try:
                 self._before[kind] = each.read()
             except (ImportError, AttributeError, TypeError, RuntimeError) as error:
-                self.missing[kind] = f"torch does not tell what is on ({type(error).__name__}: {error})"
+                self.missing[kind] = f"torch does not tell which modes are on ({type(error).__name__}: {error})"
 
     def left(self) -> list[str]:
         """What was added since, the last first."""
@@ -75,7 +75,7 @@ class Modes:
 
 
 def _is_below(now: list[object], before: list[object]) -> bool:
-    """Whether nothing was added: what other code has removed cannot be restored here."""
+    """Whether nothing was added; what other code has removed cannot be restored."""
     return all(any(each is other for other in before) for each in now)
 
 

@@ -1,4 +1,4 @@
-"""What a module keeps in private attributes of nn.Module: its tensors, their keys, and its hooks."""
+"""The contents of private attributes of nn.Module: tensors, their keys, and hooks."""
 
 from __future__ import annotations
 

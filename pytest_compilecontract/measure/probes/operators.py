@@ -3,11 +3,10 @@
 Dynamo's attempts do not show frames that it never tries: after a graph break in torch's own or installed code it skips
 that frame by rule, and every operator there runs in eager in every call. So the call itself is recorded.
 
-An operator is what the dispatcher was asked for by name (`aten::linear`; what that asks for in turn is part of it). It
-ran compiled where it lies inside a mark of ours, set around each compiled graph that runs. torch's own span
-"Torch-Compiled Region" lasts for the whole call of a compiled frame, eager parts included; what it tells is which
-Python frame is Dynamo's code. Only what a compiled callable does is looked at, from its entry in
-torch/_dynamo/eval_frame.py on.
+An operator is one that was dispatched by name (`aten::linear`; the operators that it calls are part of it). It ran
+compiled if it is inside a mark of ours, set around each compiled graph that runs. torch's own span "Torch-Compiled
+Region" lasts for the whole call of a compiled frame, including its eager parts; it shows which Python frame is Dynamo's
+code. Only what runs inside a compiled callable is examined, from its entry in torch/_dynamo/eval_frame.py on.
 """
 
 from __future__ import annotations
@@ -466,10 +465,10 @@ class _Told:
     def _stands_for(self, frames: tuple[_Frame, ...], callees: Callees, *, dynamos: bool) -> bool:
         """Whether a graph break is exactly the call that the first of these frames makes.
 
-        A line may call several functions: none on the way to another graph break is meant, and in a frame that is not
-        Dynamo's code, such as a container's loop over its layers, none where the line makes more than one, unless it is
-        a function that is disabled. A function that Dynamo does not follow (`checkpoint_sequential`, `eval`) may call
-        modules: these are no part of the break.
+        A line may call several functions: a call that leads to another graph break does not count, and in a frame that
+        is not Dynamo's code, such as a container's loop over its layers, no call counts if the line makes several,
+        unless it is a disabled function. A function that Dynamo does not follow (`checkpoint_sequential`, `eval`) may
+        call modules: these are not part of the break.
         """
         caller = frames[0]
         if (caller.file, caller.line) not in self._breaks:

@@ -1,4 +1,4 @@
-"""Protocols: what is used of torch's objects that have no public type. Does not import torch."""
+"""Protocols: the parts that we use of torch's objects without a public type. Does not import torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reasons: the guard failures that torch gives for a recompile, one for each older entry, and which one explains it.
 
-Most entries fail for something that says nothing of this recompile: they were made in another grad mode, for another
-backend or another module, or hold a size that an entry after them has free. What tells is why the newest of the others
-did not serve. torch has no name for that, and keeps the reason of the entry that served last.
+Most entries fail for a reason that does not explain the recompile: they were made in another grad mode, for another
+backend or another module, or guard a size that is dynamic in a later entry. The explanation is why the newest of the
+others did not match. torch has no name for it, and keeps the reason of the entry that was used last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MARK = re.compile(r"_dynamo_dim_marking|_dynamo_\w*indices")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Input:
-    """The sizes and strides of a tensor input of a graph; None for a dynamic one."""
+    """The sizes and strides of a tensor input of a graph; a dynamic one is None."""
 
     sizes: tuple[float | None, ...] = ()
     strides: tuple[float | None, ...] = ()

@@ -65,7 +65,7 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
 def _run_in(
     dtype: torch.dtype, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> object:
-    """Run an operator on copies in a dtype; what it writes to them is written to its arguments, too."""
+    """Run an operator on copies in a dtype; writes to the copies are copied back to its arguments."""
 
     def narrowed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor

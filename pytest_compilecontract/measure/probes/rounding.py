@@ -1,10 +1,10 @@
 """Rounding: eager with every result rounded differently, at random, and the discrete choices that it then makes.
 
-A rounded result stands for any number at most half a unit in the last place away. Moved within that at random, and
-rounded again, it stays or goes to a neighbour, an eighth of the results to either (Monte Carlo arithmetic: Parker,
-UCLA CSD-970002, 1997). What needs no rounding stays: a result that is the same in float64, as a count or a half is.
-Values that are only moved about stay what they are, and so do integers and truths: they are other ones where the
-numbers that they come from are.
+A rounded result represents any number at most half a unit in the last place away. Perturbed at random within that
+range and rounded again, it stays the same or becomes one of its neighbors, each for an eighth of the results (Monte
+Carlo arithmetic: Parker, UCLA CSD-970002, 1997). Results that need no rounding stay: those that are equal in float64,
+such as a count or 0.5. Values that are only copied stay as they are, and so do integers and booleans, which change only
+if the numbers that they are computed from do.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class Choices:
 class Rounding(TorchDispatchMode):  # type: ignore[misc]
     """While entered, what operators compute is rounded differently. `tf32`: products of float32 may be in TF32.
 
-    Each result moves by `steps` in the last place, if at all: one is what rounding does. The random numbers are its
-    own: those of the program stay what they are. After so many `seconds` it raises TimeoutError: a program that goes on
-    until its numbers agree may never end.
+    Each result moves by `steps` units in the last place, if at all: rounding itself moves by one. It has a random
+    generator of its own, so that the program draws the same numbers. After `seconds` it raises TimeoutError: a program
+    that iterates until its numbers agree may never end.
     """
 
     supports_higher_order_operators = True
@@ -149,7 +149,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if not is_operator(func):
             return func(*args, **kwargs)
         if clock.seconds() > self._ends:
-            raise TimeoutError(f"no end after {self._seconds:.0f} s")
+            raise TimeoutError(f"not finished after {self._seconds:.0f} s")
         name = func.overloadpacket.__name__
         exact = name in EXACT and not _casts(name, args, kwargs)
         fixed = exact or is_view(func) or torch.Tag.nondeterministic_seeded in func.tags
@@ -272,7 +272,7 @@ def _casts(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) ->
 
 @cache
 def _holds(wide: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether a format has every float of another. PyTorch promotes none of one byte, so its rules cannot be asked."""
+    """Whether a format can represent every value of another. PyTorch has no promotion rules for one-byte floats."""
     if not (dtype.is_floating_point or dtype.is_complex) or not (wide.is_floating_point or wide.is_complex):
         return False
     one, other = torch.finfo(wide), torch.finfo(dtype)

@@ -28,11 +28,11 @@ class Turn:
 
 
 class Seams:
-    """While entered, `graphs` is given each compiled graph and gives back what is to run in its place.
+    """While entered, `graphs` is called with each compiled graph and returns what runs in its place.
 
-    `targets` is given what torch.compile is given, and gives back what is to be compiled, or None to
-    leave it. Either may be None. Without
-    `cuda_graphs` nothing records any. `missing` says why a seam could not be opened; empty where all were.
+    `targets` is called with the argument of torch.compile, and returns what is to be compiled, or None to leave it.
+    Either may be None. Without `cuda_graphs`, none are recorded. `missing` says why a seam could not be opened; empty
+    if all were.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ def depending(run: Callable[..., object], turn: Turn) -> Callable[..., object]:
 
 
 def lower_recompile_limit() -> str:
-    """Let Dynamo compile each frame once. Why it cannot be told to, or nothing; isolation puts the setting back."""
+    """Let Dynamo compile each frame only once; returns why it cannot, or "". Isolation restores the setting."""
     config: object = importlib.import_module("torch._dynamo.config")
     if not hasattr(config, "recompile_limit"):
         return "torch has no setting torch._dynamo.config.recompile_limit"

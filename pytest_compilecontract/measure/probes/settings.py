@@ -1,6 +1,6 @@
-"""torch's settings: in which modules they are, and of each its default and whether a value may be another.
+"""torch's settings: their modules, their defaults, and whether a value may differ from the default.
 
-Every list of these modules is here, and why it has them.
+Every list of these modules is here, with the reason for its contents.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CAPTURING = (DYNAMO, _FUNCTORCH, _SYMBOLIC_SHAPES, COMPILER)
 
 
 class ConfigModule(Protocol):
-    """A module of settings, as torch makes one of them."""
+    """A config module of torch."""
 
     def get_config_copy(self) -> dict[str, object]: ...
     def patch(self, changes: Mapping[str, object]) -> AbstractContextManager[object]: ...
 
 
 def config_module(name: str) -> ConfigModule | None:
-    """The module of that name, where torch has it; Inductor's is cheap to import, unlike Inductor."""
+    """The config module of that name, if torch has it; Inductor's is cheap to import, unlike Inductor."""
     try:
         module: object = importlib.import_module(name)
     except ImportError:
@@ -54,10 +54,10 @@ def has_settings(module: object) -> bool:
 
 
 def settings_of(module: Any) -> Iterator[Setting]:
-    """The settings of a config module, in the order of their names; aliases have their target's value and are none.
+    """The settings of a config module, sorted by name, without aliases.
 
     Raises:
-        AttributeError: torch keeps them otherwise.
+        AttributeError: this torch stores them differently.
     """
     for name, entry in sorted(module._config.items()):
         if entry.alias is None:
@@ -65,13 +65,13 @@ def settings_of(module: Any) -> Iterator[Setting]:
 
 
 def default_of(module: object, name: str) -> Setting | None:
-    """The setting of that name; None where this torch has none."""
+    """The setting of that name; None if this torch does not have it."""
     entry = getattr(module, "_config", {}).get(name)
     return None if entry is None or entry.alias is not None else Setting(name=name, default=entry.default)
 
 
 def may_differ(module: Any, name: str) -> bool:
-    """Whether a setting may have another value than its default: a cheap question before the value is read."""
+    """Whether a setting may differ from its default: a cheap check before the value is read."""
     # `_is_default` alone is not enough, both ways: a value that was set to the default, or restored by a patch, is not
     # default to it; and one that another setting implies (torch 2.15: numerics="strict") is.
     return not module._is_default(name) or name in getattr(module, "_implications", {})

@@ -62,15 +62,15 @@ class Paths:
         return file.startswith(library + os.sep) and not any(file.startswith(each + os.sep) for each in packages)
 
     def is_out_of_reach(self, file: str) -> bool:
-        """Whether a file is of torch's own package or of Python's library, where nobody who compiles changes a line.
+        """Whether a file is in torch or in Python's standard library, which users do not change.
 
-        How deep Dynamo traces into these before it gives up differs from one release to the next.
+        How far Dynamo traces into these before it stops differs from release to release.
         """
         torch = str(importlib.import_module("torch").__path__[0])
         return file.startswith(torch + os.sep) or self.is_pythons(file)
 
     def text(self, text: str) -> str:
-        """torch's text without what differs from process to process: folders, addresses, object ids."""
+        """torch's text without parts that differ from process to process: folders, addresses, object ids."""
         for folder in self._roots:
             text = text.replace(folder + os.sep, "")
         text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)

@@ -1,4 +1,4 @@
-"""Stages: what compiling took of each, out of the metrics that torch keeps of every compile."""
+"""Stages: the time that each stage of compiling took, from torch's metrics of every compilation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMES = frozenset(name for sides in STAGES.values() for side in sides for name 
 
 
 class Stages:
-    """Seconds of compiling since this was made, by stage."""
+    """Seconds of compiling since this object was created, by stage."""
 
     def __init__(self) -> None:
         self._before = _kept()
@@ -35,18 +35,18 @@ class Stages:
     def read(self) -> tuple[dict[str, float] | None, str]:
         """The seconds, or why they are not known."""
         if self._before is None:
-            return None, "this torch keeps no metrics of compiles"
+            return None, "this torch keeps no compilation metrics"
         known, most = set(map(id, self._before)), _most_kept()
         new = [_microseconds(each) for each in _kept() or () if id(each) not in known]
         if len(new) >= most:
-            return None, f"torch keeps the metrics of {most} compiles, and there were more"
+            return None, f"torch keeps the metrics of {most} compilations, and there were more"
         if not all(new):
-            return None, "this torch's metrics of a compile have other names"
+            return None, "the compilation metrics of this torch have other names"
         return seconds_of(new), ""
 
 
 def seconds_of(compiles: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Seconds by stage, each without the stage within it."""
+    """Seconds by stage, each without its nested stages."""
     found = {}
     for stage, (whole, inner) in STAGES.items():
         took = sum(each.get(name, 0.0) for each in compiles for name in whole)
@@ -64,11 +64,11 @@ def _utils() -> Any:
 
 
 def _kept() -> list[object] | None:
-    """The metrics of the last compiles of this process; None where torch keeps none."""
+    """The metrics of the last compilations of this process; None if torch keeps none."""
     read = getattr(_utils(), "get_compilation_metrics", None)
     return None if read is None else list(read())
 
 
 def _most_kept() -> float:
-    """Of how many compiles torch keeps the metrics."""
+    """The number of compilations for which torch keeps metrics."""
     return getattr(getattr(_utils(), "_compilation_metrics", None), "maxlen", None) or float("inf")

@@ -1,9 +1,9 @@
 """Calls of compiled code that ran in eager by request: by a stance, or with Dynamo disabled. Dynamo logs neither.
 
-What torch.compile returns asks for the stance each time it is called (torch/_dynamo/eval_frame.py,
-`_callback_from_stance`). Under "force_eager" nothing compiled runs; under "eager_on_recompile" and the stances that
-compile later, compiled code runs where there is some for the call, and nothing tells where there is none. So a call's
-compiled graphs are counted, and one that ran fewer than another of the same function is lost.
+A compiled callable checks the stance each time it is called (torch/_dynamo/eval_frame.py, `_callback_from_stance`).
+Under "force_eager" nothing compiled runs; under "eager_on_recompile" and the stances that compile later, compiled code
+runs if some matches the call, and nothing is logged if none does. So a call's compiled graphs are counted, and a call
+that ran fewer than another call of the same function ran in eager by request.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Lost:
 class Stances:
     """Record what runs in eager by request, on every thread.
 
-    `executed` gives, for the thread that asks, what says how many compiled graphs that thread has run.
+    `executed` returns, for the calling thread, a function that tells how many compiled graphs that thread has run.
 
     Unless `always`, calls are recorded from the first change of stance on, so that cached calls have no overhead.
     """

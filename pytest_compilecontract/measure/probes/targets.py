@@ -26,7 +26,7 @@ def is_scripted(value: object) -> bool:
 
 
 def made_by(value: object) -> str:
-    """What made a target that torch.compile does not accept since it contains no Python; empty for any other."""
+    """The function that made a target which torch.compile does not accept, since it contains no Python; else empty."""
     met: set[int] = set()
     # A partial can be made to lead back to itself; calling it raises, in eager too.
     while isinstance(value, (functools.partial, types.MethodType)) and id(value) not in met:

@@ -1,4 +1,4 @@
-"""The facts of a ledger, with the user's lines and torch's words."""
+"""The facts of a ledger, with the user's lines and torch's messages."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ def quiet() -> Iterator[None]:
 class Trace:
     """Count what torch's trace says of recompiles and graph breaks, while entered.
 
-    torch asks the trace's logger for its handlers before it renders a record (torch/_logging/_internal.py,
-    `trace_structured`), and rendering is dear: whole graphs as text. So a stand-in for the logger notes what is about
-    to be recorded and answers as the logger would, and nothing is rendered that was not before.
+    torch checks the trace logger's handlers before it renders a record (torch/_logging/_internal.py,
+    `trace_structured`), and rendering is expensive: whole graphs as text. So a stand-in for the logger notes what is
+    about to be recorded and answers like the logger, so that nothing more is rendered than without it.
     """
 
     def __init__(self) -> None:
@@ -106,11 +106,11 @@ def _compile_id() -> str:
 def disagreements(ledger: Ledger, trace: Trace, unique_graphs: int | None) -> tuple[str, ...]:
     """The disagreements between the ledger's counts and the independent ones, one sentence each.
 
-    `unique_graphs` is the rise of `counters["stats"]["unique_graphs"]`, or None where somebody cleared the counters.
-    Known differences: the trace gives a reason for a recompile that the limit refuses too, and none for one that
-    `error_on_recompile` forbids, a generator is refused before any, a frame refused before its first instruction
-    (called inside a transform of torch.func) is in the trace only while torch logs graph breaks, and the counter has
-    graphs with nothing in them that no backend is given.
+    `unique_graphs` is the rise of `counters["stats"]["unique_graphs"]`, or None if the counters were cleared. Known
+    differences: the trace also has a reason for a recompile that the limit refuses, and none for one that
+    `error_on_recompile` forbids; a generator is refused before there is one; a frame refused before its first
+    instruction (called inside a transform of torch.func) is in the trace only while torch logs graph breaks; and the
+    counter includes empty graphs that no backend gets.
     """
     found: list[str] = []
 

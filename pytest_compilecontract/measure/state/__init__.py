@@ -28,9 +28,9 @@ class State:
     """The modules, tensors, optimizers, generators and plain values that a target reaches, as they are now.
 
     Reached are a module itself with its hooks, a bound method's owner, a function's closure, defaults, attributes and
-    the globals it names, and what an object of the project's classes has in common with the others: the attributes of
-    the class, and what its methods reach. Classes of installed packages are left alone, and of their objects
-    only those are followed that hold tensors, modules or plain values (`numerics.kind_of`).
+    the globals that it uses, and what objects of the project's classes share: the attributes of the class, and what its
+    methods reach. Classes of installed packages are not followed, and of their objects only those that contain
+    tensors, modules or plain values (`numerics.kind_of`).
 
     `unreached` says what is not saved: too deep, too large, or impossible to save.
 
@@ -99,10 +99,10 @@ class State:
 
     @contextlib.contextmanager
     def in_wide(self, to: Callable[[torch.dtype], torch.dtype] = numerics.wide) -> Iterator[None]:
-        """Every tensor reached has data of the dtype that `to` gives for its own, while the `with` lasts.
+        """Inside, every tensor reached has data of the dtype that `to` gives for its own dtype.
 
         Raises:
-            NotWide: one cannot have, such as a tensor inside a transform of torch.func.
+            NotWide: a tensor cannot be cast, such as one inside a transform of torch.func.
         """
         before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         try:

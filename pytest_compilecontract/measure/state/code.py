@@ -80,7 +80,7 @@ def save_object(walk: Reached, value: object, name: str, *, depth: int) -> None:
 
 
 def save_thread_local(walk: Reached, value: threading.local, name: str, *, depth: int) -> None:
-    """What an object keeps for the thread that asks, which is the one that runs the passes."""
+    """Save the thread-local values of an object for this thread, which runs the passes."""
     save_mapping(walk, vars(value), name, depth=depth)
     reach_classes(walk, value, depth=depth)
 
@@ -162,7 +162,7 @@ def save_class(walk: Reached, kind: type, name: str, *, depth: int) -> None:
 
 
 def keep_method(walk: Reached, kind: type, key: str, value: object) -> None:
-    """Save which function a class has as a method: a run may replace it."""
+    """Save which function is a method of a class: a run may replace it."""
 
     def read() -> object:
         return vars(kind).get(key, MISSING)

@@ -68,7 +68,7 @@ def save_state_dict(walk: Reached, value: Any, name: str, *, depth: int) -> None
 
 
 def save_context_variable(walk: Reached, variable: ContextVar[object], name: str, *, depth: int) -> None:
-    """What a variable is in this context; one that had no value cannot be put back, and keeps what it was given."""
+    """Save the value of a variable in this context; one without a value cannot be reset, and keeps its new one."""
 
     def write(put: object) -> None:
         if put is not MISSING:

@@ -57,7 +57,7 @@ def _keep_new(
     stays: Callable[[object], bool],
     counts: bool,
 ) -> Callable[[], dict[object, object]]:
-    """Have keys that are not `known` put away, but for those that stay. Gives them; with `counts` they are a change."""
+    """Remove keys that are not `known` on restore, unless they stay. Returns them; with `counts` they are a change."""
 
     def added() -> dict[object, object]:
         return {key: value for key, value in numerics.entries(mapping) if key not in known and not stays(key)}
@@ -81,7 +81,7 @@ def _keep_new(
 
 def save_large(walk: Reached, mapping: dict[object, object], name: str) -> None:
     """Save a very large dict: its keys and values, but not what the values hold."""
-    walk.pieces.leave_out(f"what is in the {len(mapping)} entries of {name!r}")
+    walk.pieces.leave_out(f"the contents of the {len(mapping)} entries of {name!r}")
     saved = walk.pieces.wanted(dict(mapping), lambda: dict(mapping))
 
     def is_as_saved() -> bool:

@@ -55,7 +55,7 @@ def save_scripted(walk: Reached, module: torch.nn.Module, name: str, *, depth: i
 
 
 def save_hooks(walk: Reached, module: torch.nn.Module, name: str) -> None:
-    """Which hooks a module and its own parameters have: one that a run registers is seen, and taken off again."""
+    """Save the hooks of a module and its own parameters: one that a run registers is noticed, and removed again."""
 
     def tables() -> Iterator[tuple[str, dict[Any, Any]]]:
         yield from hooks_of(module)

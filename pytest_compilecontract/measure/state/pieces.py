@@ -45,8 +45,8 @@ class Saved(Generic[T]):
 class Pieces:
     """The pieces that were saved, in the order in which they are restored.
 
-    `beside`: from now on what is saved is none of the target's. Only the places are kept then in which something to be
-    called stands: what replaces it is put back and not compared.
+    `beside`: from now on, what is saved does not belong to the target. Then only references to callables are saved:
+    they are restored and not compared.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ def save_tensor(walk: Reached, tensor: torch.Tensor, name: str, *, depth: int, l
         try:
             saved.wanted.put_in(tensor)
         except Exception as error:  # noqa: BLE001 - as above
-            walk.pieces.leave_out(f"{name!r} (cannot be put back: {first_said(message_of(error))})")
+            walk.pieces.leave_out(f"{name!r} (cannot be restored: {first_said(message_of(error))})")
         if tensor.is_leaf:
             tensor.grad = None if own is None or grad is None else _with_values(own, grad)
         if tensor.is_leaf and tensor.requires_grad != requires_grad:

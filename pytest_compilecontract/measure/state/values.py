@@ -51,7 +51,7 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def is_torchs(name: str) -> bool:
-    """Whether an attribute that a function has gained may be torch's own mark, which stays."""
+    """Whether a new attribute of a function may be torch's own mark, which stays."""
     return name.startswith("_") or "dynamo" in name or name == "get_compiler_config"
 
 

@@ -48,7 +48,7 @@ class Walk(Reached):
         # The nearest first: where there is too much, what is left out is the farthest.
         while self.pending:
             if len(self.seen) > REACHED or len(self.pieces) > PIECES:
-                self.pieces.leave_out(f"what lies beyond {len(self.seen)} objects, such as {self.pending[0][1]!r}")
+                self.pieces.leave_out(f"everything beyond {len(self.seen)} objects, such as {self.pending[0][1]!r}")
                 self.pending.clear()
                 break
             value, name, depth = self.pending.popleft()
