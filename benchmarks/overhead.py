@@ -147,13 +147,14 @@ def main() -> int:
         f"`benchmarks/overhead.py --rounds {arguments.rounds}` on {datetime.date.today().isoformat()}: torch "
         f"{version('torch')}, pytest {version('pytest')}, Python {platform.python_version()}, {platform.machine()} "
         "CPU, one thread.\n",
-        "CPU seconds of three contracts held by the plugin over those of the same three written by hand with",
+        "CPU seconds of three contracts run by the plugin, divided by those of the same three written by hand with",
         "`CompileCounterWithBackend`, `counters` and `assert_close`, interleaved in one pytest session; medians of the",
         "rounds.\n",
         "| backend | plugin / by hand | by hand, seconds |",
         "| --- | --- | --- |",
         *(f"| {name} | {value:.3f} | {seconds:.2f} |" for name, value, seconds in rows),
-        f"\nStart-up of an unrelated pytest run, the plugin installed and off: {added:+.1f} ms CPU over {alone:.0f} ms "
+        f"\nStart-up of an unrelated pytest run with the plugin installed and not enabled: {added:+.1f} ms CPU "
+        f"relative to {alone:.0f} ms "
         "(medians of 20, interleaved).\n",
     ]
     text = "\n".join(lines)

@@ -107,14 +107,14 @@ def record(path: Path, table: str) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
     text = (
         "# Regional compile: what it saves\n\n"
-        "The cold compile of a training step, by Inductor: the block that repeats, compiled once for all its places, "
-        "against\nthe whole model. CPU seconds, the two in turn, each in a process of its own with empty caches: "
+        "The cold compile time of a training step with Inductor: a repeated block that is compiled once, against the "
+        "whole model.\nCPU seconds, alternating, each in a new process with empty caches: "
         "`benchmarks/regional.py`\n"
         f"on {today}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}, one compile thread.\n\n"
         f"{table}\n"
-        "A region costs the same at every depth. On a CPU Inductor writes one kernel for equal blocks of a whole model "
-        "too, so that\nthe ratio is smaller here than where each block is a kernel of its own.\n"
+        "A region costs the same at every depth. On a CPU, Inductor also writes one kernel for equal blocks of a whole "
+        "model, so\nthe ratio is smaller than where each block has kernels of its own.\n"
     )
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8")
