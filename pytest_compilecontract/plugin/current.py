@@ -122,9 +122,25 @@ class Current:
         """Set what the fixture gave to the test."""
         self.state = replace(self.state, compile_lane=compile_lane)
 
+    def set_up(self) -> None:
+        """The setup begins, perhaps again: a plugin that reruns failed tests does so within the same isolation."""
+        self.state = replace(
+            self.state,
+            compile_lane=None,
+            seen=None,
+            failed_within=False,
+            overdue=False,
+            cut_short="",
+            own=None,
+            judged=None,
+            drifted="",
+            whole=False,
+            raised=None,
+        )
+
     def begin_body(self) -> None:
-        """The body begins, perhaps again: a plugin that reruns failed tests does so within the same isolation."""
-        self.state = replace(self.state, running=True, failed_within=False, overdue=False, cut_short="")
+        """The body begins."""
+        self.state = replace(self.state, running=True)
 
     def observe(self, seen: Observation) -> None:
         """The body compiles by itself, and is observed."""

@@ -48,6 +48,7 @@ class Phases:
         current = self._runs.of(item)
         if current is None:
             return (yield)
+        current.set_up()
         if current.state.unusable is not None:
             current.turn_away()
             pytest.skip(f"lane {current.state.lane.name} cannot run here: {current.state.unusable}")

@@ -88,6 +88,29 @@ def test_bisects_and_dies(compile_lane):
 
 def test_dies_at_its_end(compile_lane, dies):
     compile_lane.run(torch.sin, (X,))
+
+
+@pytest.mark.parametrize("then", ["skips", "raises"])
+def test_runs_again(compile_lane, then):
+    RUNS.append(None)
+    if len(RUNS) == 2 and then == "skips":
+        pytest.skip("this time")
+    if len(RUNS) == 2:
+        raise ValueError("this time")
+    compile_lane.run(wrong, (X,))
+"""
+# As the plugins do that rerun what failed.
+RERUNS = """
+from _pytest.runner import runtestprotocol
+
+
+def pytest_runtest_protocol(item, nextitem):
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    if any(each.failed for each in runtestprotocol(item, nextitem=nextitem, log=False)):
+        item._initrequest()
+        runtestprotocol(item, nextitem=nextitem)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 """
 
 
@@ -122,7 +145,7 @@ def test_a_subtest_that_fails_in_a_repeat_ends_the_repeats(tmp_path: Path) -> No
 def test_a_subtest_that_notices_a_planted_fault_is_no_failure(tmp_path: Path) -> None:
     code, said, entries = ran(tmp_path, "test_sows", "--contract-lanes=capture", "--contract-plant=zeros,raises")
 
-    assert (code, said.splitlines()[-1].strip("= ").partition(" in ")[0]) == (0, "2 passed, 5 deselected")
+    assert (code, said.splitlines()[-1].strip("= ").partition(" in ")[0]) == (0, "2 passed, 7 deselected")
     assert {name: [each.outcome for each in entry.planted] for name, entry in entries.items()} == {
         "test_sows[capture]": ["noticed", "noticed"],
         "test_sows": ["noticed", "noticed"],
@@ -168,3 +191,17 @@ def test_what_was_measured_before_a_teardown_that_never_ends_is_kept(
     assert (entry.verdict, entry.reason) == ("broken", f"held, but its teardown never finished: {ended}")
     assert entry.measurement is not None
     assert entry.measurement.graphs == 1
+
+
+@pytest.mark.parametrize(
+    ("then", "verdict", "reason"),
+    [("skips", "unmeasured", "this time"), ("raises", "broken", "the test failed in call: ValueError: this time")],
+)
+def test_a_rerun_has_nothing_of_the_run_before_it(tmp_path: Path, then: str, verdict: str, reason: str) -> None:
+    (tmp_path / "conftest.py").write_text(RERUNS, encoding="utf-8")
+    _, _, entries = ran(
+        tmp_path, f"test_runs_again and {then}", "--contract-lanes=capture", "--contract-allow-unmeasured"
+    )
+
+    entry = entries[f"test_runs_again[capture-{then}]"]
+    assert (entry.verdict, entry.reason, entry.measurement) == (verdict, reason, None)
