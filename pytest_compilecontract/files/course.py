@@ -111,7 +111,10 @@ def _problem(course: Course, event: Event) -> None:
 
 def _start(course: Course, event: Event) -> None:
     entry, test = event.get("entry"), _text(event, "test")
-    course.running[test] = None if entry is None else _entry(entry)
+    begun = None if entry is None else _entry(entry)
+    course.running[test] = begun
+    if begun is not None and "environment" in event:
+        course.environments.setdefault(begun.environment, environment_from_data(event["environment"]))
     # The result of an earlier run is not the result of this one.
     course.entries.pop(test, None)
     course.finished.discard(test)

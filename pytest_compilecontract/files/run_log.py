@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.receipt import Entry, Environment
 from pytest_compilecontract.regular import refuse_special
 
 from .codec import Data, plain
-from .receipt import entry_to_data
+from .receipt import entry_to_data, environment_to_data
 
 Event = dict[str, Data]
 POLL_SECONDS = 0.05
@@ -51,9 +51,10 @@ class Log:
         except (OSError, ValueError) as error:
             self.problem = f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
 
-    def begin(self, test: str, entry: Entry | None) -> None:
-        """Note that a test starts, and the entry to use if it never ends."""
-        self.write("start", test=plain(test), entry=None if entry is None else entry_to_data(entry))
+    def begin(self, test: str, entry: Entry | None, environment: Environment | None = None) -> None:
+        """Note that a test starts, the entry to use if it never ends, and where it runs if no line has said that."""
+        where = {} if environment is None else {"environment": environment_to_data(environment)}
+        self.write("start", test=plain(test), entry=None if entry is None else entry_to_data(entry), **where)
 
     def keep(self, sent: Mapping[str, object]) -> None:
         """Note an entry and its environment from a report, as data."""

@@ -158,7 +158,7 @@ class Runs:
         if current.state.unusable is None and self._settings.rest is None and current.state.noted:
             # What a child's death loses, knows who started it.
             subject = current.state.subject(self.process)
-            self._session.begin(subject)
+            self._session.begin(subject, self.process.where()[1])
             if self.process.worker:
                 tell_begun(current.state.contract.item, subject, self.process)
 

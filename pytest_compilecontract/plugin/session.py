@@ -97,22 +97,22 @@ class Session:
         if self.journal is not None:
             self.journal.write("shard", shard=plain(shard))
 
-    def begin(self, subject: Subject) -> None:
+    def begin(self, subject: Subject, environment: Environment) -> None:
         """Note that a lane starts."""
-        self._begin(failed(subject, ENDED, None))
+        self._begin(failed(subject, ENDED, None), environment)
 
     def begun(self, sent: Sent) -> None:
         """Note that a lane has started in a worker, as reported by it."""
-        entry = entry_from_data(sent["entry"])
-        self.environments.setdefault(entry.environment, environment_from_data(sent["environment"]))
-        self._begin(entry)
+        self._begin(entry_from_data(sent["entry"]), environment_from_data(sent["environment"]))
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, entry: Entry, environment: Environment) -> None:
         self.running[entry.test] = entry
+        known = entry.environment in self.environments
+        self.environments.setdefault(entry.environment, environment)
         # The result of an earlier run is not the result of this one.
         self.entries.pop(self._name(entry), None)
         if self.journal is not None:
-            self.journal.begin(entry.test, entry)
+            self.journal.begin(entry.test, entry, None if known else environment)
 
     def end(self, test: str) -> None:
         """Note that a test has ended, whether anything was measured or not."""

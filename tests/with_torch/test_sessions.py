@@ -717,6 +717,20 @@ def test_a_run_that_is_killed_names_the_lane_and_loses_nothing(
     }
 
 
+@pytest.mark.parametrize("how", ["os._exit(3)", "pytest.exit('enough')"], ids=["killed", "interrupted"])
+def test_a_run_whose_first_lane_ends_it_says_on_which_torch(tmp_path: Path, how: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    contracts = f"import os, pytest\n\n\ndef test_ends_it(compile_lane):\n    {how}\n"
+    (tmp_path / "test_ends.py").write_text(contracts, encoding="utf-8")
+
+    ended = session(tmp_path, "ended", "-p", "no:xdist", "-k", "capture")
+
+    if not ended.file.exists():
+        assert main(["recover", str(ended.file.parent)]) == 0
+    (entry,) = ended.entries.values()
+    assert ended.receipt["environments"][entry["environment"]]["torch"].startswith("2.")
+
+
 def test_a_lane_that_hangs_is_broken_and_the_others_run(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
     (tmp_path / "test_hangs.py").write_text(DIES, encoding="utf-8")
