@@ -53,7 +53,7 @@ class BaselineLane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """What a test module's contracts are held to in one environment: lanes by contract, then by name."""
+    """The baseline of a test module in one environment: lanes by contract, then by name."""
 
     format: int = FORMAT
     environments: dict[str, Environment] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def schema() -> dict[str, object]:
     return schema_of(
         Baseline,
         name="baseline",
-        description="What the contracts of one test module are held to in one environment.",
+        description="The baseline of one test module in one environment.",
     )
 
 

@@ -164,8 +164,8 @@ def _check_out(out: Path, module: str) -> None:
         raise UsageError(f"--out: expected letters, digits and _ as in test_block.py, got {out.name!r}")
     if (other := _named_alike(out)) is not None:
         raise UsageError(
-            f"--out: {other} has the same name, and pytest tells test files without an __init__.py beside them by name "
-            f"alone (use another name, such as {out.with_name(f'{out.stem}_compile.py')})"
+            f"--out: {other} has the same name, and pytest distinguishes test files without an __init__.py only "
+            f"by name (use another name, such as {out.with_name(f'{out.stem}_compile.py')})"
         )
     if _hides(out, module):
         raise UsageError(f"--out: {out.name} would hide the sample's module {module!r} (use another name)")

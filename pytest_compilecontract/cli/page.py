@@ -25,7 +25,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Add `page` to the command line."""
     made = commands.add_parser(
         "page",
-        help="write a receipt as an HTML page: what ran compiled, what broke and why, beside your source",
+        help="write a receipt as an HTML page: what ran compiled, what broke and why, next to your source",
         epilog=exit_codes("written"),
     )
     made.add_argument("run", metavar="RECEIPT", type=Path, help="a receipt.json, or the folder that it is in")

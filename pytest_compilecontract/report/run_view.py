@@ -311,7 +311,7 @@ def _source_note(receipt: Receipt, checkout: tuple[str, bool] | None) -> str:
     if checkout is None or not commits or checkout[0] in commits:
         return ""
     measured = ", ".join(sorted(each[:12] for each in commits))
-    return f"The source shown is of commit {checkout[0][:12]}, but the run was of {measured}."
+    return f"The source shown is from commit {checkout[0][:12]}, but the run measured {measured}."
 
 
 def _files(

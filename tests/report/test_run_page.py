@@ -243,7 +243,7 @@ def test_a_checkout_of_the_same_commit_is_the_source_of_the_run() -> None:
 
     assert [any(each.written_after for each in view.files) for view in (same, dirty, other)] == [False, True, True]
     assert (same.source_note, dirty.source_note) == ("", "")
-    assert other.source_note == "The source shown is of commit bbbbbbbbbbbb, but the run was of aaaaaaaaaaaa."
+    assert other.source_note == "The source shown is from commit bbbbbbbbbbbb, but the run measured aaaaaaaaaaaa."
 
 
 def test_what_ran_is_by_line_with_its_lanes() -> None:

@@ -641,23 +641,22 @@ def inference() -> torch.Tensor:
 
 
 COMPLEX = torch.ones(3, dtype=torch.complex64)
-LACKS = "AutogradCPU (only a tensor made under torch.inference_mode() lacks it)"
+LACKS = "AutogradCPU (missing only in tensors made under torch.inference_mode())"
 
 
 @pytest.mark.parametrize(
     ("calls", "meaning"),
     [
-        pytest.param((X, inference()), f"dispatch keys that went: {LACKS}", id="inference"),
-        pytest.param((inference(), X), f"dispatch keys that came: {LACKS}", id="and-back"),
+        pytest.param((X, inference()), f"dispatch keys removed: {LACKS}", id="inference"),
+        pytest.param((inference(), X), f"dispatch keys added: {LACKS}", id="and-back"),
         pytest.param(
             (COMPLEX, COMPLEX.conj()),
-            "dispatch keys that came: Conjugate (a lazy conjugate (torch.conj), which resolve_conj() makes a plain "
-            "tensor)",
+            "dispatch keys added: Conjugate (a lazy conjugate (torch.conj), which resolve_conj() makes a plain tensor)",
             id="conjugate",
         ),
         pytest.param(
             (X, torch.ones(3, device="meta")),
-            "dispatch keys that came: Meta (on device Meta); dispatch keys that went: CPU (on device CPU)",
+            "dispatch keys added: Meta (on device Meta); dispatch keys removed: CPU (on device CPU)",
             id="device",
         ),
     ],
@@ -682,7 +681,7 @@ def test_keys_that_mean_the_same_are_told_together_and_unknown_ones_by_name() ->
         "expected DispatchKeySet(CPU), actual DispatchKeySet(CPU, FuncTorchDynamicLayerBackMode, New, FuncTorchBatched,"
         " FuncTorchDynamicLayerFrontMode)"
     ) == (
-        "dispatch keys that came: FuncTorchDynamicLayerBackMode, FuncTorchDynamicLayerFrontMode (inside a transform "
+        "dispatch keys added: FuncTorchDynamicLayerBackMode, FuncTorchDynamicLayerFrontMode (inside a transform "
         "of torch.func), New, FuncTorchBatched (batched by torch.vmap)"
     )
 

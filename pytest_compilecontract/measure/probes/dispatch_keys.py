@@ -12,11 +12,11 @@ _SETS = re.compile(r"expected DispatchKeySet\((?P<expected>[^()]*)\), actual Dis
 _DEVICES = (
     "CPU|CUDA|HIP|XLA|MPS|IPU|XPU|HPU|VE|Lazy|MTIA|MAIA|PrivateUse1|PrivateUse2|PrivateUse3|Meta|FPGA|Vulkan|Metal"
 )
-# What has the key, and where torch says so. The first that matches counts.
+# What a tensor with the key is, and where torch says so. The first match is used.
 _MEANINGS: tuple[tuple[str, str], ...] = (
     # c10/core/InferenceMode.h
-    (r"Autograd\w+", "only a tensor made under torch.inference_mode() lacks it"),
-    (r"ADInplaceOrView", "it lacks only under torch.inference_mode(), or in a tensor made there"),
+    (r"Autograd\w+", "missing only in tensors made under torch.inference_mode()"),
+    (r"ADInplaceOrView", "missing only under torch.inference_mode(), and in tensors made there"),
     # aten/src/ATen/autocast_mode.h
     (r"Autocast\w+", "used under torch.autocast"),
     # aten/src/ATen/functorch/Interpreter.h, and the keys' own notes in DispatchKey.h
@@ -30,15 +30,15 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (r"ZeroTensor", "zeros without memory, as forward-mode autograd makes them"),
     # c10/core/TensorImpl.h (`set_python_dispatch`) and torch/csrc/utils/python_dispatch.cpp
     (r"Python|PythonTLSSnapshot", "a subclass with __torch_dispatch__, or used under a TorchDispatchMode"),
-    (r"PythonDispatcher|PreDispatch", "used under a dispatcher of Python's (torch's own tracing)"),
+    (r"PythonDispatcher|PreDispatch", "used under a Python dispatcher (torch's own tracing)"),
     (r"Fake|DeferredInit", "a tensor without data"),
     (r"Tracer", "used under torch.jit.trace"),
     # c10/core/TensorOptions.h (`computeDispatchKey`): from layout, dtype and device
-    (r"SparseCsr\w*", "compressed sparse (layout torch.sparse_csr or one like it)"),
+    (r"SparseCsr\w*", "compressed sparse (layout torch.sparse_csr or a similar one)"),
     (r"Sparse\w*", "sparse (layout torch.sparse_coo)"),
     (r"NestedTensor\w*", "a nested tensor"),
     (r"Quantized\w*", "quantized"),
-    (r"Mkldnn\w*", "in a layout of oneDNN's"),
+    (r"Mkldnn\w*", "in a oneDNN layout"),
     (rf"(?:{_DEVICES})", "on device {key}"),
 )
 
@@ -54,7 +54,7 @@ def meaning_of(guard: str) -> str:
     if any(key.startswith("Autograd") for key in came) and any(key.startswith("Autograd") for key in went):
         # The autograd of another device or layout: that one has a key of its own.
         came, went = ([key for key in keys if not key.startswith("Autograd")] for keys in (came, went))
-    said = (f"dispatch keys that {how}: {_meant(keys)}" for how, keys in (("came", came), ("went", went)) if keys)
+    said = (f"dispatch keys {how}: {_meant(keys)}" for how, keys in (("added", came), ("removed", went)) if keys)
     return "; ".join(said)
 
 

@@ -236,7 +236,7 @@ class Told:
         if error is None:
             reason = "Dynamo traced no tensor operation in it"
             if attempt.has_code:
-                reason += " in this call, and skips it in all calls from then on, compiled before or not"
+                reason += " in this call, and skips it in all later calls, even if it was compiled before"
             return EagerFrame(
                 frame=frame,
                 cause="nothing more to compile" if attempt.has_code else "nothing to compile",

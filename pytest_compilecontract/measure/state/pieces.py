@@ -95,7 +95,7 @@ class Pieces:
             try:
                 saved.wanted = now()
             except Exception as error:  # noqa: BLE001 - what was made may be of a kind that cannot be saved
-                self._left_out[f"what was made of the target (cannot be saved: {first_said(message_of(error))})"] = None
+                self._left_out[f"what compile_with changed (cannot be saved: {first_said(message_of(error))})"] = None
 
     def forget(self) -> None:
         """Undo `accept`: `restore` restores the original state."""

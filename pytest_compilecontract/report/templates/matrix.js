@@ -332,7 +332,7 @@
     const [where, source, reason, hint, stack] = data.facts[number];
     const text = (each) => texts[each];
     return make("li", { class: sign ? "only" : "" },
-      sign ? make("span", { class: "sign", "aria-label": sign === "+" ? "came" : "went" }, sign) : null,
+      sign ? make("span", { class: "sign", "aria-label": sign === "+" ? "added" : "removed" }, sign) : null,
       text(where), text(source) ? make("code", {}, text(source)) : null,
       text(reason) ? make("span", { class: "said" }, text(reason)) : null,
       text(hint) && sign === "+" ? make("span", { class: "said" }, `hint: ${text(hint)}`) : null,
