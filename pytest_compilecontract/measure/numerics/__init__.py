@@ -2,6 +2,7 @@
 
 from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
+from .iterators import again, position
 from .judging import Judged, Runs, judge, judged
 from .noise import FURTHER
 from .parts import (
@@ -56,6 +57,7 @@ __all__ = [
     "Snapshot",
     "TensorLeaf",
     "Tolerance",
+    "again",
     "aliases",
     "attributes_of",
     "elements",
@@ -78,6 +80,7 @@ __all__ = [
     "moved",
     "only",
     "own_dict",
+    "position",
     "renamed",
     "same_bits",
     "same_memory",

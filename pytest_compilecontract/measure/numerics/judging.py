@@ -141,6 +141,7 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
         verdicts += [_judge_place(place, steps, tolerance) for place in places if place.at not in alike]
     verdicts += _missing(eager, compiled)
     uncompared = tuple(_uncompared(eager, verdicts))
+    notes += _listed("compared by type alone:", [*_by_type_alone(eager)])
     verdicts += _judge_aliases(eager, compiled, again)
     verdicts += _judge_facts(eager, compiled, again)
     return Judged(
@@ -364,6 +365,15 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
             yield f"{unstable[0]}: eager differs from itself there"
         elif below and not any(each.differences or each.compared for each in found):
             yield f"{top}: a {nodes[top].type} cannot be compared"
+
+
+def _by_type_alone(eager: Run) -> Iterator[str]:
+    """What is in an output beside what is compared, of which nothing but the type is known."""
+    nodes = _group(eager, "output")
+    tops = set(_tops(nodes))
+    for at, node in nodes.items():
+        if isinstance(node, Opaque) and not node.unread and at not in tops:
+            yield f"{at} (a {node.type})"
 
 
 def _hidden(eager: Run, known: Mapping[str, Finding]) -> Iterator[str]:

@@ -51,7 +51,7 @@ NOT_WALKED = (
 SCALARS = (
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, enum.Enum, Decimal, Fraction,
     datetime.date, datetime.time, datetime.timedelta, PurePath, UUID,
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme,
 )  # fmt: skip
 
 # Python's containers, of which a class of the project's may give out what it likes.
@@ -119,6 +119,20 @@ def _entries(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
         if isinstance(key, torch.Tensor) or (isinstance(key, tuple) and not _is_plain_key(key)):
             # Its label says nothing of what is in it.
             yield f"[{label}].key", key
+
+
+def attributes_beside(value: object) -> Iterable[tuple[str, object]]:
+    """The attributes of a container or dataclass of the project's that are none of its elements or fields."""
+    if not is_projects(type(value).__module__):
+        return ()
+    if dataclasses.is_dataclass(value):
+        known = {each.name for each in dataclasses.fields(value)}
+    elif _pythons(value) is not None:
+        known = set()
+    else:
+        return ()
+    found = attributes_of(value).items()
+    return ((f".{name}", part) for name, part in found if name not in known and not _is_cached(value, name))
 
 
 def elements(value: Any) -> Iterator[object]:
@@ -198,7 +212,7 @@ def _is_mocked(value: object, name: str) -> bool:
 
 def is_scalar(value: object) -> bool:
     if isinstance(value, (set, frozenset)):
-        return all(isinstance(each, SCALARS) for each in elements(value))
+        return all(map(_is_plain_key, elements(value)))
     return isinstance(value, SCALARS)
 
 
@@ -211,8 +225,12 @@ def exact(value: object) -> Any:
             return value if type(value) in (kind, bool) else of(value)
     for pythons in (set, frozenset):
         if isinstance(value, pythons):
-            return pythons(map(exact, elements(value)))
+            return pythons(map(_exact_key, elements(value)))
     return value
+
+
+def _exact_key(value: object) -> object:
+    return tuple(map(_exact_key, elements(value))) if isinstance(value, tuple) else exact(value)
 
 
 def is_numpy(value: object) -> bool:
@@ -227,7 +245,7 @@ def _key(key: object, index: int) -> str:
 
 
 def _is_plain_key(key: object) -> bool:
-    return isinstance(key, SCALARS) or (isinstance(key, tuple) and all(isinstance(each, SCALARS) for each in key))
+    return isinstance(key, SCALARS) or (isinstance(key, tuple) and all(map(_is_plain_key, elements(key))))
 
 
 def kind_of(value: object) -> Kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import math
 import sys
 import types
@@ -16,11 +16,14 @@ import torch
 from pytest_compilecontract.errors import message_of
 
 from ..probes.tensors import is_fake, waited, without_torch_function
+from .contents import code_of, contents_of
 from .parts import (
     DEPTH,
+    HOLDERS,
     VALUES_INSTALLED,
     VALUES_NEAR,
     Bound,
+    attributes_beside,
     exact,
     is_followed,
     is_numpy,
@@ -250,7 +253,7 @@ class _Walk:
             return True
         if id(value) in self._path or depth > DEPTH:
             return self._opaque(value, at, within_object)
-        parts, is_object = parts_of(value)
+        parts, is_object = _all_parts(value, within_object=within_object)
         if parts is None:
             return self._opaque(value, at, within_object)
         installed = is_object and not is_followed(value)
@@ -265,6 +268,7 @@ class _Walk:
         if installed:
             self._bounds.pop()
         self._counts = counted
+        kept += self._kept_of(attributes_beside(value), at, within_object=True, depth=depth + 1)
         self._path.discard(id(value))
         if (within_object or is_object) and not kept:
             del self.nodes[at]
@@ -340,9 +344,18 @@ class _Walk:
 
 def _says_what_it_holds(value: object) -> bool:
     """Whether an object's plain attributes are its content. Python's own objects have notes and caches in theirs."""
-    if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
-        return True
-    return type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
+    module = type(value).__module__
+    return module in HOLDERS or module.partition(".")[0] not in sys.stdlib_module_names
+
+
+def _all_parts(value: object, *, within_object: bool) -> tuple[Iterable[tuple[str, object]] | None, bool]:
+    """The parts of a value, with what is in no attribute; of code only where it is itself what a run gave."""
+    parts, is_object = parts_of(value)
+    if (held := contents_of(value)) is not None:
+        return itertools.chain(parts or (), held), False
+    if parts is None and not within_object:
+        return code_of(value), is_object
+    return parts, is_object
 
 
 _WRITABLE = (list, dict, deque)

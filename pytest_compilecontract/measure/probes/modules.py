@@ -1,8 +1,9 @@
-"""The contents of private attributes of nn.Module: tensors, their keys, and hooks."""
+"""The contents of private attributes of nn.Module: tensors, their keys, submodules, and hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -23,6 +24,12 @@ def parameters_of(module: torch.nn.Module) -> Tensors:
 def buffers_of(module: torch.nn.Module) -> Tensors:
     """The module's own dict of buffers, not a copy."""
     found: Tensors = vars(module)["_buffers"]
+    return found
+
+
+def submodules_of(module: torch.nn.Module) -> dict[Any, Any]:
+    """The module's own dict of the modules directly in it, not a copy."""
+    found: dict[Any, Any] = vars(module)["_modules"]
     return found
 
 

@@ -75,8 +75,23 @@ def save_object(walk: Reached, value: object, name: str, *, depth: int) -> None:
     for slot in numerics.slots_of(value):
         save_slot(walk, value, slot, f"{name}.{slot}" if name else slot)
         walk.reach(getattr(value, slot, None), f"{name}.{slot}" if name else slot, depth=depth + 1)
+    save_class_of(walk, value, name)
     save_inherited(walk, value, name)
     reach_classes(walk, value, depth=depth)
+
+
+def save_class_of(walk: Reached, value: object, name: str) -> None:
+    """Of which class an object is: a run may assign another to its `__class__`."""
+
+    def read() -> type:
+        return type(value)
+
+    def put_back() -> None:
+        if type(value) is not saved.wanted:
+            object.__setattr__(value, "__class__", saved.wanted)
+
+    saved = walk.pieces.wanted(type(value), read)
+    walk.pieces.keep(f"{name}.__class__".removeprefix("."), read, lambda now: now is saved.wanted, put_back)
 
 
 def save_thread_local(walk: Reached, value: threading.local, name: str, *, depth: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 from collections import deque
 from contextvars import ContextVar
 from typing import Any
 
+from ..numerics import again, position
 from ..probes.randomness import mark
 from .reached import Reached
-from .values import MISSING, Stream, again, copy_of, is_same_value, position
+from .values import MISSING, Stream, copy_of, is_same_value
 
 REACHED = 100_000
 
@@ -42,6 +44,27 @@ def save_container(walk: Reached, container: Any, name: str, *, depth: int) -> N
     walk.pieces.keep(name, lambda: copy_of(container), is_as_saved, put_back)
     for index, value in enumerate(itertools.islice(found, REACHED)):
         walk.reach(value, f"{name}[{index}]", depth=depth + 1)
+
+
+def save_buffer(walk: Reached, file: io.BytesIO | io.StringIO, name: str, *, depth: int) -> None:
+    """What is in a file that is in memory, and where it is read or written next."""
+    if file.closed:
+        return
+
+    def read() -> tuple[str | bytes, int]:
+        return (file.getvalue(), file.tell()) if not file.closed else ("closed", 0)
+
+    def put_back() -> None:
+        if read() == saved.wanted or file.closed:
+            return
+        value, at = saved.wanted
+        file.seek(0)
+        file.truncate()
+        file.write(value)  # type: ignore[arg-type]
+        file.seek(at)
+
+    saved = walk.pieces.wanted(read(), read)
+    walk.pieces.keep(name, read, lambda now: now == saved.wanted, put_back)
 
 
 def save_stream(walk: Reached, value: object, name: str, *, depth: int, stream: Stream) -> None:

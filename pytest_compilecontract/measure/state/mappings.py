@@ -32,9 +32,7 @@ def save_mapping(
         save_large(walk, mapping, name)
         return
     saved = {key: value for key, value in numerics.entries(mapping) if key not in without}
-    new = _keep_new(walk, mapping, name, known=saved.keys() | without, stays=stays, counts=new_counts)
-    if not new_counts:
-        walk.pieces.note_made(name, new)
+    keep_new(walk, mapping, name, without=without, stays=stays, counts=new_counts)
     for key, value in saved.items():
         save_entry(walk, mapping, key, value, f"{name}.{key}" if name else str(key), learned=learned)
     if new_counts:
@@ -48,16 +46,17 @@ def save_mapping(
             walk.reach(value, inner, depth=depth + 1)
 
 
-def _keep_new(
+def keep_new(
     walk: Reached,
-    mapping: dict[object, object],
+    mapping: dict[Any, Any],
     name: str,
     *,
-    known: Collection[object],
-    stays: Callable[[object], bool],
-    counts: bool,
-) -> Callable[[], dict[object, object]]:
-    """Remove keys that are not `known` on restore, unless they stay. Returns them; with `counts` they are a change."""
+    without: Collection[object] = (),
+    stays: Callable[[object], bool] = lambda _: False,
+    counts: bool = False,
+) -> None:
+    """Remove keys that a mapping gains on restore, unless they stay; with `counts` they are a change."""
+    known = {*(key for key, _ in numerics.entries(mapping)), *without}
 
     def added() -> dict[object, object]:
         return {key: value for key, value in numerics.entries(mapping) if key not in known and not stays(key)}
@@ -76,7 +75,8 @@ def _keep_new(
                 mapping[key] = value
 
     walk.pieces.keep(f"{name}, new keys", new if counts else dict, lambda now: not now, put_away_new)
-    return new
+    if not counts:
+        walk.pieces.note_made(name, new)
 
 
 def save_large(walk: Reached, mapping: dict[object, object], name: str) -> None:

@@ -1,4 +1,4 @@
-"""Modules: their parameters, buffers, attributes and hooks, and the keys of their state dicts."""
+"""Modules: their parameters, buffers, submodules, attributes and hooks, and the keys of their state dicts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ..probes.modules import (
     parameters_of,
     set_non_persistent_buffers,
     state_dict_keys,
+    submodules_of,
 )
 from ..probes.targets import is_scripted
 from ..probes.tensors import backward_hooks
-from .code import reach_classes, save_inherited
-from .mappings import save_mapping
+from .code import reach_classes, save_class_of, save_inherited
+from .mappings import keep_new, save_entry, save_mapping, save_order
 from .reached import Reached
 from .tensors_saved import save_tensor
 
@@ -37,6 +38,8 @@ def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) 
             continue
         for tensors in (parameters_of(module), buffers_of(module)):
             save_mapping(walk, tensors, path, depth=depth, learned=True)
+        save_submodules(walk, module, path)
+        save_class_of(walk, module, path)
         save_keys(walk, module, path)
         save_mapping(walk, vars(module), path, depth=depth, without=OWN - {"training"})
         for _, entries in hooks_of(module):
@@ -44,6 +47,15 @@ def save_module(walk: Reached, root: torch.nn.Module, name: str, *, depth: int) 
         save_hooks(walk, module, path)
         save_inherited(walk, module, path)
         reach_classes(walk, module, depth=depth)
+
+
+def save_submodules(walk: Reached, module: torch.nn.Module, name: str) -> None:
+    """Which modules are directly in a module, and their order, in which an nn.Sequential calls them."""
+    own = submodules_of(module)
+    keep_new(walk, own, name)
+    for key, value in own.items():
+        save_entry(walk, own, key, value, f"{name}.{key}" if name else key)
+    save_order(walk, own, list(own), f"{name}, submodules".removeprefix(", "))
 
 
 def save_scripted(walk: Reached, module: torch.nn.Module, name: str, *, depth: int) -> None:

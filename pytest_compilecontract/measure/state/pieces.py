@@ -12,8 +12,8 @@ import torch
 from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
-from ..numerics import is_pythons
-from .values import MISSING, again, is_same_value, label, position
+from ..numerics import again, is_pythons, position
+from .values import MISSING, is_same_value, label
 
 T = TypeVar("T")
 

@@ -6,9 +6,8 @@ import array
 import copy
 import functools
 import random
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from .. import numerics
-from ..numerics import HOLDERS, is_users, own_dict
+from ..numerics import HOLDERS, is_users, own_dict, position
 
 MISSING = object()
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
@@ -76,50 +75,6 @@ def is_same_value(now: object, saved: object) -> bool:
         mine, theirs = numerics.exact(now), numerics.exact(saved)
         return bool(mine == theirs or (mine != mine and theirs != theirs))  # NaN is as NaN
     return (at := position(saved)) is not None and position(now) == at
-
-
-def position(value: object) -> tuple[object, ...] | None:
-    """The position of a built-in iterator, as plain values; None for anything else, or if it cannot be told."""
-    if (parts := _reduced(value)) is None:
-        return None
-    _, arguments, *rest = parts
-    return tuple(_plainly(each) for each in (*arguments, *rest))
-
-
-def again(value: object) -> object:
-    """Another iterator over the same values at the same position; anything else is returned as it is."""
-    if isinstance(value, tuple):
-        return tuple(map(again, value))
-    if (parts := _reduced(value)) is None:
-        return value
-    make, arguments, *rest = parts
-    made = make(*map(again, arguments))
-    for state in rest:
-        if state is not None:
-            made.__setstate__(again(state))
-    return made
-
-
-def _plainly(value: object) -> object:
-    if isinstance(value, PLAIN):
-        return value
-    if isinstance(value, tuple):
-        return tuple(map(_plainly, value))
-    return position(value) or (len(value) if isinstance(value, (list, range)) else type(value).__name__)
-
-
-def _reduced(value: object) -> tuple[Any, ...] | None:
-    """What a built-in iterator can be rebuilt from. None for a generator, whose position is in its frame."""
-    if type(value).__module__ not in ("builtins", "itertools") or not isinstance(value, Iterator):
-        return None
-    try:
-        with warnings.catch_warnings():
-            # Those of itertools do not tell from Python 3.14 on, and warn of it before.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            parts = value.__reduce__()
-    except TypeError:
-        return None
-    return parts if isinstance(parts, tuple) else None
 
 
 def is_user_object(value: object) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import BuiltinMethodType, FunctionType, MethodType
@@ -22,12 +24,13 @@ from .containers import (
     REACHED,
     leave_alone,
     save_array,
+    save_buffer,
     save_container,
     save_context_variable,
     save_state_dict,
     save_stream,
 )
-from .mappings import save_mapping
+from .mappings import save_mapping, save_slot
 from .modules import save_module
 from .reached import Reached
 from .tensors_saved import save_tensor
@@ -80,6 +83,8 @@ class Walk(Reached):
         elif (save := self._saver(value, depth)) is not None:
             self.seen[id(value)] = value
             save(self, value, name, depth=depth)
+            if isinstance(value, defaultdict):
+                save_slot(self, value, "default_factory", f"{name}.default_factory")
             if isinstance(value, CONTAINERS) and is_user_object(value):
                 save_object(self, value, name, depth=depth)
 
@@ -114,6 +119,7 @@ _BY_TYPE: tuple[tuple[Any, Saver], ...] = (
     (FunctionType, save_function),
     (dict, functools.partial(save_mapping, new_counts=True)),
     (CONTAINERS, save_container),
+    ((io.BytesIO, io.StringIO), save_buffer),
     (threading.local, save_thread_local),
     (ContextVar, save_context_variable),
 )
