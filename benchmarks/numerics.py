@@ -136,7 +136,7 @@ def with_factor(run: numerics.Run, group: str, change: Callable[[torch.Tensor], 
     if not tensors:
         return None
     at, leaf = max(tensors, key=lambda each: each[1].data.numel())
-    nodes = {**run.groups[group].nodes, at: replace(leaf, data=change(leaf.data))}
+    nodes = {**run.groups[group].nodes, at: replace(leaf, kept=numerics.Apart(change(leaf.data)))}
     return replace(run, groups={**run.groups, group: numerics.Snapshot(nodes=nodes)})
 
 

@@ -34,6 +34,8 @@ Kind = Literal["eager", "compiled", "float64", "steady"]
 # Who is to know of each pass, while it is made: what is planted counts from its start, and leaves eager ones alone.
 Watcher = Callable[[Kind], AbstractContextManager[None]]
 _watchers: list[Watcher] = []
+# Bytes of a target's tensors in memory from which what a pass has freed is given back before the next.
+LARGE = 64 << 20
 
 
 @contextlib.contextmanager
@@ -192,6 +194,8 @@ class Passes:
         A mode that the calls leave on is removed and reported, with the pass that left it.
         """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
+        if sum(map(_bytes_in_memory, job.state.tensors.values())) > LARGE:
+            numerics.trim()
         modes = Modes()
         randomness.put_back(self.start)
         trail = Trail()
@@ -270,6 +274,12 @@ class Passes:
         """Note the compiled backward graphs that a loss reaches."""
         if self.measuring is not None and root.requires_grad:
             self.measuring.backwards = (self.measuring.backwards or set()) | compiled_backwards(root)
+
+
+def _bytes_in_memory(tensor: torch.Tensor) -> int:
+    if tensor.device.type != "cpu" or not numerics.has_storage(tensor):
+        return 0
+    return tensor.untyped_storage().nbytes()
 
 
 def _leaves_gradients(program: Program) -> bool:

@@ -31,9 +31,15 @@ class Saved:
             plain = tensor.detach()
             self._overlaps = _overlaps(plain)
             # Of elements that share memory, the memory: it may be far smaller, and cannot be written to by elements.
-            self._data = _memory(plain).clone() if self._overlaps else plain.clone()
+            data = _memory(plain).clone() if self._overlaps else plain.clone()
+            self._kept = numerics.Apart(data) if _is_plain(data) else data
         self._shape, self._stride = tensor.size() if not _is_nested(tensor) else None, _stride(plain)
         self._version = _version(tensor)
+
+    @property
+    def _data(self) -> torch.Tensor:
+        """The values; those of a large tensor on the CPU are read from a file each time."""
+        return self._kept.tensor() if isinstance(self._kept, numerics.Apart) else self._kept
 
     def is_in(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor has these values, bit by bit."""
@@ -70,6 +76,24 @@ class Saved:
 
     def _is_laid_out_as(self, tensor: torch.Tensor) -> bool:
         return tensor.shape == self._shape and tensor.stride() == self._stride
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but numbers in memory of the CPU, in the order of its shape."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and (
+            numerics.has_storage(tensor)
+            and tensor.is_contiguous()
+            and not tensor.is_quantized
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+            and not tensor.is_nested
+            and not is_fake(tensor)
+        )
+    )
 
 
 def why_not_wide(tensor: torch.Tensor) -> str:

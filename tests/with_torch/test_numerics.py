@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from pytest_compilecontract.facts.measurement import Difference, Numerics
 from pytest_compilecontract.measure.numerics import (
+    Apart,
     Branch,
     Copies,
     Opaque,
@@ -1089,7 +1090,7 @@ def test_a_right_model_gives_no_alarm_and_a_wrong_one_does(
 
 def with_doubled_gradients(run: Run) -> Run:
     nodes = {
-        at: replace(node, data=2 * node.data) if isinstance(node, TensorLeaf) and node.data is not None else node
+        at: replace(node, kept=Apart(2 * node.data)) if isinstance(node, TensorLeaf) and node.data is not None else node
         for at, node in run.groups["grad"].nodes.items()
     }
     return replace(run, groups={**run.groups, "grad": Snapshot(nodes=nodes)})

@@ -1,5 +1,6 @@
 """Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
+from .apart import Apart, trim
 from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
 from .iterators import again, position
@@ -46,6 +47,7 @@ __all__ = [
     "FURTHER",
     "HOLDERS",
     "MADE",
+    "Apart",
     "Bound",
     "Branch",
     "Copies",
@@ -91,5 +93,6 @@ __all__ = [
     "slots_of",
     "snapshot",
     "tensors_in",
+    "trim",
     "wide",
 ]

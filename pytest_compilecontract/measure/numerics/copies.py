@@ -184,12 +184,12 @@ class _Tensors:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a storage, unlike a sparse, nested, quantized or functorch one."""
+    """Whether a tensor has a storage, unlike a sparse, nested, quantized, uninitialized or functorch one."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
         return False
     try:
         tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):
         return False
     return True
 

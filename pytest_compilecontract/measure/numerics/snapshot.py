@@ -16,6 +16,7 @@ import torch
 from pytest_compilecontract.errors import message_of
 
 from ..probes.tensors import is_fake, waited, without_torch_function
+from .apart import Apart
 from .contents import code_of, contents_of
 from .parts import (
     DEPTH,
@@ -56,7 +57,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorLeaf:
-    """A tensor as it was. `data` is a dense copy on the CPU, 1 long where the tensor was expanded."""
+    """A tensor as it was. `kept` is a dense copy on the CPU, 1 long where the tensor was expanded."""
 
     type: str
     dtype: torch.dtype
@@ -66,9 +67,14 @@ class TensorLeaf:
     layout: str
     requires_grad: bool
     has_graph: bool
-    data: torch.Tensor | None
+    kept: Apart | None
     unread: str = ""
     memory: Memory | None = None
+
+    @property
+    def data(self) -> torch.Tensor | None:
+        """The copy, which may be read from a file each time; not to be written to."""
+        return self.kept.tensor() if self.kept is not None else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -410,7 +416,7 @@ def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
         layout=short(tensor.layout),
         requires_grad=tensor.requires_grad,
         has_graph=tensor.grad_fn is not None,
-        data=data,
+        kept=Apart(data) if data is not None else None,
         unread=unread,
         memory=_memory(tensor) if strided else None,
     )

@@ -1,0 +1,89 @@
+"""Copies of tensors that wait to be compared: large ones lie in a temporary file, and are mapped while they are read.
+
+A run of a model is as large as the model, and several wait for one another. Memory would hold them all at once; a file
+is written out by the system whenever something else needs the memory. It has no name, so a killed run leaves none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import tempfile
+from typing import IO
+
+import torch
+
+# Bytes from which a copy is kept in a file; and bytes after which another file is begun, so that the first can go.
+LEAST = 1 << 20
+FILE = 1 << 30
+
+
+class Apart:
+    """The values of a strided tensor on the CPU. Large ones are in a file, where the system allows it."""
+
+    __slots__ = ("_dtype", "_file", "_offset", "_shape", "_tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._shape, self._dtype = tensor.shape, tensor.dtype
+        self._tensor: torch.Tensor | None = tensor
+        if (nbytes := tensor.numel() * tensor.element_size()) < LEAST or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            self._file = _file()
+            self._offset = self._file.write(tensor, nbytes)
+        except (OSError, ValueError, RuntimeError):  # a full disk, a limit on files, a kind that has no plain bytes
+            return
+        self._tensor = None
+
+    def tensor(self) -> torch.Tensor:
+        """The values. They are read from the file each time, and must not be written to."""
+        if self._tensor is not None:
+            return self._tensor
+        return self._file.read(self._offset, self._dtype, self._shape)
+
+
+def trim() -> None:
+    """Give memory that was freed back to the system, where the C library knows how: it keeps what it may need again."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class _File:
+    """A temporary file without a name, to which copies are added; it is closed with the last of them."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="compilecontract-")  # noqa: SIM115 - closed with the last copy
+        self._process = os.getpid()
+        self.end = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more can be added: a child process must not write where its parent does."""
+        return self._process == os.getpid() and self.end < FILE
+
+    def write(self, tensor: torch.Tensor, nbytes: int) -> int:
+        """Add a tensor's values; where they are. OSError if there is no room."""
+        at = self.end
+        # Reserved, because writing to a mapped page that finds no room would end the process.
+        os.posix_fallocate(self._file.fileno(), at, nbytes)
+        self.end = at + -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        with torch.inference_mode(mode=False), torch.no_grad():
+            mapped = mmap.mmap(self._file.fileno(), nbytes, offset=at)
+            torch.frombuffer(mapped, dtype=torch.uint8).copy_(tensor.reshape(-1).view(torch.uint8))
+        return at
+
+    def read(self, at: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+        nbytes = shape.numel() * dtype.itemsize
+        mapped = mmap.mmap(self._file.fileno(), nbytes, offset=at, access=mmap.ACCESS_COPY)
+        return torch.frombuffer(mapped, dtype=dtype).reshape(shape)
+
+
+_last: list[_File] = []
+
+
+def _file() -> _File:
+    if not _last or not _last[0].is_open:
+        _last[:] = [_File()]
+    return _last[0]

@@ -1,0 +1,165 @@
+"""Large copies lie in a file: they are the same bits, wherever they are, and nothing is left of them."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from typing import Any
+
+import pytest
+import torch
+from holding import hold, kept_limits, measured
+from torch import nn
+
+from pytest_compilecontract.measure import tensors
+from pytest_compilecontract.measure.numerics import apart
+from pytest_compilecontract.measure.numerics.apart import Apart
+
+pytestmark = pytest.mark.insides
+
+DTYPES = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.int64,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+FILES = "/proc/self/fd"
+
+
+@pytest.fixture
+def all_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that has a byte is put in a file."""
+    monkeypatch.setattr(apart, "LEAST", 1)
+    monkeypatch.setattr(apart, "_last", [])
+
+
+def is_in_a_file(kept: Apart) -> bool:
+    return kept._tensor is None
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.reshape(-1).view(torch.uint8).tolist())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4), (4097,)], ids=str)
+@pytest.mark.usefixtures("all_apart")
+def test_a_copy_is_given_back_bit_by_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    size = torch.Size(shape).numel() * dtype.itemsize
+    raw = torch.randint(0, 2 if dtype == torch.bool else 256, (size,), dtype=torch.uint8, generator=generator)
+    made = raw.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+    before = bits(made)
+
+    kept, more = Apart(made), Apart(torch.zeros(5))
+
+    found = kept.tensor()
+    assert (found.dtype, found.shape, bits(found)) == (dtype, made.shape, before)
+    assert is_in_a_file(kept) == bool(size)
+    assert torch.equal(more.tensor(), torch.zeros(5))
+
+
+def test_a_small_copy_stays_in_memory_and_a_large_one_does_not() -> None:
+    assert not is_in_a_file(Apart(torch.ones(8)))
+    assert is_in_a_file(Apart(torch.ones(apart.LEAST // 4)))
+
+
+@pytest.mark.parametrize("refused", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EFBIG, "large")])
+@pytest.mark.usefixtures("all_apart")
+def test_without_room_for_a_file_a_copy_stays_in_memory(monkeypatch: pytest.MonkeyPatch, refused: OSError) -> None:
+    def full(*_: object) -> None:
+        raise refused
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+
+    kept = Apart(torch.arange(6.0))
+
+    assert not is_in_a_file(kept)
+    assert torch.equal(kept.tensor(), torch.arange(6.0))
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_a_child_process_writes_to_a_file_of_its_own() -> None:
+    ours = Apart(torch.ones(1000))
+    if (child := os.fork()) == 0:
+        theirs = Apart(torch.zeros(1000))
+        right = is_in_a_file(theirs) and bool((theirs.tensor() == 0).all()) and bool((ours.tensor() == 1).all())
+        os._exit(0 if right else 1)
+    _, status = os.waitpid(child, 0)
+
+    again = Apart(torch.full((1000,), 2.0))
+
+    assert status == 0
+    assert torch.equal(ours.tensor(), torch.ones(1000))
+    assert torch.equal(again.tensor(), torch.full((1000,), 2.0))
+
+
+@pytest.mark.skipif(not os.path.isdir(FILES), reason="the open files of a process are listed on Linux alone")
+@pytest.mark.usefixtures("all_apart")
+def test_a_file_is_closed_with_the_last_copy_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "FILE", 1)
+    before = len(os.listdir(FILES))
+    kept = [Apart(torch.full((100,), float(each))) for each in range(20)]
+    opened = len(os.listdir(FILES))
+
+    found = [float(each.tensor()[0]) for each in kept]
+    kept.clear()
+    apart._last.clear()
+    gc.collect()
+
+    assert opened == before + 20
+    assert len(os.listdir(FILES)) == before
+    assert found == [float(each) for each in range(20)]
+
+
+class Wrong(nn.Module):
+    """Adds to its buffer, and computes, otherwise when compiled."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.factor if torch.compiler.is_compiling() else 1.0
+        self.seen += factor
+        return self.linear(x) * factor  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", ["run", "train"])
+@pytest.mark.parametrize("factor", [1.0, 1.5, float("nan")])
+def test_verdicts_are_the_same_wherever_copies_are(monkeypatch: pytest.MonkeyPatch, way: str, factor: float) -> None:
+    def entry() -> Any:
+        torch.manual_seed(0)
+        model, x = Wrong(factor), torch.linspace(-1, 1, 32).reshape(4, 8)
+
+        def body(lane: Any) -> Any:
+            return lane.run(model, (x,), (x,)) if way == "run" else lane.train(model, [(x,), (x,)])
+
+        return hold(body, lane="aot")
+
+    here = entry()
+    monkeypatch.setattr(apart, "LEAST", 1)
+    monkeypatch.setattr(apart, "_last", [])
+    there = entry()
+
+    assert apart._last
+    assert kept_limits(there) == kept_limits(here)
+    assert measured(there).numerics == measured(here).numerics
+    assert (kept_limits(there)[0] == "held") == (factor == 1.0)
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_a_tensor_that_a_run_wrote_to_is_put_back_from_a_file() -> None:
+    tensor = torch.arange(10.0)
+    saved = tensors.Saved(tensor)
+    assert saved.is_in(tensor)
+
+    tensor.mul_(2)
+    differed = not saved.is_in(tensor)
+    saved.put_in(tensor)
+    tensor.add_(1)
+    saved.put_in(tensor)
+
+    assert differed
+    assert torch.equal(tensor, torch.arange(10.0))
