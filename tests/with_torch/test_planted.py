@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -644,9 +645,10 @@ def test_a_gradient_check_with_nothing_to_check_is_refused() -> None:
 OUTPUTS: list[Any] = [
     pytest.param(lambda y: collections.deque([y]), "violated", id="deque"),
     pytest.param(lambda y: {"a": y}.values(), "violated", id="dict-values"),
-    pytest.param(lambda y: map(torch.clone, [y]), "unverified", id="map"),
+    pytest.param(lambda y: map(torch.clone, [y]), "violated", id="map"),
     pytest.param(lambda y: {y}, "unverified", id="set-of-tensors"),
-    pytest.param(lambda y: lambda: y, "unverified", id="closure"),
+    pytest.param(lambda y: lambda: y, "violated", id="closure"),
+    pytest.param(lambda y: functools.partial(torch.add, y), "violated", id="partial"),
 ]
 
 

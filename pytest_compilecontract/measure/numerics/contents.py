@@ -9,6 +9,7 @@ import array
 import datetime
 import io
 import ipaddress
+import itertools
 import random
 import re
 import types
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from .iterators import left, made_from
+from .parts import VALUES
 
 Parts = Iterable[tuple[str, object]]
 
@@ -72,7 +74,17 @@ def _iterator(value: object) -> Parts | None:
     if (given := left(value)) is not None:
         return ((f"[{index}]", each) for index, each in enumerate(given))
     made = made_from(value)
-    return [(f".__reduce__()[{index}]", each) for index, each in enumerate(made, 1)] if made is not None else None
+    if made is None:
+        return None
+    return [(f".__reduce__()[{index}]", _given(each)) for index, each in enumerate(made, 1)]
+
+
+def _given(value: object) -> object:
+    """An iterator within another as a list of what it gives: nobody can see whether it is over a list or a tuple."""
+    if isinstance(value, tuple):
+        return tuple(map(_given, value))
+    given = left(value)
+    return value if given is None else [*itertools.islice(given, VALUES)]
 
 
 def _array(value: Any) -> Parts:

@@ -216,7 +216,7 @@ def _same_snapshot(one: Snapshot, other: Snapshot) -> bool:
 
 def _same_node(one: Node, other: Node) -> bool:
     if isinstance(one, TensorLeaf) and isinstance(other, TensorLeaf):
-        if replace(one, data=None, memory=None) != replace(other, data=None, memory=None):
+        if replace(one, kept=None, memory=None) != replace(other, kept=None, memory=None):
             return False
         if one.data is None or other.data is None:
             return one.data is other.data
