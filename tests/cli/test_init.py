@@ -150,7 +150,7 @@ def test_a_name_that_another_test_has_is_refused(capsys: pytest.CaptureFixture[s
     code = main(["init", "blocks:sample", "--out=contracts/test_gpt.py"])
 
     said = capsys.readouterr().err
-    assert said.startswith("compilecontract: --out: tests/test_gpt.py has the same name, and pytest tells ")
+    assert said.startswith("compilecontract: --out: tests/test_gpt.py has the same name, and pytest distinguishes ")
     assert "(use another name, such as contracts/test_gpt_compile.py)" in said
     assert code == 2
     assert not Path("contracts").exists()

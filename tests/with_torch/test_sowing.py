@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class Counts(nn.Module):
-    """Writes to a buffer, and gives out its input by another shape."""
+    """Writes to a buffer, and returns its input in another shape."""
 
     steps: torch.Tensor
 
