@@ -1,4 +1,4 @@
-"""A block of a model: one graph, and lengths that change do not compile it again and again."""
+"""A block of a model: one graph, and changing lengths do not recompile it again and again."""
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ def test_one_length_is_one_graph(compile_lane):
 
 @compile_contract(fullgraph=True, max_recompiles=1)
 def test_other_lengths_compile_once_more(compile_lane):
-    """The second length makes the code dynamic, and all that come after it run that code."""
+    """The second length makes the code dynamic, and all later lengths run that code."""
     lengths = [torch.randn(4, length, 32) for length in (16, 17, 18, 30)]
 
     compile_lane.run(Block(32), *lengths)

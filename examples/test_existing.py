@@ -1,4 +1,4 @@
-"""A test that compiles by itself: the marker holds what its body compiles, and asks for no fixture."""
+"""A test that compiles by itself: the marker checks what its body compiles, and needs no fixture."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A fused operator against the plain loop that it stands for: wrong in eager as well would be no comfort."""
+"""A fused operator against the plain loop that it replaces, since it may be wrong in eager as well."""
 
 import torch
 
@@ -13,7 +13,7 @@ def scan(decay: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def loop(decay: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The same, one step after the other."""
+    """The same, one step at a time."""
     state, states = torch.zeros_like(x[0]), []
     for each in x:
         state = decay * state + each
@@ -23,7 +23,7 @@ def loop(decay: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 @compile_contract(fullgraph=True, max_recompiles=0, rtol=1e-4, atol=1e-5)
 def test_the_scan_is_the_loop(compile_lane):
-    """Compiled, the scan agrees with the loop that nobody compiled."""
+    """The compiled scan agrees with the loop in eager."""
 
     def inputs():
         return torch.tensor(0.9), torch.linspace(-1, 1, 48).reshape(12, 4)

@@ -1,4 +1,4 @@
-"""Training steps: what is learned compiled is what is learned eager."""
+"""Training steps: compiled training gives the same parameters as eager."""
 
 import torch
 import torch.nn.functional as F

@@ -1,1 +1,1 @@
-"""Reference code of the policies, each a piece to copy; `contracts/test_policy_*.py` proves what it promises."""
+"""Reference code of the policies, each one to copy; `contracts/test_policy_*.py` proves what it promises."""

@@ -1,4 +1,4 @@
-"""Conditional and sparse paths: what depends on the data, in shapes that do not, or kept outside of the region."""
+"""Conditional and sparse paths: data-dependent code with static shapes, or kept outside of the compiled region."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class Experts(nn.Module):
-    """A router over experts, each of which takes at most so many tokens: every shape is known beforehand.
+    """A router over experts, each of which takes a limited number of tokens, so that every shape is static.
 
-    Each token goes to its `top_k` likeliest experts. An expert has `capacity(tokens)` places, given to first choices
+    Each token goes to its `top_k` most likely experts. An expert has `capacity(tokens)` places, given to first choices
     before second ones, and within a choice in the order of the tokens; a choice that finds its expert full is dropped,
     and adds nothing. An expert that no token chose multiplies zeros.
     """
@@ -20,7 +20,7 @@ class Experts(nn.Module):
     def __init__(self, width: int, *, experts: int, top_k: int, capacity_factor: float) -> None:
         """
         Raises:
-            ValueError: there are fewer experts than each token is to have, or places for less than none.
+            ValueError: there are fewer experts than `top_k`, or the capacity factor is not positive.
         """
         super().__init__()
         if not 1 <= top_k <= experts:
@@ -33,11 +33,11 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(experts, 2 * width, width) / math.sqrt(2 * width))
 
     def capacity(self, tokens: int) -> int:
-        """How many tokens an expert takes of so many; at least 1."""
+        """The number of tokens that an expert takes of this many; at least 1."""
         return max(1, math.ceil(self.capacity_factor * self.top_k * tokens / self.experts))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The output of (tokens, width), and how many choices each expert was given: (experts,)."""
+        """The output (tokens, width), and the number of choices of each expert (experts,)."""
         tokens, width = x.shape
         places = self.capacity(tokens)
         weights, chosen = self.router(x).softmax(-1).topk(self.top_k)
@@ -57,7 +57,7 @@ class Experts(nn.Module):
 
 
 class LoopedExperts(Experts):
-    """The same by a loop over the experts, each given its own tokens: how many depends on the data. Not to copy."""
+    """The same as a loop over the experts with their own tokens, whose number depends on the data. Not to copy."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         weights, chosen = self.router(x).softmax(-1).topk(self.top_k)
@@ -70,7 +70,7 @@ class LoopedExperts(Experts):
 
 
 class Path(nn.Module):
-    """A path of a model, in a class of its own: till torch 2.13 `nn.Linear.compile()` compiles nothing."""
+    """A path of a model, in a class of its own: up to torch 2.13, `nn.Linear.compile()` compiles nothing."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Path(nn.Module):
 
 
 class Either(nn.Module):
-    """Two paths by a question about the data, both in the graph: `torch.cond` runs one of them."""
+    """Two paths, chosen by a condition on the data, both in the graph: `torch.cond` runs one of them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Either(nn.Module):
 
 
 class Branching(Either):
-    """The same with an `if` inside: Dynamo cannot know the answer, and breaks the graph. Not to copy."""
+    """The same with an `if` inside: Dynamo cannot know the condition, and breaks the graph. Not to copy."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x * 1
@@ -102,9 +102,9 @@ class Branching(Either):
 
 
 class Outside(Either):
-    """The question asked outside: each path is a region of its own, and between them is plain Python.
+    """The condition is evaluated outside: each path is a region of its own, with plain Python between them.
 
-    The answer is one wait for the device in a step, where there is one, and it is in sight. `compile_paths` compiles.
+    Reading the condition is one visible host sync per step on a GPU. `compile_paths` compiles the paths.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Outside(Either):
 
 
 def compile_paths(model: Outside, compile_path: Callable[[nn.Module], object]) -> Outside:
-    """Compile each path in place, and not the question."""
+    """Compile each path in place, but not the condition."""
     compile_path(model.calm)
     compile_path(model.loud)
     return model

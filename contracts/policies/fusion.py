@@ -1,7 +1,7 @@
-"""Fusion and memory: what is said to be one kernel is counted as it runs, and what is said to need no memory, too.
+"""Fusion and memory: counts the kernels that run and the bytes that are allocated, to check what fusion promises.
 
-Counted is what a call ran and not what was generated: the numbers are the same whether the code was compiled now or
-comes from a cache, and libraries are among them. On the CPU; on a GPU torch's profiler has the kernels by themselves.
+It counts what a call ran and not what was generated: the numbers are the same whether the code was compiled now or
+comes from a cache, and include libraries. For the CPU; on a GPU, torch's profiler lists the kernels themselves.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def _is_operator(event: object) -> bool:
 
 
 def gated(x: Tensor, y: Tensor) -> Tensor:
-    """A pointwise chain: six operators, and five tensors between them that nobody is to see."""
+    """A pointwise chain: six operators, with five intermediate tensors that should not be materialized."""
     return torch.sigmoid(torch.relu(x + y) * y - 0.5) * x
 
 
 def energy(x: Tensor, y: Tensor) -> Tensor:
-    """A reduction with what feeds it: (rows, width) to (rows,)."""
+    """A reduction with the operators before it: (rows, width) to (rows,)."""
     return ((x - y) * (x - y)).sum(-1)
 
 
 def normalised(x: Tensor, y: Tensor) -> Tensor:
-    """A residual and its layer normalisation over the last dimension."""
+    """A residual and its layer normalization over the last dimension."""
     return nn.functional.layer_norm(x + y, x.shape[-1:])
 
 

@@ -26,8 +26,8 @@ PARTS = ("compile", "warm-up", "checkpoint", "steady")
 class Goodput:
     """Seconds of wall time by part, and how many steps compiled something (`warmed_up`) or did not (`steady`).
 
-    Time is counted once: what is compiled within a step is no part of the step, and what lies between two steps belongs
-    to the one that waited for it. A step that compiled is warm-up for the rest of it.
+    Time is counted once: compiling within a step is not part of the step, and time between two steps belongs to the
+    step that waited for it. The rest of a step that compiled is warm-up.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -65,7 +65,7 @@ class Goodput:
 
     @property
     def whole(self) -> float:
-        """Seconds of all parts together."""
+        """Total seconds of all parts."""
         return sum(self.seconds.values())
 
     @property

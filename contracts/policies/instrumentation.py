@@ -1,4 +1,4 @@
-"""Instrumentation: what watches a compiled region stands around it. Inside, each instrument costs what is said here."""
+"""Instrumentation belongs around a compiled region. The classes that have it inside show what that costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Layer(nn.Module):
-    """Two linear layers, and between them an instrument: the way not to do it. `x` is (batch, width)."""
+    """Two linear layers with an instrument between them: how not to do it. `x` is (batch, width)."""
 
     def __init__(self, instrument: Callable[[Tensor], Tensor], width: int = 8) -> None:
         super().__init__()
@@ -24,15 +24,15 @@ class Layer(nn.Module):
 
 
 def logs(x: Tensor) -> Tensor:
-    """A line of the log from inside the region: a graph break."""
+    """A log message from inside the region: a graph break."""
     LOG.info("activations of %s", tuple(x.shape))
     return x
 
 
 class Reads:
-    """A number read with `.item()`: a graph break, and a wait for the device in each step.
+    """A number read with `.item()`: a graph break, and a host sync in each step.
 
-    Written as one expression with the `append`, it is a recompile a step too: the length of the list becomes a guard.
+    In one expression with the `append`, it is also a recompile per step: the length of the list becomes a guard.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Reads:
 
 
 class Counts:
-    """Progress told to a callback from inside the region: the step is a constant of the code, so each compiles anew."""
+    """Progress reported to a callback inside the region: the step is a constant of the code, so each recompiles."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self.tell = tell
@@ -58,7 +58,7 @@ class Counts:
 
 
 class Draws:
-    """Noise out of a generator of one's own, drawn inside the region: a graph break."""
+    """Noise from a separate generator, drawn inside the region: a graph break."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
@@ -68,7 +68,7 @@ class Draws:
 
 
 def waits(x: Tensor) -> Tensor:
-    """An event recorded inside the region and waited for there: the CPU stands still till the device is done."""
+    """An event recorded inside the region and waited for there: the CPU is idle until the device is done."""
     done = torch.cuda.Event()
     done.record()
     done.synchronize()
@@ -76,14 +76,14 @@ def waits(x: Tensor) -> Tensor:
 
 
 class Region(nn.Module):
-    """The policy's region: what is random comes in as a tensor, what is to be read goes out as one, unread."""
+    """The policy's region: random numbers come in as a tensor, and readings go out as one, without being read."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The output of (batch, width), and the mean activation as a tensor of no dimensions."""
+        """The output (batch, width), and the mean activation as a 0-dimensional tensor."""
         x = torch.relu(self.first(x))
         return self.second(x + noise), x.detach().abs().mean()
 
@@ -91,9 +91,9 @@ class Region(nn.Module):
 class Watched(nn.Module):
     """The policy: a region with its instruments around it.
 
-    Noise is drawn before the region, by whichever generator; each reading is kept as the tensor that it is, and every
-    `every` steps they are read together, with one wait for the device; log and progress are told of numbers that the
-    CPU has. Only `region` is to be compiled.
+    Noise is drawn before the region, by any generator. Each reading is kept as a tensor, and every `every` steps they
+    are read together, with one host sync; log and progress get numbers that are already on the CPU. Only compile
+    `region`.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class Watched(nn.Module):
 
 
 class Timed(nn.Module):
-    """A region between two events of the device's clock, on the stream that it runs on. CUDA only.
+    """A region timed by two CUDA events, on the stream that it runs on. CUDA only.
 
-    The events are recorded around the region and read by `milliseconds`, once somebody waits anyway.
+    The events are recorded around the region and read by `milliseconds`, when the CPU waits anyway.
     """
 
     def __init__(self, region: nn.Module) -> None:
@@ -145,7 +145,7 @@ class Timed(nn.Module):
         return output
 
     def milliseconds(self) -> list[float]:
-        """Of each step so far, in its order. Waits for the last of them."""
+        """The milliseconds of each step so far, in order. Waits for the last step."""
         if self._between:
             self._between[-1][1].synchronize()
         taken = [start.elapsed_time(end) for start, end in self._between]
@@ -154,6 +154,6 @@ class Timed(nn.Module):
 
 
 def compile_region(watched: Watched | Timed, compile_model: Callable[[nn.Module], object]) -> nn.Module:
-    """Compile the region in place, and nothing of what watches it."""
+    """Compile the region in place, without its instruments."""
     compile_model(watched.region)
     return watched

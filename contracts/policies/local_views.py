@@ -1,4 +1,4 @@
-"""Local views: code that needs plain memory of a distributed tensor asks for it, and gets the same of a plain one."""
+"""Local views: code that needs the local memory of a distributed tensor, and works for plain tensors too."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from torch.distributed.tensor import DTensor
 
 
 def local_view(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor, sharing its memory and its gradient; a plain tensor is its own.
+    """This rank's part of a DTensor, sharing its memory and gradient; a plain tensor is returned as it is.
 
-    Of a parameter the view is of its values: what is written into it under `torch.no_grad()` is the parameter's.
+    For a parameter it is a view of the values: writes to it under `torch.no_grad()` change the parameter.
     """
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole_view(tensor: Tensor) -> Tensor:
-    """All of a tensor, gathered from the ranks where it is spread over them. It is a copy where it was gathered."""
+    """The full tensor, gathered if it is distributed over ranks. A gathered tensor is a copy."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class Scaled(nn.Module):
-    """A product and a scale of each channel by hand: (rows, width) in and out.
+    """A matrix product and a scale per channel, written by hand: (rows, width) in and out.
 
-    The scale is code that knows nothing of DTensor, as a kernel of one's own: it is given local memory alone.
+    The scale is code without DTensor support, like a custom kernel: it only gets local memory.
     """
 
     def __init__(self, width: int = 8) -> None:

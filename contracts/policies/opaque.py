@@ -1,4 +1,4 @@
-"""Opaque functions: four ways to keep one fragile function out of the graph's sight, and what each costs."""
+"""Opaque functions: four ways to hide one fragile function from the compiler, and what each costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def smooth(x: Tensor) -> Tensor:
-    """The fragile one: it leaves torch for numpy and comes back, without a gradient."""
+    """The fragile function: it goes through numpy, without a gradient."""
     smoothed = np.convolve(x.detach().cpu().double().numpy().ravel(), np.full(3, 1 / 3), "same")
     return torch.from_numpy(smoothed).reshape(x.shape).to(x)
 
@@ -25,13 +25,13 @@ smooth_disabled = torch.compiler.disable(smooth)
 
 @torch.compiler.allow_in_graph
 def smooth_allowed(x: Tensor) -> Tensor:
-    """In the graph as one call that Dynamo does not look into; AOTAutograd does, with tensors that have no data."""
+    """One call in the graph that Dynamo does not trace into; AOTAutograd does, with fake tensors."""
     return torch.nn.functional.avg_pool1d(x.reshape(1, 1, -1), 3, stride=1, padding=1).reshape(x.shape)
 
 
 @torch._dynamo.nonstrict_trace
 def smooth_nonstrict(x: Tensor) -> Tensor:
-    """Traced by AOTAutograd without Dynamo: Python that Dynamo cannot follow, over operations that are torch's."""
+    """Traced by AOTAutograd without Dynamo: Python that Dynamo cannot follow, over torch operations."""
     kernel = x.new_full((1, 1, 3), 1 / 3)
     return torch.nn.functional.conv1d(x.reshape(1, 1, -1), kernel, padding=1).reshape(x.shape)
 

@@ -1,4 +1,4 @@
-"""The optimizer as a region of its own: what a step reads that moves is a tensor, and what it writes is there before.
+"""The optimizer as a region of its own: values that change are tensors, and the state that a step writes exists before.
 
     optimizer = torch.optim.AdamW(decay_groups(model, weight_decay=0.1), lr=torch.tensor(1e-3))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)   # outside: it only fills the tensor
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 def decay_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups of parameters: matrices decay; vectors (biases, the scales of norms) do not.
 
-    Parameters that require no gradient are left out: freeze those before, that stay frozen.
+    Parameters that require no gradient are left out: freeze first what stays frozen.
     """
     trained = [each for each in model.parameters() if each.requires_grad]
     return [
@@ -29,9 +29,9 @@ def decay_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any
 
 
 def step_of(optimizer: torch.optim.Optimizer, *, max_norm: float | None = None) -> Callable[[], Tensor | None]:
-    """The function to compile: clip, then step. Gives back the norm before clipping, a tensor: reading it is a sync.
+    """The function to compile: clip, then step. Returns the norm before clipping, a tensor: reading it is a host sync.
 
-    A function around `step`, for a scheduler replaces `optimizer.step` by a wrapper of its own.
+    A function around `step`, because a scheduler replaces `optimizer.step` by a wrapper.
     """
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
 
@@ -46,7 +46,7 @@ def step_of(optimizer: torch.optim.Optimizer, *, max_norm: float | None = None) 
 def freeze(parameter: nn.Parameter, *, frozen: bool) -> None:
     """Freeze or unfreeze a parameter between two steps.
 
-    A gradient that is left over, zeros too, would be a step to the optimizer: the weight would decay, its moments fade.
+    With a leftover gradient, even of zeros, the optimizer would make a step: the weight and its moments would decay.
     """
     parameter.requires_grad_(not frozen)
     if frozen:
@@ -54,12 +54,12 @@ def freeze(parameter: nn.Parameter, *, frozen: bool) -> None:
 
 
 def make_momentum(optimizer: torch.optim.SGD) -> torch.optim.SGD:
-    """Give SGD its momentum before the first step, as zeros, from which that step makes what it would have made.
+    """Create SGD's momentum before the first step, as zeros, which does not change the result of that step.
 
-    Otherwise the first step makes it, and the second finds other state than the first was compiled for.
+    Otherwise the first step creates it, and the second finds other state than the first was compiled for.
 
     Raises:
-        ValueError: with dampening the first step is another than one from zeros.
+        ValueError: with dampening, the first step differs from one that starts with zeros.
     """
     for group in optimizer.param_groups:
         if group["dampening"]:
@@ -73,11 +73,11 @@ def make_momentum(optimizer: torch.optim.SGD) -> torch.optim.SGD:
 def load_in_place(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load a state dict into the tensors that compiled code knows, the learning rates among them.
 
-    `optimizer.load_state_dict` puts other tensors in their place, which the compiled step was not compiled for. What is
-    no tensor, or not there yet, is set.
+    `optimizer.load_state_dict` replaces the tensors by others, for which the step was not compiled. Values that are not
+    tensors, or do not exist yet, are set.
 
     Raises:
-        ValueError: the state is of another number of groups or parameters.
+        ValueError: the state has another number of groups or parameters.
     """
     now = optimizer.state_dict()
     shapes = [[len(group["params"]) for group in each["param_groups"]] for each in (now, saved)]
@@ -102,7 +102,7 @@ def _fill(into: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def orthogonal(matrix: Tensor, *, iterations: int = 5) -> Tensor:
-    """Near the orthogonal matrix closest to this one (rows, columns): Newton-Schulz iterations with Muon's factors."""
+    """Approximately the closest orthogonal matrix (rows, columns): Newton-Schulz iterations with Muon's factors."""
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
@@ -114,12 +114,12 @@ def orthogonal(matrix: Tensor, *, iterations: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal, for matrices: K. Jordan's Muon, written to be compiled.
+    """Orthogonalized momentum for matrices: K. Jordan's Muon, written to be compiled.
 
-    `lr` is a tensor without dimensions. The momentum is made with the optimizer, so that all steps are alike.
+    `lr` is a 0-dimensional tensor. The momentum is created with the optimizer, so that all steps are alike.
 
     Raises:
-        ValueError: a parameter is no matrix, or `lr` is no tensor.
+        ValueError: a parameter is not a matrix, or `lr` is not a tensor.
     """
 
     def __init__(self, params: Iterable[Any], *, lr: Tensor, momentum: float = 0.95, weight_decay: float = 0.0) -> None:

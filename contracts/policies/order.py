@@ -1,4 +1,4 @@
-"""Wrapper order: distribute, compile and capture are put around a model in one order, read from the model as it is."""
+"""Wrapper order: distribute, compile and capture are applied to a model in one order, which is read from the model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DISTRIBUTE, COMPILE, CAPTURE = "distribute", "compile", "capture"
 
 
 class OrderError(ValueError):
-    """A model is wrapped in another order than was declared; the message says what is around what, and where."""
+    """A model is wrapped in an order other than declared; the message says what wraps what, and where."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """One wrapper as found: its `kind`, by what it is known (`how`), and the `path` of the module that has it."""
+    """One wrapper: its `kind`, how it was recognized (`how`), and the `path` of the wrapped module."""
 
     kind: str
     how: str
@@ -32,16 +32,16 @@ class Layer:
 
 
 def layers(model: nn.Module) -> tuple[Layer, ...]:
-    """The wrappers of a model, outermost first, on the way to where most of them are around one another.
+    """The wrappers of a model, outermost first, on the path to the module with the most wrappers around it.
 
-    What compiles a module in place also compiles the hooks on it, so that it is around what FSDP2 hooked there,
-    whichever came first.
+    Compiling a module in place also compiles its hooks, so it counts as around FSDP2's hooks there, whichever was
+    applied first.
     """
     return max(_ways(model, "", sharded=False), key=len)
 
 
 def _ways(module: nn.Module, path: str, *, sharded: bool) -> Iterator[tuple[Layer, ...]]:
-    """The wrappers on the way to each innermost module: one branch in order does not excuse another."""
+    """The wrappers on the path to each innermost module: a branch in order does not excuse another."""
     own = tuple(_own(module, path, sharded=sharded))
     # What FSDP2 shards has DTensors all the way down, which is no wrapper of its own.
     sharded = sharded or isinstance(module, FSDPModule)
@@ -54,7 +54,7 @@ def _ways(module: nn.Module, path: str, *, sharded: bool) -> Iterator[tuple[Laye
 
 
 def kinds(found: Sequence[Layer]) -> tuple[str, ...]:
-    """The kinds of wrappers, outermost first: once where one is around its like, again where another is between."""
+    """The kinds of wrappers, outermost first; adjacent wrappers of one kind are listed once."""
     return tuple(kind for kind, _ in itertools.groupby(each.kind for each in found))
 
 
@@ -76,11 +76,11 @@ def _own(module: nn.Module, path: str, *, sharded: bool) -> Iterator[Layer]:
 def check_order(model: nn.Module, declared: Sequence[str]) -> tuple[Layer, ...]:
     """The model's wrappers, if their kinds are those declared, outermost first.
 
-    A part of the model may lack some of them (a stem that is not compiled), and no part may have others, or another
-    order. A kind that is to be there twice, as in blocks that FSDP2 shards within the sharded model, is declared twice.
+    A part of the model may lack some of them (a stem that is not compiled), but no part may have others, or another
+    order. A kind that occurs twice, such as blocks that FSDP2 shards within the sharded model, is declared twice.
 
     Raises:
-        OrderError: they are others, or in another order, somewhere.
+        OrderError: somewhere there are other wrappers, or another order.
     """
     for way in _ways(model, "", sharded=False):
         if not _within(kinds(way), declared):
@@ -92,7 +92,7 @@ def check_order(model: nn.Module, declared: Sequence[str]) -> tuple[Layer, ...]:
 
 
 def _within(some: Sequence[str], declared: Sequence[str]) -> bool:
-    """Whether these kinds come in the declared order, with others left out."""
+    """Whether these kinds are in the declared order; declared kinds may be missing."""
     rest = iter(declared)
     return all(kind in rest for kind in some)
 

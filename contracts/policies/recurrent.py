@@ -1,11 +1,11 @@
-"""Recurrent blocks: the state goes in and comes out of the region as a value, and what counts calls stays outside.
+"""Recurrent blocks: the state enters and leaves the region as a value, and counting calls stays outside.
 
     carried = Carried(torch.compile(model), model.start(batch))
     for chunk in text:                       # (batch, length, channels)
         loss(carried(chunk)).backward()      # ends where the chunk began
 
-A state that compiled code writes in place, and that its backward reads, gives wrong gradients in silence (torch 2.11 to
-2.15, pytorch/pytorch#197039): the backward reads it when it is written already. Without a backward it is right.
+A state that compiled code writes in place, and that its backward reads, silently gives wrong gradients (torch 2.11 to
+2.15, pytorch/pytorch#197039): the backward reads it after the write. Without a backward it is correct.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 
 class Scan(torch.autograd.Function):
-    """The states of state(t) = decay * state(t-1) + taken(t), with a backward of its own that keeps only the states.
+    """The states of state(t) = decay * state(t-1) + taken(t), with a custom backward that only saves the states.
 
-    decay (channels), taken (batch, length, channels), start (batch, channels); gives (batch, length, channels).
+    decay (channels), taken (batch, length, channels), start (batch, channels); returns (batch, length, channels).
     """
 
     @staticmethod
@@ -50,7 +50,7 @@ class Scan(torch.autograd.Function):
 
 
 class Recurrent(nn.Module):
-    """A layer over a scan; the state (batch, channels) goes in and comes out: forward(x, state) -> (y, state)."""
+    """A layer around a scan that takes and returns the state (batch, channels): forward(x, state) -> (y, state)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -69,10 +69,10 @@ class Recurrent(nn.Module):
 
 
 class Carried:
-    """A recurrent model whose state goes on from call to call; `calls` counts them, outside of what is compiled.
+    """A recurrent model that carries its state from call to call; `calls` counts them, outside of compiled code.
 
-    With `attached` a backward goes on through so many calls: a state is let go of once in `attached` calls. It requires
-    a gradient then also at the first of them, so that compiled code is given the same in each.
+    With `attached`, a backward continues through that many calls: the state is detached once in `attached` calls. It
+    then also requires a gradient in the first of them, so that compiled code gets the same input in each.
     """
 
     def __init__(self, run: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], start: Tensor, *, attached: int = 1):

@@ -1,4 +1,4 @@
-"""Regional compile: compile the block that repeats, not the model around it."""
+"""Regional compile: compile the repeated block, not the model around it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """A residual layer. `scale` and `layer_idx` are what tells one of a stack from another."""
+    """A residual layer. `scale` and `layer_idx` distinguish the layers of a stack."""
 
     def __init__(self, width: int, *, scale: int = 1, layer_idx: int | None = None) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class ScaledBlock(Block):
-    """The mend: what differs between the blocks is a buffer, which is data to the compiled code and no constant."""
+    """The fix: what differs between the blocks is a buffer, which is data to compiled code and not a constant."""
 
     depth: Tensor
 
@@ -56,10 +56,10 @@ class Stack(nn.Module):
 
 
 def compile_regions(model: nn.Module, region: type[nn.Module], compile_region: Callable[..., Any]) -> nn.Module:
-    """Compile each `region` of a model in place, and nothing around them: the model stays the object that it was.
+    """Compile each `region` of a model in place, and nothing around them: the model stays the same object.
 
     Raises:
-        ValueError: the model has no such region, so that nothing would be compiled.
+        ValueError: the model has no such region, so nothing would be compiled.
     """
     found = [each for each in model.modules() if isinstance(each, region)]
     if not found:

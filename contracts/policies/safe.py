@@ -1,4 +1,4 @@
-"""Safe compile: a model is compiled, tried and compared before it is used; where that fails, the eager one goes on.
+"""Safe compile: a model is compiled, tried and compared before it is used; if that fails, the eager model is used.
 
 model = maybe_compile(model, CompileConfig(), (batch,), loss=loss)
 """
@@ -20,22 +20,22 @@ FailPolicy = Literal["eager", "raise"]
 
 
 class CompileError(RuntimeError):
-    """A model could not be compiled, tried or trusted; the message says in which of these, and why."""
+    """A model could not be compiled, tried or trusted; the message says which of these, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileConfig:
     """Every flag of the policy.
 
-    `allow` and `block` are patterns of module names ("blocks.*"): without `allow` the model is compiled whole, with it
-    the modules that it names; what `block` names runs in eager. `steps` (1 to 3) are the steps of the trial, `train`
-    makes them training steps. `rtol` and `atol` are how near compiled outputs, gradients and buffers are to eager ones;
-    `numerics=False` compares nothing. Inductor draws other random numbers than eager does, so that a model with dropout
-    is only trusted by it with `train=False` in eval mode, with `numerics=False`, or with the Inductor setting
+    `allow` and `block` are patterns of module names ("blocks.*"): without `allow` the whole model is compiled, with it
+    the modules that it names; modules that `block` names run in eager. `steps` (1 to 3) are the steps of the trial,
+    `train` makes them training steps. `rtol` and `atol` are tolerances for compiled outputs, gradients and buffers
+    against eager; `numerics=False` compares nothing. Inductor draws other random numbers than eager, so a model with
+    dropout can only be trusted with `train=False` in eval mode, with `numerics=False`, or with the Inductor setting
     `fallback_random` on.
 
     Raises:
-        ValueError: a value that cannot mean anything, or two that contradict one another.
+        ValueError: a value that is not valid, or two that contradict one another.
     """
 
     enabled: bool = True
@@ -76,15 +76,15 @@ def maybe_compile(
     *,
     loss: Callable[[Any], Tensor] = lambda output: output.float().square().mean(),
 ) -> nn.Module:
-    """The model, compiled in place where that can be trusted; else as it was, with a warning in the log that says why.
+    """The model, compiled in place if that can be trusted; else unchanged, with a logged warning that says why.
 
     The trial is made on copies, so that parameters, buffers, gradients, hooks and mode of the model and the tensors of
     the batch are never touched; torch's random streams are put back. It is `config.steps` steps of forward, loss,
     backward, optimizer step and `zero_grad` (without `config.train`: of forward) of a compiled copy, compared with
-    those of an eager one: every tensor of the output, every gradient, every buffer. A hook fires in the trial, on the
-    copies: one that writes to something outside of the model is heard there.
+    those of an eager one: every tensor of the output, every gradient, every buffer. Hooks also fire in the trial, on
+    the copies: one with an effect outside of the model has it there, too.
 
-    That anything was compiled at all is not asked: a frame that Dynamo skips is trusted, since it is eager.
+    It does not check that anything was compiled: a frame that Dynamo skips is trusted, since it runs in eager.
 
     Raises:
         CompileError: it failed, and `config.fail_policy` is "raise".
@@ -136,7 +136,7 @@ def _compare(got: Tensor, wanted: Tensor, config: CompileConfig, *, where: str) 
 def _steps(
     model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor], *, stage: str
 ) -> Iterator[dict[str, Tensor]]:
-    """Make the steps; of each the outputs, the gradients and the buffers, by name."""
+    """Make the steps; return the outputs, gradients and buffers of each, by name."""
     # What the model had gathered when it was copied is no part of the trial.
     model.zero_grad()
     trained = [each for each in model.parameters() if each.requires_grad] if config.train else []
@@ -186,7 +186,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in tuples, lists and dicts, each with the way to it."""
+    """The tensors in tuples, lists and dicts, each with its path."""
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, dict):
@@ -198,7 +198,7 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fresh(value: Any) -> Any:
-    """A copy of a batch: what is written into it, and the gradients that it gets, are not the caller's."""
+    """A copy of a batch: writes to it and its gradients do not reach the caller's tensors."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, dict):

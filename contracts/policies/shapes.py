@@ -1,4 +1,4 @@
-"""Shape policies: how many lengths a compiled model is to know, and who says so."""
+"""Shape policies: how many lengths a model is compiled for, and who decides that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Tagger(nn.Module):
-    """Scores each token of a sequence by itself and the mean of the valid ones; `mask` is True where a token is."""
+    """Scores each token of a sequence and the mean of the valid ones; `mask` is True for valid tokens."""
 
     def __init__(self, width: int = 16, tags: int = 3) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Tagger(nn.Module):
 
 
 class Guarded(nn.Module):
-    """A model whose own code asks whether a length is even: each answer is code of its own, dynamic or not."""
+    """A model whose code checks whether a length is even: each result is compiled separately, dynamic or not."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -51,9 +51,9 @@ def bucket_of(length: int, buckets: Sequence[int]) -> int:
 
 
 class Bucketed(nn.Module):
-    """Pads each batch up to a bucket, masks what was added, and cuts it off the result.
+    """Pads each batch up to a bucket, masks the padding, and cuts it off the result.
 
-    Only as many lengths as there are buckets reach the model, so only as many graphs are made. `model` takes
+    Only as many lengths as there are buckets reach the model, so there are only as many graphs. `model` takes
     (batch, length, width) and a mask of (batch, length).
     """
 
@@ -71,12 +71,12 @@ class Bucketed(nn.Module):
 
 
 def marked(x: Tensor, dim: int, *, low: int, high: int) -> Tensor:
-    """A tensor whose size in `dim` Dynamo is to take as free from the first call on, between two bounds."""
+    """A tensor whose size in `dim` is dynamic from the first call on, between two bounds."""
     torch._dynamo.mark_dynamic(x, dim, min=low, max=high)
     return x
 
 
 def compile_inner(bucketed: Bucketed, compile_model: Callable[[nn.Module], object]) -> Bucketed:
-    """Compile the model inside: the padding around it depends on the length, and is no part of the region."""
+    """Compile the inner model: the padding around it depends on the length, and is not part of the region."""
     compile_model(bucketed.model)
     return bucketed

@@ -1,12 +1,12 @@
-"""A training loop around a compiled model: what belongs to the step is in the region, what belongs to the run is not.
+"""A training loop around a compiled model: the forward is in the region, and everything that belongs to the run is not.
 
     loop = Loop(model, optimizer, compile_model=torch.compile, scaler=torch.amp.GradScaler("cuda"))
     loop.train_step(micro_batches)
     loop.evaluate(batches)
     torch.save(loop.state_dict(), path)
 
-The compiled model is the forward alone. Backward, scaling, clipping and the optimizer read values or move state that
-Dynamo breaks at. The loop keeps the model itself beside its compiled form, so that the keys of a checkpoint are plain.
+Only the forward is compiled. Backward, scaling, clipping and the optimizer read values or change state that Dynamo
+breaks at. The loop keeps the original model next to the compiled one, so that a checkpoint has plain keys.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Batch = tuple[Tensor, Tensor]
 
 
 class OwnedRandom:
-    """Random state of a region's own: what is drawn outside does not move it, and it moves nothing outside.
+    """Separate random state for a region: drawing outside does not change it, and it changes nothing outside.
 
-    It goes with a checkpoint, so that a resumed run draws the masks that the first would have drawn.
+    It is saved in a checkpoint, so that a resumed run draws the masks that the first would have drawn.
     """
 
     def __init__(self, seed: int) -> None:
@@ -40,7 +40,7 @@ class OwnedRandom:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draw from this state inside."""
+        """Inside, random numbers are drawn from this state."""
         with torch.random.fork_rng():
             torch.set_rng_state(self._state[0])
             if len(self._state) > 1:
@@ -53,7 +53,7 @@ class OwnedRandom:
         return {"state": [each.clone() for each in self._state]}
 
     def load_state_dict(self, saved: dict[str, list[Tensor]]) -> None:
-        """Go on from a checkpoint's state."""
+        """Continue from a checkpoint's state."""
         self._state = [each.clone() for each in saved["state"]]
 
 
@@ -63,8 +63,8 @@ class Loop:
     Args:
         model: in eager form; (rows, ...) in, the prediction out.
         optimizer: of the model's parameters.
-        compile_model: what makes the compiled form, called once.
-        scaler: scales the loss; one with `enabled=False` where float16 is not used.
+        compile_model: returns the compiled model; called once.
+        scaler: scales the loss; with `enabled=False` if float16 is not used.
         autocast: the precision of the forward, float32 for none.
         seed: of the dropout masks.
         max_norm: of the gradients, after unscaling.
@@ -110,7 +110,7 @@ class Loop:
         return torch.stack(losses).sum()
 
     def evaluate(self, batches: Sequence[Batch]) -> Tensor:
-        """The mean loss without gradients and dropout; the model is in the mode that it was in, afterwards."""
+        """The mean loss without gradients and dropout; the mode of the model is restored."""
         training = self.model.training
         self.model.eval()
         try:
@@ -120,11 +120,11 @@ class Loop:
             self.model.train(training)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, by name."""
+        """Everything that a resumed run needs, by name."""
         return {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scaler", "random")}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Resume. The parameters keep their memory, which the compiled model and the optimizer know them by."""
+        """Resume. The parameters keep their memory, which the compiled model and the optimizer refer to."""
         for name, state in saved.items():
             getattr(self, name).load_state_dict(state)
 
@@ -137,10 +137,10 @@ def _save_products(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -
 
 
 class Recomputed(nn.Module):
-    """A block whose activations are made again in the backward, all of them or (`save_products`) all but products.
+    """A block whose activations are recomputed in the backward: all, or (`save_products`) all except matrix products.
 
-    It belongs inside of what is compiled. Around a compiled block it runs the whole of it again, and knows no products:
-    torch then neither saves what it is told to save nor says so.
+    It belongs inside of the compiled region. Around a compiled block it reruns the whole block, and does not see its
+    products: torch then ignores the save policy without a warning.
     """
 
     def __init__(self, block: nn.Module, *, save_products: bool = False) -> None:

@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 def warm_up(serve: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, steps: int = 2) -> None:
-    """Call with each shape so many times: the first compiles, a second is the first of the steady ones.
+    """Make this many calls with each shape: the first compiles, the second is already steady.
 
     Raises:
-        ValueError: nothing to warm up with, or no step.
+        ValueError: no calls to warm up with, or no steps.
     """
     if not calls or steps < 1:
         raise ValueError(f"a warm-up is at least one step of one shape, got {steps} of {len(calls)}")
@@ -34,16 +34,16 @@ def warm_up(serve: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, step
 
 @contextmanager
 def nothing_compiles() -> Iterator[None]:
-    """Inside, what would be compiled raises a RuntimeError instead of making somebody wait for it."""
+    """Inside, anything that would be compiled raises a RuntimeError, so that no request waits for it."""
     with torch.compiler.set_stance("fail_on_recompile"):
         yield
 
 
 def may_ask_for_fullgraph() -> bool:
-    """Whether `fullgraph=True` can be asked for here: not where compiling is switched off, nor in a dispatch mode.
+    """Whether `fullgraph=True` can be used here: not if compiling is disabled, nor in a dispatch mode.
 
-    There nothing is compiled. Up to torch 2.12 `fullgraph=True` says nothing of it, and from 2.13 on it raises that it
-    found no compiled frame: a server that asks for it everywhere does not start when somebody switches compiling off.
+    There nothing is compiled. Up to torch 2.12, `fullgraph=True` is silent about it; from 2.13 on it raises that it
+    found no compiled frame: a server that always uses it does not start if compiling is disabled.
     """
     off = os.environ.get("TORCH_COMPILE_DISABLE") == "1" or torch._dynamo.config.disable
     return not off and _get_current_dispatch_mode() is None
@@ -52,8 +52,8 @@ def may_ask_for_fullgraph() -> bool:
 class Padded(nn.Module):
     """Serves any number of rows up to the largest size with as many graphs as there are sizes.
 
-    Rows (first dimension) are padded with zeros to the next size, and what the model makes of the padding is cut off:
-    the model must treat each row by itself. `serve` is compiled with `dynamic=False`: a graph for each size.
+    Rows (first dimension) are padded with zeros to the next size, and the output for the padding is cut off: the model
+    must treat each row by itself. `serve` is compiled with `dynamic=False`: a graph for each size.
     """
 
     def __init__(self, serve: Callable[[Tensor], Tensor], sizes: Sequence[int]) -> None:
