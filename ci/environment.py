@@ -1,11 +1,11 @@
-"""Run Python in the project's own environment, and make that environment first where there is none.
+"""Run Python in the project's own environment, which is created first if there is none.
 
     ci/python ci/environment.py -m pytest -k scenario
 
 The arguments are those of Python. The environment is .venv: torch, this project as an editable
-install, and the dependency groups of pyproject.toml. It is made once, and again when pyproject.toml or the Python has
-changed, or when what is there does not work or was never finished. COMPILECONTRACT_TORCH=2.12.1 gives that torch an
-environment of its own. Only Python's standard library and pip are needed.
+install, and the dependency groups of pyproject.toml. It is created once, and again if pyproject.toml or the Python has
+changed, or if it does not work or was never finished. COMPILECONTRACT_TORCH=2.12.1 uses a separate environment for that
+torch. Only Python's standard library and pip are needed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PROBE = "import pytest, msgspec, importlib.util as u; print(u.find_spec('pytest_
 
 
 class NoEnvironment(Exception):  # noqa: N818 - says what there is none of
-    """The environment cannot be made; the message says why."""
+    """The environment cannot be created; the message says why."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the environment's Python, with these arguments."""
+    """Replace this process by the environment's Python, with these arguments."""
     torch = os.environ.get("COMPILECONTRACT_TORCH") or TORCH
     folder = ROOT / (".venv" if torch == TORCH else f".venv-torch-{torch}")
     try:
@@ -55,17 +55,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def surroundings(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a run. Bytecode is kept whatever they say: without it, the sessions that the tests start spend a
-    third of their time on compiling the package."""
+    """The variables of a run. Bytecode is always written: without it, the sessions that tests start spend a third of
+    their time compiling the package."""
     defaults = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     return {**defaults, **{name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}}
 
 
 def hold(folder: Path, torch: str) -> list[str]:
-    """Make sure of an environment that works and that no other run replaces before this process ends; its notes.
+    """Ensure a working environment that no other run replaces before this process ends; return its notes.
 
-    Who uses an environment holds its lock shared, who makes it holds the lock alone. The lock is an open file, which
-    stays with the process when it becomes another program, and ends with it.
+    A user of an environment holds a shared lock, its creator an exclusive one. The lock is an open file, which stays
+    open when the process executes another program, and is released when it ends.
     """
     locks = ROOT / ".venv-locks"
     locks.mkdir(exist_ok=True)
@@ -81,7 +81,7 @@ def hold(folder: Path, torch: str) -> list[str]:
 
 
 def take(lock: int, how: int, folder: Path) -> None:
-    """Take the lock shared or alone; where it has to wait, say so."""
+    """Take the lock, shared or exclusive; report if it has to wait."""
     try:
         fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -90,7 +90,7 @@ def take(lock: int, how: int, folder: Path) -> None:
 
 
 def made(folder: Path, torch: str) -> list[str] | None:
-    """The notes of an environment that is finished, the one wanted, and works here; None if it is not."""
+    """The notes of an environment that is finished, up to date and works here; None if it is not."""
     try:
         first, *notes = (folder / "ready").read_text(encoding="utf-8").splitlines()
         if first != key(torch):
@@ -109,10 +109,10 @@ def key(torch: str) -> str:
 
 
 def make(folder: Path, torch: str) -> None:
-    """Make the environment from nothing. What says that it is finished is written last, and at once.
+    """Create the environment from scratch. The file that marks it as finished is written last, atomically.
 
     Raises:
-        NoEnvironment: Python or pip could not do it.
+        NoEnvironment: Python or pip failed.
     """
     started = time.monotonic()
     say(f"making {folder.name} with Python {platform.python_version()} and torch {torch}; this takes some minutes")
@@ -130,7 +130,7 @@ def make(folder: Path, torch: str) -> None:
 
 
 def add_models(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
-    """Install the models; what cannot be had is a note, for the suite reports its contracts as unmeasured."""
+    """Install the models; one that cannot be installed is a note, and the suite reports its contracts as unmeasured."""
     say(f"installing {', '.join(wanted)}")
     try:
         install(folder, torch, wanted)
@@ -150,7 +150,7 @@ def add_models(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
 
 
 def add_kernels(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
-    """Install Triton, where torch's build has brought none; what cannot be had is a note, as for the models."""
+    """Install Triton if torch's build does not include it; if that fails it is a note, as for the models."""
     probe = subprocess.run([python_of(folder), "-c", "import triton"], capture_output=True, check=False)
     if probe.returncode == 0:
         return []
@@ -163,7 +163,7 @@ def add_kernels(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
 
 
 def install(folder: Path, torch: str, wanted: Sequence[str]) -> None:
-    """Install with pip; torch is named each time, so that nothing changes it."""
+    """Install with pip; torch is always named, so that nothing changes it."""
     call([*pip(folder), "install", f"torch=={torch}", *wanted], f"pip could not install with torch {torch}")
 
 
@@ -176,7 +176,7 @@ def python_of(folder: Path) -> Path:
 
 
 def call(command: Sequence[str], otherwise: str) -> None:
-    """Run a command, its output as it comes; `otherwise` is what its failure means."""
+    """Run a command, showing its output; `otherwise` is what its failure means."""
     # The command has the lock too: where this process is killed, nobody starts anew before the command has ended.
     started = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, close_fds=False) as running:
@@ -187,7 +187,7 @@ def call(command: Sequence[str], otherwise: str) -> None:
 
 
 def _ended(running: subprocess.Popen[bytes]) -> int | None:
-    """The exit code, or None where it goes on: a download of a gigabyte is not to look like a process that hangs."""
+    """The exit code, or None while it runs: a download of a gigabyte should not look like a hanging process."""
     try:
         return running.wait(SILENT_SECONDS)
     except subprocess.TimeoutExpired:

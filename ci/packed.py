@@ -1,6 +1,6 @@
-"""The receipts that the pages of docs/ were made of: compressed in docs/receipts/, each with its digest in SHA256SUMS.
+"""The receipts behind the pages of docs/, compressed in docs/receipts/, each with its digest in SHA256SUMS.
 
-python ci/packed.py FOLDER                     unpack all of them there, and check their digests
+python ci/packed.py FOLDER                     unpack all of them into FOLDER, and check their digests
 python ci/packed.py FOLDER policies            those of docs/receipts/policies
 """
 
@@ -31,10 +31,10 @@ def main() -> int:
 
 
 def unpacked(name: str) -> bytes:
-    """The receipt of that name, as "policies/torch-2.13.0.json".
+    """The receipt with that name, such as "policies/torch-2.13.0.json".
 
     Raises:
-        ValueError: it is not the one that was packed.
+        ValueError: it does not have the digest that was recorded.
     """
     data = lzma.decompress((HOME / f"{name}.xz").read_bytes())
     if hashlib.sha256(data).hexdigest() != digests()[name]:
@@ -43,7 +43,7 @@ def unpacked(name: str) -> bytes:
 
 
 def pack(name: str, data: bytes) -> None:
-    """Keep a receipt by that name."""
+    """Pack a receipt under that name."""
     path = HOME / f"{name}.xz"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))

@@ -1,6 +1,6 @@
-"""What the site of docs/ has beside the pages: links into the repository, and reference pages made of the code.
+"""What the site of docs/ adds to the pages: links into the repository, and reference pages generated from the code.
 
-A hook of mkdocs (mkdocs.yml names it): `mkdocs build --strict` fails where a page or a link leads nowhere.
+A hook of mkdocs (named in mkdocs.yml): `mkdocs build --strict` fails if a page or the target of a link is missing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The address of the repository is in one place, pyproject.toml."""
+    """Read the address of the repository from pyproject.toml, its only place."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     config.repo_url = project["urls"]["Source"]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made of the code."""
+    """Add the pages that are generated from the code."""
     for name, make in PAGES.items():
         text = "".join(f"{line}\n" for line in make())
         files.append(File.generated(config, f"generated/{name}.md", content=text))
@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Have links that leave docs/ lead into the repository."""
+    """Make links out of docs/ point into the repository."""
     home = posixpath.dirname(page.file.src_uri)
 
     def led(link: re.Match[str]) -> str:
@@ -62,7 +62,7 @@ def limits() -> Iterator[str]:
 
     yield from ("# Limits by name", "")
     yield from ("```text", inspect.getdoc(compile_contract) or "", "```", "")
-    yield from ("| limit | type | default | held against |", "| --- | --- | --- | --- |")
+    yield from ("| limit | type | default | metric |", "| --- | --- | --- | --- |")
     unsaid = Limits()
     for each in fields(Limits):
         default = getattr(unsaid, each.name)
@@ -86,8 +86,8 @@ def metrics() -> Iterator[str]:
     from pytest_compilecontract.facts.measurement import Measurement
     from pytest_compilecontract.facts.metrics import METRICS
 
-    yield from ("# Metrics", "", "What a lane shows, and what a policy or a waiver may name.", "")
-    yield from ("| metric | in a drift | gates by default |", "| --- | --- | --- |")
+    yield from ("# Metrics", "", "What is measured in a lane, by the names that a policy or a waiver uses.", "")
+    yield from ("| metric | label in reports | gates by default |", "| --- | --- | --- |")
     for metric in METRICS.values():
         if metric.better:
             yield _row(f"`{metric.name}`", metric.label, "yes" if metric.gates else "")
@@ -98,7 +98,7 @@ def commands() -> Iterator[str]:
     from pytest_compilecontract.cli.main import parser
 
     yield from ("# Options and exit codes", "", "## pytest", "")
-    yield from ("| option | does |", "| --- | --- |")
+    yield from ("| option | description |", "| --- | --- |")
     for names, told in _pytest_options():
         yield _row(f"`{names}`", told)
     made = parser()
@@ -112,7 +112,7 @@ def receipt() -> Iterator[str]:
 
     made: Any = schema()
     yield from ("# The receipt, field by field", "", str(made["description"]), "")
-    yield "`compilecontract schema receipt` prints the whole of it, as JSON Schema."
+    yield "`compilecontract schema receipt` prints all of it, as JSON Schema."
     for name, each in sorted(made["$defs"].items(), key=lambda pair: (pair[0] != "Receipt", pair[0])):
         yield from ("", f"## {name}", "", "```text", each.get("description", ""), "```")
         if properties := each.get("properties"):

@@ -1,11 +1,11 @@
 """Run the contract suite on several torch releases, the oldest first, and write the matrix.
 
-    ci/sweep 2.11.0 2.12.1 2.13.0                  each in a uv environment of its own
+    ci/sweep 2.11.0 2.12.1 2.13.0                  each in its own uv environment
     ci/sweep --record docs/sweep 2.11.0 2.15.0     keep the matrix there, and the receipts in docs/receipts
-    ci/sweep 2.15.0 -- -k router                   what follows -- is for pytest
+    ci/sweep 2.15.0 -- -k router                   arguments after -- are passed to pytest
 
-It is `compilecontract bump` with more columns: the same environments, on one commit, of the same versions of all but
-torch. The environments are kept in .compilecontract/ until somebody removes it; a CUDA build of torch takes about 5 GB.
+It is `compilecontract bump` with more columns: the same kind of environments, on one commit, that only differ in torch.
+They are kept in .compilecontract/ until you remove it; a CUDA build of torch takes about 5 GB.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def swept(chosen: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def compact(receipt: Receipt) -> Receipt:
-    """The receipt with what comparisons look at, and the calls; without the raw counters, which are most of it."""
+    """The receipt with everything that is compared, and the calls; without raw counters, which are most of its size."""
     entries = []
     for entry in receipt.entries:
         kept = kept_entry(entry)

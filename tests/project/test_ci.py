@@ -60,14 +60,14 @@ def test_the_gate_adds_to_the_summary_of_the_job(tmp_path: Path) -> None:
     called = (tmp_path / "called").read_text().splitlines()
     assert called[1:5] == ["--receipts", "out", "--summary", str(summary)]
     assert summary.read_text() == (
-        "The gate could not ask: its input cannot be used. The log of this step has the line that says why.\n"
+        "The gate could not be evaluated: its input cannot be used. The log of this step says why.\n"
     )
 
 
 def test_the_gate_without_the_package_is_one_line(tmp_path: Path) -> None:
     ran = run(tmp_path, "torch==2.12.1", PATH="/usr/bin:/bin")
 
-    said = "gate: no compilecontract here: pip install '.[bump]' in a clone of pytest-compilecontract\n"
+    said = "gate: compilecontract is not installed: pip install '.[bump]' in a clone of pytest-compilecontract\n"
     assert (ran.returncode, ran.stderr) == (2, said)
 
 
