@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the lanes to run, or 'all' (default: ini option contract_lanes, else capture,aot,inductor)",
     )
     group.addoption(
-        "--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json, and DIR/index.html for people"
+        "--contract-report", metavar="DIR", default=None, help="write DIR/receipt.json and the page DIR/index.html"
     )
     group.addoption(
         "--contract-baselines",

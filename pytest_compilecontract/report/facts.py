@@ -86,7 +86,7 @@ def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
     )
     calls = seen.calls or ()
     if len(calls) > 1 and all(call.phase != "steady" for call in calls):
-        yield (f"calls: each of the {len(calls)} compiled, so no call was steady",)
+        yield (f"calls: all {len(calls)} compiled, so none was steady",)
     for kind, found in every:
         if not told.intersection(_TOLD_BY[kind]):
             for first, *rest in map(laid_out, found):

@@ -68,7 +68,7 @@ def test_a_lane_all_of_whose_calls_compiled_says_so() -> None:
 
     lines = told(an_entry(replace(HOLDING, calls=tuple(calls[:3]))))
 
-    assert lines[3:] == ["    calls: each of the 3 compiled, so no call was steady"]
+    assert lines[3:] == ["    calls: all 3 compiled, so none was steady"]
     assert told(an_entry(replace(HOLDING, calls=tuple(calls)))) == []
     assert told(an_entry(replace(HOLDING, calls=tuple(calls[:1])))) == []
 
