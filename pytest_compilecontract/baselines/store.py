@@ -29,7 +29,7 @@ from pytest_compilecontract.facts.receipt import (
     fingerprint,
 )
 from pytest_compilecontract.files.codec import document_from_json, value_from_data
-from pytest_compilecontract.files.whole import clear_strays, read_bytes, remove_file, write_bytes
+from pytest_compilecontract.files.whole import clear_strays, folders_in, read_bytes, remove_file, write_bytes
 from pytest_compilecontract.regular import is_folder, stands_there
 
 from .document import Baseline, BaselineLane, lines, read_baseline, to_json
@@ -128,10 +128,14 @@ class Baselines:
         return self.folder.joinpath(key, *parts).with_suffix(".json")
 
     def older(self, key: str) -> tuple[str, ...]:
-        """The environments with a baseline of an older torch on the same device type, the newest first."""
+        """The environments with a baseline of an older torch on the same device type, the newest first.
+
+        Raises:
+            ReceiptError: the folder of the baselines cannot be read.
+        """
         if key not in self._older:
             own = _parsed(key)
-            names = [path.name for path in self.folder.iterdir() if path.is_dir()] if self.folder.is_dir() else []
+            names = [path.name for path in folders_in(self.folder)]
             others = [(each[0], name) for name in names if own and (each := _parsed(name)) and each[1] == own[1]]
             self._older[key] = tuple(name for release, name in sorted(others, reverse=True) if own and release < own[0])
         return self._older[key]
@@ -199,7 +203,7 @@ class Baselines:
         Raises:
             ReceiptError: a file cannot be read or written.
         """
-        for folder in (self.folder, *(each for each in self.folder.rglob("*") if each.is_dir())):
+        for folder in (self.folder, *(each for each in self.folder.rglob("*") if is_folder(each))):
             clear_strays(folder)
         written: dict[Path, Baseline] = {}
         lanes: list[tuple[str, str]] = []
@@ -282,7 +286,7 @@ class _Defaults:
         key = environment.defaults or ""
         path = self._folder / f"{key}.json"
         if key not in self._read:
-            self._read[key] = read_defaults(path) if _is_key(key) and path.is_file() else {}
+            self._read[key] = read_defaults(path) if _is_key(key) and stands_there(path) else {}
         return self._read[key]
 
     def keep(self, environment: Environment, tables: Mapping[str, Mapping[str, str]]) -> None:
@@ -293,7 +297,7 @@ class _Defaults:
         """
         key = environment.defaults or ""
         path = self._folder / f"{key}.json"
-        if key in tables and _is_key(key) and not path.is_file():
+        if key in tables and _is_key(key) and not stands_there(path):
             data = {"format": FORMAT, "torch": environment.torch, "defaults": dict(tables[key])}
             write_bytes(path, "\n".join(lines(data, "")).encode() + b"\n")
             self._read[key] = tables[key]
@@ -402,7 +406,7 @@ def read_folder(folder: Path) -> Receipt:
     Raises:
         ReceiptError: the folder holds no baseline, those of several environments, or one that cannot be read.
     """
-    inner = sorted(path for path in folder.iterdir() if path.is_dir() and _parsed(path.name))
+    inner = [path for path in folders_in(folder) if _parsed(path.name)]
     if len(inner) > 1:
         names = ", ".join(path.name for path in inner)
         raise ReceiptError(f"baselines of several environments ({names}), name one of them", at=str(folder))

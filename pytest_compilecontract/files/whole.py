@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.regular import refuse_special
+from pytest_compilecontract.regular import is_folder, refuse_special, stands_there
 
 LARGEST_BYTES = 256 * 1024 * 1024
 # How old a file has to be, where there are no locks, until its writer must be gone.
@@ -35,6 +35,20 @@ def read_bytes(path: Path) -> bytes:
     if len(data) > LARGEST_BYTES:
         raise named(ReceiptError(f"larger than {LARGEST_BYTES // 1024**2} MiB, too large for a receipt"), str(path))
     return data
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted; none if nothing has its name.
+
+    Raises:
+        ReceiptError: it cannot be read.
+    """
+    if not stands_there(folder):
+        return []
+    try:
+        return sorted(each for each in folder.iterdir() if is_folder(each))
+    except (OSError, ValueError) as error:
+        raise named(ReceiptError(f"cannot be read ({_cause(error)})"), str(folder)) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -12,6 +12,7 @@ from pytest_compilecontract.baselines.gone import gone
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, environment_key
+from pytest_compilecontract.regular import is_folder
 from pytest_compilecontract.report.baselines import baseline_lines, record_lines
 from pytest_compilecontract.report.comparison import waiving
 from pytest_compilecontract.report.facts import fact_lines
@@ -170,7 +171,7 @@ class Finishing:
         if self._recorded is not None:
             asked = self._settings.record or "all"
             return record_lines(self._recorded, str(self._settings.baselines), asked, session)
-        if self._held is None or not self._settings.baselines.is_dir():
+        if self._held is None or not is_folder(self._settings.baselines):
             return []
         held = self._held.held
         lanes = [(each.found, each.lane) for each in held]

@@ -542,3 +542,26 @@ def test_a_name_of_no_table_reads_nothing(key: str | None, baselines: Baselines,
     assert found is not None
     assert found.defaults == {}
     assert not (baselines.folder / "defaults").exists()
+
+
+def test_a_folder_of_baselines_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "contracts" / "baselines"
+    folder.parent.mkdir()
+    folder.symlink_to(folder)
+
+    with pytest.raises(ReceiptError) as caught:
+        Baselines(folder, tmp_path).find(CONTRACT, "aot", KNOWN)
+
+    assert str(caught.value).startswith(f"{folder}: cannot be read (")
+
+
+def test_a_table_of_defaults_that_cannot_be_read_is_an_error(baselines: Baselines, tmp_path: Path) -> None:
+    record_defaults(baselines)
+    file = baselines.folder / f"defaults/{KEY}.json"
+    file.unlink()
+    file.symlink_to(file)
+
+    with pytest.raises(ReceiptError) as caught:
+        Baselines(baselines.folder, tmp_path).find(CONTRACT, "aot", KNOWN)
+
+    assert str(caught.value).startswith(f"{file}: cannot be read (")
