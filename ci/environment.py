@@ -28,6 +28,8 @@ TORCH = "2.13.0"
 # Code of other projects, for contracts that are skipped without it.
 MODELS = "models"
 KERNELS = "kernels"
+# Has an environment of its own.
+MUTANTS = "mutants"
 NO_ENVIRONMENT = 2
 SILENT_SECONDS = 30
 # Imports what a run needs at once, and prints where this project is installed from.
@@ -118,7 +120,7 @@ def make(folder: Path, torch: str) -> None:
     say(f"making {folder.name} with Python {platform.python_version()} and torch {torch}; this takes some minutes")
     shutil.rmtree(folder, ignore_errors=True)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-    wanted = [each for name, group in groups.items() if name not in (MODELS, KERNELS) for each in group]
+    wanted = [each for name, group in groups.items() if name not in (MODELS, KERNELS, MUTANTS) for each in group]
     call([sys.executable, "-m", "venv", str(folder)], "no virtual environment (on Debian: install python3-venv)")
     say(f"installing torch {torch}, this project, {', '.join(wanted)}")
     install(folder, torch, ["--editable", str(ROOT), *wanted])

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+import tomllib
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -148,18 +148,40 @@ def test_the_workflow_asks_the_gate(
     assert not (tmp_path / "x").exists()
 
 
-def test_each_fault_of_the_mutants_has_its_text_once_where_it_says() -> None:
+# What changes the code
+
+
+@pytest.fixture
+def mutants() -> Any:
     loader = SourceFileLoader("mutants", str(CI / "mutants"))
     spec = spec_from_loader("mutants", loader)
     assert spec is not None
-    mutants = module_from_spec(spec)
-    sys.modules["mutants"] = mutants
-    loader.exec_module(mutants)
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
-    unfit = [
-        fault.name
-        for fault in mutants.FAULTS
-        if mutants.module(CI.parent, fault).read_text(encoding="utf-8").count(fault.right) != 1
+
+def test_a_table_of_changes_counts_each_once(mutants: Any) -> None:
+    results = [
+        "    pytest_compilecontract.judge.verdicts.x_verdict__mutmut_1: killed",
+        "    pytest_compilecontract.judge.verdicts.x_verdict__mutmut_2: survived",
+        "    pytest_compilecontract.judge.verdicts.xǁFoundǁadd__mutmut_1: timeout",
+        "    pytest_compilecontract.compare.gate.x_gate__mutmut_1: no tests",
+        "    pytest_compilecontract.compare.gate.x_gate__mutmut_2: not checked",
     ]
+
+    assert mutants.table(results)[2:] == [
+        "| `compare.gate` | 1 | 0 | 0 | 1 |",
+        "| `judge.verdicts` | 3 | 2 | 1 | 0 |",
+        "| all | 4 | 2 | 1 | 1 |",
+    ]
+
+
+def test_what_is_to_be_changed_and_the_tests_for_it_are_there(mutants: Any) -> None:
+    settings = tomllib.loads((mutants.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    tests = [each.split("=")[-1].split("::")[0] for each in settings["pytest_add_cli_args_test_selection"]]
+
+    unfit = [each for each in settings["only_mutate"] if not list(mutants.ROOT.glob(each))]
+    unfit += [each for each in (*tests, *settings["also_copy"]) if not (mutants.ROOT / each).exists()]
 
     assert unfit == []
