@@ -545,6 +545,34 @@ def test_calls_of_which_the_graphs_are_not_known_are_a_doubt() -> None:
     assert doubts(Limits(), blind) == ("graphs_executed: cannot be measured: no profiler",)
 
 
+def test_calls_that_torch_was_asked_to_run_in_eager_are_a_doubt_where_they_cannot_be_told() -> None:
+    own = replace(GOOD, calls=None, unmeasured={"eager_by_request": "its tap is gone"})
+    said = "eager_by_request: cannot be measured: its tap is gone"
+
+    assert doubts(Limits(), own) == (said,)
+    assert doubts(Limits(max_eager_frames=0), own) == ()
+    assert doubts(Limits(), replace(own, unmeasured={})) == ()
+    assert doubts(Limits(), replace(own, calls=GOOD.calls)) == ()
+
+
+def test_what_is_not_compared_is_a_doubt() -> None:
+    numerics = Numerics(method="fp64", compared=1, uncompared=("call 0 output: cannot be read",))
+
+    assert doubts(Limits(), replace(GOOD, numerics=numerics)) == (
+        "not compared with eager: call 0 output: cannot be read",
+    )
+
+
+@pytest.mark.parametrize("limits", [Limits(check_grads=True), Limits(rtol=0.1), Limits(atol=0.1)])
+def test_numbers_that_are_asked_for_and_not_compared_are_no_doubt_but_a_violation(limits: Limits) -> None:
+    blind = replace(GOOD, numerics=None, unmeasured={"numerics": "no eager run"})
+
+    (violation,) = judged(limits, blind)
+
+    assert violation.measured == "cannot be measured on torch 2.16.0: no eager run"
+    assert doubts(limits, blind) == ()
+
+
 def test_disagreements_are_doubts() -> None:
     torn = replace(GOOD, disagreements=("graphs: 2 by taps, 3 by trace",))
 

@@ -230,6 +230,15 @@ def test_a_speed_within_the_spread_is_neither_held_nor_violated() -> None:
     )
 
 
+def test_a_speed_at_an_end_of_the_spread_is_a_doubt_only_where_the_faster_end_just_meets_it() -> None:
+    eager, compiled = Timing(median=2.0, low=2.0, high=2.0), Timing(median=1.5, low=1.0, high=2.0)
+    seen = replace(WHOLE, speed=Speed(eager=eager, compiled=compiled, samples=60, compile_seconds=1.0))
+
+    found = {least: bool(doubts(Limits(min_speedup=least), seen)) for least in (0.9, 1.0, 1.1, 2.0, 2.1)}
+
+    assert found == {0.9: False, 1.0: False, 1.1: True, 2.0: True, 2.1: False}
+
+
 DEVICE_LIMITS: dict[str, Any] = {
     "cudagraphs": "required",
     "max_kernels": 1,
