@@ -89,6 +89,78 @@ def test_a_change_that_is_no_drift_says_by_which_rule(found: Comparison, metric:
     assert f"not gated: {name}" in "\n".join(comparison_lines(found, everything=True))
 
 
+def kernels(compiled: dict[str, int], eager: dict[str, int]) -> Measurement:
+    """A steady step that runs these kernels."""
+    ours, eagers = (Kernels(total=sum(each.values()), names=each) for each in (compiled, eager))
+    return replace(HOLDING, kernels=StepKernels(compiled=ours, eager=eagers))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(({"a": 1}, {"a": 1}), ({"a": 4}, {"a": 2}), id="more-than-eager-has"),
+        pytest.param(({"a": 1}, {"a": 1}), ({"a": 2, "b": 1}, {"a": 3}), id="another-beside-it"),
+        pytest.param(({"a": 2}, {"a": 2}), ({"a": 3}, {"a": 1}), id="eager-has-fewer"),
+        pytest.param(({"a": 2}, {"b": 2}), ({"a": 3}, {"b": 4}), id="eager-has-more-of-another"),
+        pytest.param(({"a": 1, "b": 1}, {"b": 1}), ({"a": 2, "b": 1}, {"b": 2}), id="eager-alone-has-more"),
+        pytest.param(
+            ({"triton_red_0": 1}, {"triton_red_0": 1}), ({"triton_red_0": 2}, {"triton_red_0": 2}), id="inductor's-own"
+        ),
+    ],
+)
+def test_kernels_that_eager_does_not_explain_are_drift(
+    old: tuple[dict[str, int], dict[str, int]], new: tuple[dict[str, int], dict[str, int]]
+) -> None:
+    found = between(kernels(*old), kernels(*new))
+
+    assert [(each.metric, each.direction) for each in found.drifts] == [("kernels_a_step", "worse")]
+    assert excuses(found) == {}
+
+
+def test_kernels_that_one_side_did_not_count_are_not_compared() -> None:
+    for sides in ((HOLDING, stepping(10, 5)), (stepping(10, 5), HOLDING)):
+        assert [each.metric for each in between(*sides).drifts] == []
+
+
+def test_kernels_of_one_name_are_counted_together_whatever_their_numbers() -> None:
+    old = kernels({"triton_red_0": 1, "triton_red_1": 2}, {"a": 4})
+    new = kernels({"triton_red_0": 2, "triton_red_7": 2}, {"a": 4})
+
+    (drift,) = between(old, new).drifts
+
+    assert [each.reason for each in drift.came] == ["triton_red 3 -> 4"]
+
+
+def test_recompiles_that_one_side_did_not_measure_are_not_excused_as_reported_otherwise() -> None:
+    for sides in (
+        (replace(HOLDING, recompiles=None), replace(HOLDING, recompiles=(RECOMPILE,))),
+        (replace(HOLDING, recompiles=(RECOMPILE,)), replace(HOLDING, recompiles=None)),
+    ):
+        lane = between(*sides).lanes[0]
+
+        assert lane.excused == ()
+        assert lane.unknown
+
+
+@pytest.mark.parametrize("lost", ["graph_breaks", "eager_frames"])
+def test_operations_are_not_traced_otherwise_where_code_was_lost_or_that_is_unknown(lost: str) -> None:
+    more: dict[str, Any] = {lost: (BREAK,) if lost == "graph_breaks" else (EAGER,)}
+
+    for change in (more, {lost: None}):
+        assert "ops_captured" not in excuses(between(WRITTEN_OUT, replace(WRITTEN_IN_ONE, **change)))
+    # What is lost on the way back was gained on the way there.
+    assert "ops_captured" not in excuses(between(replace(WRITTEN_IN_ONE, **more), WRITTEN_OUT))
+    assert "ops_captured" in excuses(between(WRITTEN_IN_ONE, replace(WRITTEN_OUT, **more)))
+
+
+def test_recompiles_that_went_with_their_break_are_an_improvement() -> None:
+    old = replace(HOLDING, graph_breaks=(BREAK,), recompiles=(RECOMPILE, replace(RECOMPILE, guard="y == 2")))
+
+    found = next(each for each in between(old, HOLDING).drifts if each.metric == "recompiles")
+
+    assert (found.direction, found.excuse) == ("better", "")
+
+
 def test_a_drift_has_no_excuse() -> None:
     assert excuses(between(HOLDING, replace(HOLDING, recompiles=(RECOMPILE,)))) == {}
 

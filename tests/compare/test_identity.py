@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.receipts import BREAK, CALLER, COPY, EAGER, ITEM, RECOMPILE
+from support.receipts import BREAK, CALLER, COPY, EAGER, FORWARD, ITEM, RECOMPILE, SKIPPED
 
 from pytest_compilecontract.compare.identity import (
     Key,
     break_keys,
     comparable,
     eager_key,
+    eager_ops_key,
     normalised_function,
     normalised_guard,
     recompile_key,
@@ -201,3 +202,17 @@ def test_a_recompile_of_a_resume_function_is_one_of_the_user_s_function() -> Non
     renamed = replace(RECOMPILE.frame, function="torch_dynamo_resume_in_forward_at_41", line=41)
 
     assert recompile_key(replace(RECOMPILE, frame=renamed, kind="guard")) == recompile_key(RECOMPILE)
+
+
+def test_operators_in_eager_are_known_by_the_line_that_leads_there_then_by_frame_then_by_name() -> None:
+    without_line = replace(SKIPPED, location=None)
+    named = replace(without_line, frame=None)
+
+    keys = [eager_ops_key(each) for each in (SKIPPED, without_line, named)]
+
+    assert len({*keys}) == 3
+    assert eager_ops_key(replace(SKIPPED, frame=FORWARD, name="forward")) == keys[0]
+    assert eager_ops_key(replace(SKIPPED, location=ITEM)) != keys[0]
+    assert eager_ops_key(replace(without_line, name="forward")) == keys[1]
+    assert eager_ops_key(replace(without_line, frame=FORWARD)) != keys[1]
+    assert keys[2] == ("Sequential.forward",)

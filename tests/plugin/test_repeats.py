@@ -96,6 +96,21 @@ def test_a_doubt_of_any_repeat_is_a_doubt_of_all() -> None:
     found = over_repeats(runs)
 
     assert (found.entry.verdict, found.entry.reason, found.failed) == ("unverified", "two ways disagree", True)
+    assert found.doubts == ("two ways disagree",)
+
+
+def test_the_doubts_of_all_repeats_are_told_once_each() -> None:
+    runs = [
+        Judged(entry=an_entry(), doubts=("one", "two")),
+        Judged(entry=an_entry(), doubts=("two", "three")),
+    ]
+
+    found = over_repeats(runs)
+    unsteady = over_repeats([*runs, Judged(entry=an_entry(BROKEN_UP))])
+
+    assert found.entry.reason == "one; two; three"
+    assert found.doubts == unsteady.doubts == ("one", "two", "three")
+    assert (found.entry.verdict, unsteady.entry.verdict) == ("unverified", "unstable")
 
 
 def test_a_repeat_that_was_cut_short_makes_it_unstable() -> None:
@@ -103,6 +118,8 @@ def test_a_repeat_that_was_cut_short_makes_it_unstable() -> None:
 
     assert (found.entry.verdict, found.entry.reason) == ("unstable", "repeat 2 was skipped: no second time")
     assert found.failed
+    # One run says nothing of how far the next is off.
+    assert found.entry.spread == {}
 
 
 def test_the_failure_names_what_differs_first() -> None:
