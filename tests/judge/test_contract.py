@@ -9,19 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.collectives import Collective, Collectives
 from pytest_compilecontract.facts.limits import OBSERVED, Limits, limits_from
 from pytest_compilecontract.facts.measurement import (
+    NO_CUDA,
     Call,
+    CaptureTargets,
     Difference,
     EagerFrame,
     GraphBreak,
+    Hunted,
     LimitHit,
     Location,
     Measurement,
     Numerics,
     Raised,
+    RaisedInBoth,
     Recompile,
     StateChange,
+    StepOperators,
 )
 from pytest_compilecontract.facts.verdict import STEADY, Violation
 from pytest_compilecontract.judge.limits import judge
@@ -685,3 +691,102 @@ def test_a_doubt_of_the_measurement_makes_the_lane_unverified() -> None:
     seen = Measurement(graphs=1, ops_captured=1, eager_frames=(), limit_hits=(), doubts=("a thread",))
 
     assert doubts(Limits(), seen) == ("a thread",)
+
+
+# What else a violation is told with
+
+
+def test_the_first_violation_says_that_both_runs_ended_and_what_a_hunt_found() -> None:
+    both = RaisedInBoth(type="ValueError", message="too long", at="call 1", unit="call", left=2)
+    hunted = Hunted(sequences=3, calls=9, counterexample=("compile_lane.run(f, (2,))",))
+    seen = replace(GOOD, graph_breaks=(BREAK,), recompiles=(RECOMPILE,), raised_in_both=both, hunted=hunted)
+
+    first, second = judged(Limits(max_graph_breaks=0, max_recompiles=0), seen)
+
+    assert first.details == (
+        str(both),
+        *BREAK_LINES,
+        "the shortest sequence that fails:",
+        "  compile_lane.run(f, (2,))",
+    )
+    assert (first.limit, first.measured, second.details) == ("max_graph_breaks=0", 1, RECOMPILE_LINES)
+    assert judged(Limits(), replace(GOOD, raised_in_both=both, hunted=hunted)) == ()
+
+
+def test_a_hunt_without_a_counterexample_adds_nothing() -> None:
+    seen = replace(GOOD, graph_breaks=(BREAK,), hunted=Hunted(sequences=3, calls=9))
+
+    (violation,) = judged(Limits(max_graph_breaks=0), seen)
+
+    assert violation.details == BREAK_LINES
+
+
+# Limits on collectives, targets, outputs and operators
+
+GATHER, REDUCE = Collective(kind="all_gather"), Collective(kind="all_reduce", times=2)
+
+
+def test_collectives_are_held_to_their_number_and_to_eagers_kinds() -> None:
+    limits = Limits(max_collectives=2, same_collectives=True)
+    fewer = Collectives(compiled=(REDUCE,), eager=(REDUCE,))
+    more = Collectives(compiled=(REDUCE, GATHER), eager=(REDUCE,))
+
+    assert judged(limits, replace(GOOD, collectives=fewer)) == ()
+    assert judged(limits, replace(GOOD, collectives=more)) == (
+        Violation(
+            limit="max_collectives=2",
+            measured=3,
+            details=("compiled: 1 all_gather, 2 all_reduce", "  eager: 2 all_reduce"),
+        ),
+        Violation(
+            limit="same_collectives=True",
+            measured="not the same as in eager",
+            details=("compiled: 1 all_gather, 2 all_reduce", "  eager: 2 all_reduce"),
+        ),
+    )
+    assert judged(Limits(), replace(GOOD, collectives=more)) == ()
+    assert judged(Limits(same_collectives=False), replace(GOOD, collectives=more)) == ()
+
+
+def test_collectives_that_were_not_recorded_are_a_violation() -> None:
+    limits = Limits(max_collectives=9, same_collectives=True)
+    told = {"collectives": "its tap is gone"}
+    said = "cannot be measured on torch 2.16.0: its tap is gone"
+
+    neither = judged(limits, replace(GOOD, unmeasured=told))
+    compiled_alone = judged(limits, replace(GOOD, collectives=Collectives(compiled=(REDUCE,)), unmeasured=told))
+
+    assert [(each.limit, each.measured) for each in neither] == [
+        ("max_collectives=9", said),
+        ("same_collectives=True", said),
+    ]
+    assert [(each.limit, each.measured) for each in compiled_alone] == [("same_collectives=True", said)]
+
+
+def test_targets_and_outputs_that_are_not_known_are_a_violation_unless_there_can_be_none() -> None:
+    limits = Limits(capture_targets=("Block",), keeps_outputs=True)
+    blind = replace(GOOD, unmeasured={"capture_targets": "no graph", "overwritten": "no profiler"})
+
+    assert [(each.limit, each.measured) for each in judged(limits, blind)] == [
+        ("capture_targets=['Block']", "cannot be measured on torch 2.16.0: no graph"),
+        ("keeps_outputs=True", "cannot be measured on torch 2.16.0: no profiler"),
+    ]
+    found = CaptureTargets(requested=("Block",), compiled=("Block",))
+    assert judged(limits, replace(GOOD, capture_targets=found, unmeasured={"overwritten": NO_CUDA})) == ()
+
+
+@pytest.mark.parametrize(("allowed", "violated"), [(3, True), (4, False)])
+def test_operators_of_a_step_that_run_in_eager_are_counted(allowed: int, violated: bool) -> None:
+    seen = replace(GOOD, operators_run=StepOperators(compiled=9, eager=4))
+
+    found = judged(Limits(max_eager_ops=allowed), seen)
+
+    assert [(each.limit, each.measured) for each in found] == ([("max_eager_ops=3", 4)] if violated else [])
+
+
+def test_memory_of_the_device_is_an_exception_of_its_own() -> None:
+    seen = replace(GOOD, raised=Raised(type="OutOfMemoryError", message="x", out_of_memory=True), numerics=None)
+
+    (violation,) = judged(Limits(), seen)
+
+    assert (violation.limit, violation.measured) == ("no exception (default)", "out of memory")
