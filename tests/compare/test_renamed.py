@@ -8,7 +8,7 @@ import pytest
 from support.receipts import BREAK, HOLDING, a_receipt, an_entry
 
 from pytest_compilecontract.compare.comparison import compare
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import Kernels, Measurement, StepKernels
 from pytest_compilecontract.facts.receipt import Entry
 
 SHOWN = replace(HOLDING, operations={"linear": 2, "relu": 1})
@@ -47,6 +47,20 @@ def test_the_one_that_shows_the_same_is_named_on_both_sides() -> None:
 )
 def test_what_may_be_another_is_not(old: list[Entry], new: list[Entry]) -> None:
     assert not any("renamed" in reason for reason in reasons(old, new).values())
+
+
+def tuned(contract: str, kernels: int) -> Entry:
+    """A lane that chooses its kernels by timing them, so that their number is compared and gates nothing."""
+    counted = StepKernels(compiled=Kernels(total=kernels), eager=Kernels(total=9))
+    settings = {"backend": "inductor", "mode": "max-autotune"}
+    return replace(named(contract, replace(SHOWN, kernels=counted)), lane_settings=settings)
+
+
+def test_a_change_that_is_held_is_a_change() -> None:
+    same, other = (reasons([tuned("t::old", 5)], [tuned("t::new", kernels)]) for kernels in (5, 6))
+
+    assert all("renamed" in reason for reason in same.values())
+    assert not any("renamed" in reason for reason in other.values())
 
 
 def test_a_contract_that_both_runs_have_is_no_candidate() -> None:
