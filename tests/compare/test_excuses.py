@@ -10,6 +10,12 @@ from support.receipts import BREAK, DIFFERENCE, EAGER, HOLDING, RECOMPILE, after
 
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison
+from pytest_compilecontract.compare.excuses import (
+    Change,
+    as_eager_does,
+    reported_differently,
+    steady_limit_is_left_out,
+)
 from pytest_compilecontract.compare.matrix import matrix
 from pytest_compilecontract.facts.measurement import Kernels, Measurement, StepKernels
 from pytest_compilecontract.facts.verdict import Violation
@@ -120,6 +126,29 @@ def test_kernels_that_eager_does_not_explain_are_drift(
 def test_kernels_that_one_side_did_not_count_are_not_compared() -> None:
     for sides in ((HOLDING, stepping(10, 5)), (stepping(10, 5), HOLDING)):
         assert [each.metric for each in between(*sides).drifts] == []
+
+
+def test_fewer_kernels_than_eager_dropped_are_an_improvement() -> None:
+    found = between(kernels({"a": 4}, {"a": 2}), kernels({"a": 1}, {"a": 1}))
+
+    assert [(each.direction, each.excuse) for each in found.drifts] == [("better", "")]
+
+
+@pytest.mark.parametrize("rule", [as_eager_does, reported_differently])
+def test_a_rule_excuses_nothing_that_one_side_did_not_measure(rule: Any) -> None:
+    known, bare = (an_entry(each) for each in (stepping(10, 5), replace(HOLDING, kernels=None, recompiles=None)))
+
+    for old, new in ((known, bare), (bare, known), (bare, bare)):
+        assert not rule(Change(old=old, new=new, other_torch=True, metric="any", direction="worse"))
+
+
+def test_only_the_limit_on_steady_calls_is_left_out() -> None:
+    one, two = (an_entry(violations=(Violation(limit="max_graphs=1", measured=2),) * count) for count in (1, 2))
+    steady = an_entry(violations=(STEADY,))
+
+    assert not steady_limit_is_left_out(one, two)
+    assert steady_limit_is_left_out(an_entry(), steady)
+    assert not steady_limit_is_left_out(steady, steady)
 
 
 def test_kernels_of_one_name_are_counted_together_whatever_their_numbers() -> None:
