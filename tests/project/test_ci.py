@@ -148,7 +148,7 @@ def test_the_workflow_asks_the_gate(
     assert not (tmp_path / "x").exists()
 
 
-# What changes the code
+# Mutants
 
 
 @pytest.fixture
@@ -161,23 +161,24 @@ def mutants() -> Any:
     return module
 
 
-def test_a_table_of_changes_counts_each_once(mutants: Any) -> None:
+def test_the_table_of_mutants_counts_each_once(mutants: Any) -> None:
     results = [
         "    pytest_compilecontract.judge.verdicts.x_verdict__mutmut_1: killed",
         "    pytest_compilecontract.judge.verdicts.x_verdict__mutmut_2: survived",
         "    pytest_compilecontract.judge.verdicts.xǁFoundǁadd__mutmut_1: timeout",
         "    pytest_compilecontract.compare.gate.x_gate__mutmut_1: no tests",
         "    pytest_compilecontract.compare.gate.x_gate__mutmut_2: not checked",
+        "    pytest_compilecontract.compare.merge.x_merge__mutmut_1: not checked",
     ]
 
     assert mutants.table(results)[2:] == [
-        "| `compare.gate` | 1 | 0 | 0 | 1 |",
-        "| `judge.verdicts` | 3 | 2 | 1 | 0 |",
-        "| all | 4 | 2 | 1 | 1 |",
+        "| `compare.gate` | 2 | 1 | 0 | 0 | 1 |",
+        "| `judge.verdicts` | 3 | 3 | 2 | 1 | 0 |",
+        "| all of these | 5 | 4 | 2 | 1 | 1 |",
     ]
 
 
-def test_what_is_to_be_changed_and_the_tests_for_it_are_there(mutants: Any) -> None:
+def test_what_is_mutated_and_the_tests_for_it_are_there(mutants: Any) -> None:
     settings = tomllib.loads((mutants.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
     tests = [each.split("=")[-1].split("::")[0] for each in settings["pytest_add_cli_args_test_selection"]]
 
