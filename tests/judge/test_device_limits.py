@@ -197,6 +197,34 @@ def test_limits_that_are_kept(limits: dict[str, Any]) -> None:
             id="growth-by-default",
         ),
         pytest.param(
+            {"max_memory_ratio": 0.5},
+            {"memory": Memory(peak_bytes=3 * 1024**3, eager_peak_bytes=5 * 1024)},
+            Violation(limit="max_memory_ratio=0.5", measured="629145.60 (3.0 GiB compiled, 5.0 KiB eager)"),
+            id="memory-without-pools",
+        ),
+        pytest.param(
+            {},
+            {
+                "memory": Memory(peak_bytes=1, eager_peak_bytes=1, growth_bytes=1024),
+                "cuda_graphs": replace(REPLAYED, steady=GraphStep(replayed=10, recorded=10)),
+            },
+            Violation(
+                limit="max_memory_growth=0 (default)",
+                measured="each steady step leaves 1.0 KiB behind, and CUDA graphs are recorded again",
+            ),
+            id="growth-with-recordings",
+        ),
+        pytest.param(
+            {"min_speedup": 3.0},
+            {"speed": replace(SPEED, compiled=SPEED.eager)},
+            Violation(
+                limit="min_speedup=3.0",
+                measured="1.00 (0.90 to 1.11 in 60 pairs)",
+                details=("eager 2000.0 us, compiled 2000.0 us per step", "compiling took 10.0 s and never pays off"),
+            ),
+            id="no-speed",
+        ),
+        pytest.param(
             {"min_speedup": 3.0},
             {},
             Violation(
@@ -339,3 +367,11 @@ def test_one_that_was_not_measured_leaves_the_whole_unknown() -> None:
 
     assert both.kernels is None
     assert both.unmeasured["kernels"] == "the run raised"
+
+
+def test_what_is_not_asked_for_or_is_there_is_judged_and_what_other_processes_did_is_told() -> None:
+    nothing = replace(NOTHING, unmeasured=dict.fromkeys(METRICS, NO_CUDA), processes=("fork",))
+
+    assert nothing.elsewhere
+    assert undecided(Limits(), nothing) == (nothing.elsewhere,)
+    assert undecided(Limits(max_kernels=1), WHOLE) == ()
