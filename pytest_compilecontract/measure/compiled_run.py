@@ -143,7 +143,7 @@ class CompiledRun:
                 paths=self._paths,
                 timed=self._timed,
             )
-            facts = self._steady(steps, job.target, compiled, tuple(by_call))
+            facts = trail.context.run(self._steady, steps, job.target, compiled, tuple(by_call))
         # Last: what CUDA graphs record for one more call, the steady steps would find recorded.
         operators, no_operators = repeated.operators()
         return trail, _After(

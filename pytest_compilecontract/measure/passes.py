@@ -194,11 +194,17 @@ class Passes:
         A mode that the calls leave on is removed and reported, with the pass that left it.
         """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
+        trail = Trail()
+        trail.context.run(self._make, run, job, how, trail)
+        return trail
+
+    def _make(self, run: object, job: Job, how: How, trail: Trail) -> None:
+        """Make all calls, and note what they leave."""
+        __tracebackhide__ = True
         if sum(map(_bytes_in_memory, job.state.tensors.values())) > LARGE:
             numerics.trim()
         modes = Modes()
         randomness.put_back(self.start)
-        trail = Trail()
         with told_of(how.kind):
             self._make_calls(run, job, how, trail)
         for mode in modes.take_off():
@@ -215,7 +221,6 @@ class Passes:
         trail.note("state", changed, "afterwards")
         for name, value in job.state.made().items():
             trail.note(numerics.MADE, value, f"afterwards[{name!r}]")
-        return trail
 
     def _make_calls(self, run: Any, job: Job, how: How, trail: Trail) -> None:
         """Make the calls on copies, which are freed afterwards."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -20,7 +21,10 @@ from .shapes import Moded
 
 @dataclass(kw_only=True, slots=True)
 class Trail:
-    """The results of one run of a program: snapshots by group, and the exception that ended it."""
+    """The results of one run of a program: snapshots by group, and the exception that ended it.
+
+    `context` is a copy, for a context variable without a value cannot be reset: it is lost with the copy.
+    """
 
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
     before: list[numerics.Snapshot] = field(default_factory=list)
@@ -32,6 +36,7 @@ class Trail:
     error: Exception | None = None
     error_at: int = 0
     random: bool = False
+    context: Context = field(default_factory=copy_context)
 
     def note(self, group: str, value: object, at: str, *, step: str = "") -> numerics.Snapshot:
         """Keep a snapshot of a value, under the place `at`; `step` as in `numerics.snapshot`."""

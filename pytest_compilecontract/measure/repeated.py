@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 
 from pytest_compilecontract import clock
@@ -56,12 +57,12 @@ class Repeated:
             return None, "the run raised"
         if self._barred:
             return None, self._barred
-        found, why = self._recorded()
+        found, why = self._trail.context.run(self._recorded)
         if found is None:
             # What has come to its end, as an iterator, or grows with each call, begins anew.
             self._passes.start_anew(self._job.state)
             randomness.put_back(self._passes.start)
-            found, why = self._recorded()
+            found, why = copy_context().run(self._recorded)
         return found, why
 
     def _recorded(self) -> tuple[StepOperators | None, str]:
@@ -91,7 +92,10 @@ class Repeated:
             return None, self._barred
         if self._trail.error is not None or measuring.timed[-1].compiled or measuring.timed[-1].executed == 0:
             return None, "the last call did not run cached compiled code"
-        ledger, runs = measuring.ledger, measuring.ledger.runs
+        return self._trail.context.run(self._timed)
+
+    def _timed(self) -> tuple[float | None, str]:
+        ledger, runs = self._measuring.ledger, self._measuring.ledger.runs
         last = self._job.calls[-1]
         samples: list[float] = []
         deadline = clock.seconds() + OVERHEAD_SECONDS

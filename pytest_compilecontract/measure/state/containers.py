@@ -91,7 +91,7 @@ def save_state_dict(walk: Reached, value: Any, name: str, *, depth: int) -> None
 
 
 def save_context_variable(walk: Reached, variable: ContextVar[object], name: str, *, depth: int) -> None:
-    """Save the value of a variable in this context; one without a value cannot be reset, and keeps its new one."""
+    """Save the value of a variable in this context; without one it is reset with the run's own context."""
 
     def write(put: object) -> None:
         if put is not MISSING:
