@@ -160,6 +160,16 @@ def test_kernels_of_one_name_are_counted_together_whatever_their_numbers() -> No
     assert [each.reason for each in drift.came] == ["triton_red 3 -> 4"]
 
 
+def test_kernels_without_names_add_no_fact() -> None:
+    old, new = (
+        replace(HOLDING, kernels=StepKernels(compiled=Kernels(total=count), eager=Kernels(total=9))) for count in (5, 6)
+    )
+
+    (drift,) = between(old, new).drifts
+
+    assert (drift.metric, drift.came, drift.went) == ("kernels_a_step", (), ())
+
+
 def test_recompiles_that_one_side_did_not_measure_are_not_excused_as_reported_otherwise() -> None:
     for sides in (
         (replace(HOLDING, recompiles=None), replace(HOLDING, recompiles=(RECOMPILE,))),
