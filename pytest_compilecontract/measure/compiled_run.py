@@ -114,7 +114,7 @@ class CompiledRun:
         if isinstance(job.program, Body):
             compiled, make = self._noting(compiled, measuring), None
         with in_ranks(self._lane) as made:
-            trail = self._passes.fresh(compiled, job, How(make=make, names=eager.changed))
+            trail = self._passes.fresh(compiled, job, How(make=make, like=eager))
         if eager.error is not None and self._endings.raised(eager, trail, job.program.unit) is None:
             measuring.raised_in_both(eager.error)
         measuring.close()
@@ -231,7 +231,7 @@ class CompiledRun:
         """A second compiled pass, not measured, in which Inductor draws random numbers as eager does."""
         torch.compiler.reset()
         with drawn_as_eager():
-            trail = self._passes.fresh(self._compile(job), job, How(names=eager.changed))
+            trail = self._passes.fresh(self._compile(job), job, How(like=eager))
         job.state.forget()
         torch.compiler.reset()
         return trail, "random numbers: judged in a pass of its own with fallback_random=True"

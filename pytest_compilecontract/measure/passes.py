@@ -69,14 +69,14 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class How:
-    """How a pass is made: `make` makes each call; `names` are tensors of the state to keep, changed or not.
+    """How a pass is made: `make` makes each call; `like` is the eager run that it is compared with.
 
     `to` gives the dtype of the copy of an argument. `mode` is entered around each call.
     """
 
     kind: Kind = "compiled"
     make: Callable[[Callable[[], object]], object] | None = None
-    names: frozenset[str] = frozenset()
+    like: Trail | None = None
     to: Callable[[torch.dtype], torch.dtype] | None = None
     mode: AbstractContextManager[object] | None = None
 
@@ -120,12 +120,12 @@ class Passes:
         state.restore()
         self._settings.put_back()
 
-    def eager(self, job: Job, names: frozenset[str] = frozenset()) -> Trail:
+    def eager(self, job: Job, like: Trail | None = None) -> Trail:
         """An eager pass: nothing compiled runs, even if parts of the target are compiled already."""
         started = clock.seconds()
         try:
             with stance.eager():
-                return self.fresh(job.target, job, How(kind="eager", names=names))
+                return self.fresh(job.target, job, How(kind="eager", like=like))
         finally:
             self.eager_seconds = max(self.eager_seconds, clock.seconds() - started)
 
@@ -138,7 +138,7 @@ class Passes:
     def rounded(self, job: Job, eager: Trail, rounding: Rounding) -> Trail:
         """An eager pass in which every result is rounded differently."""
         with stance.eager():
-            return self.fresh(job.target, job, How(kind="eager", names=eager.changed, mode=rounding))
+            return self.fresh(job.target, job, How(kind="eager", like=eager, mode=rounding))
 
     def reference(self, job: Job, eager: Trail) -> Reference:
         """The pass in float64, or else in float32 for a target that computes in less."""
@@ -170,7 +170,7 @@ class Passes:
         try:
             with job.state.in_wide(to), stance.eager():
                 torch.set_default_dtype(dtype)
-                trail = self._pass(job.target, job, How(kind="float64", names=eager.changed, to=to, mode=mode))
+                trail = self._pass(job.target, job, How(kind="float64", like=eager, to=to, mode=mode))
         except NotWide as reason:
             return Reference(trail=None, dtype=name, absent=str(reason))
         finally:
@@ -194,7 +194,7 @@ class Passes:
         A mode that the calls leave on is removed and reported, with the pass that left it.
         """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
-        trail = Trail()
+        trail = Trail(like=how.like)
         trail.context.run(self._make, run, job, how, trail)
         return trail
 
@@ -216,7 +216,9 @@ class Passes:
         trail.alive = trail.watch.alive()
         # Training compares what is learned after each step, by a rule of its own.
         learned = isinstance(job.program, Forward)
-        changed = job.state.changed(how.names, learned=learned, gradients=_leaves_gradients(job.program))
+        # What the eager run has changed is kept, whether this one changes it or not.
+        names = how.like.changed if how.like is not None else frozenset()
+        changed = job.state.changed(names, learned=learned, gradients=_leaves_gradients(job.program))
         trail.changed = frozenset(changed)
         trail.note("state", changed, "afterwards")
         for name, value in job.state.made().items():

@@ -37,11 +37,15 @@ class Trail:
     error_at: int = 0
     random: bool = False
     context: Context = field(default_factory=copy_context)
+    like: Trail | None = None
 
     def note(self, group: str, value: object, at: str, *, step: str = "") -> numerics.Snapshot:
         """Keep a snapshot of a value, under the place `at`; `step` as in `numerics.snapshot`."""
-        kept = numerics.snapshot(value, at=at, step=step)
-        self.groups.setdefault(group, []).append(kept)
+        found = self.groups.setdefault(group, [])
+        others = self.like.groups.get(group, []) if self.like is not None else []
+        like = others[len(found)].nodes if len(found) < len(others) else {}
+        kept = numerics.snapshot(value, at=at, step=step, like=like)
+        found.append(kept)
         return kept
 
     def run(self) -> numerics.Run:

@@ -150,7 +150,7 @@ class Runner:
         again = None
         with in_ranks(self._lane) as made:
             if comparing or made is not None:
-                again = self._passes.eager(job, eager.changed)
+                again = self._passes.eager(job, eager)
         gold = Reference(trail=None)
         if comparing and self._limits.numerics == "fp64":
             why = barred(self._lane)

@@ -15,6 +15,7 @@ from torch import nn
 from pytest_compilecontract.measure import tensors
 from pytest_compilecontract.measure.numerics import apart
 from pytest_compilecontract.measure.numerics.apart import Apart
+from pytest_compilecontract.measure.numerics.snapshot import snapshot
 
 pytestmark = pytest.mark.insides
 
@@ -163,3 +164,21 @@ def test_a_tensor_that_a_run_wrote_to_is_put_back_from_a_file() -> None:
 
     assert differed
     assert torch.equal(tensor, torch.arange(10.0))
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_a_copy_with_the_bits_of_eager_is_eagers() -> None:
+    given = {"a": torch.arange(6.0), "b": torch.tensor([0.0, float("nan")]), "c": torch.zeros(3)}
+    eager = snapshot(given, at="output").nodes
+    given |= {"b": torch.tensor([-0.0, float("nan")]), "c": torch.zeros(3, dtype=torch.float64), "d": torch.ones(2)}
+
+    compiled = snapshot(given, at="output", like=eager).nodes
+
+    pairs = [(leaf_at(eager, key), leaf_at(compiled, key)) for key in "abc"]
+    assert [one.kept is other.kept for one, other in pairs] == [True, False, False]
+    assert torch.equal(leaf_at(compiled, "d").data, torch.ones(2))
+    assert torch.signbit(leaf_at(compiled, "b").data[0])
+
+
+def leaf_at(nodes: Any, key: str) -> Any:
+    return nodes[f"output['{key}']"]

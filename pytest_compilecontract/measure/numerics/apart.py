@@ -15,6 +15,8 @@ from typing import IO
 
 import torch
 
+from .rule import same_memory
+
 # Bytes from which a copy is kept in a file; and bytes after which another file is begun, so that the first can go.
 LEAST = 1 << 20
 FILE = 1 << 30
@@ -36,6 +38,12 @@ class Apart:
         except (OSError, ValueError, RuntimeError):  # a full disk, a limit on files, a kind that has no plain bytes
             return
         self._tensor = None
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the values are in a file, and those of this tensor bit by bit, so that it needs no other copy."""
+        if self._tensor is not None or (self._dtype, self._shape) != (tensor.dtype, tensor.shape):
+            return False
+        return same_memory(self.tensor(), tensor)
 
     def tensor(self) -> torch.Tensor:
         """The values. They are read from the file each time, and must not be written to."""

@@ -152,7 +152,7 @@ class Run:
     steps: int = 1
 
 
-def snapshot(value: object, *, at: str, step: str = "") -> Snapshot:
+def snapshot(value: object, *, at: str, step: str = "", like: Mapping[str, Node] | None = None) -> Snapshot:
     """Copy what is compared of a value: tensors, scalars, and their structure.
 
     `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
@@ -161,7 +161,7 @@ def snapshot(value: object, *, at: str, step: str = "") -> Snapshot:
     (`parts.kind_of`). Keeps no autograd graph alive, and does not raise: what cannot be read, or is beyond the bound of
     the walk, is marked as such in the snapshot.
     """
-    walk = _Walk()
+    walk = _Walk(like or {})
     with torch.no_grad(), without_torch_function():
         walk.visit(value, at, within_object=False, depth=0)
     within = {each: (step, each[len(at) :]) for each in walk.nodes} if step else {}
@@ -228,7 +228,8 @@ def _same_node(one: Node, other: Node) -> bool:
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, like: Mapping[str, Node]) -> None:
+        self._like = like
         self.nodes: dict[str, Node] = {}
         self._path: set[int] = set()
         self._counts = True  # the plain values of the object that is walked
@@ -326,7 +327,7 @@ class _Walk:
             return True
         inner = _inner_tensors(tensor)
         if inner is None or depth > DEPTH:
-            leaf = tensor_leaf(tensor)
+            leaf = tensor_leaf(tensor, self._like.get(at))
             self._copies[id(tensor)] = (tensor, leaf)
             self.nodes[at] = leaf
             for name, part in vars(tensor).items():
@@ -404,8 +405,9 @@ def _shape(tensor: torch.Tensor) -> str:
     return f"[{', '.join(str(size) if isinstance(size, int) else '*' for size in tensor.shape)}]"
 
 
-def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
+def tensor_leaf(tensor: torch.Tensor, like: Node | None = None) -> TensorLeaf:
     data, unread = _dense(tensor)
+    other = like.kept if isinstance(like, TensorLeaf) else None
     strided = tensor.layout == torch.strided
     return TensorLeaf(
         type=_type_name(tensor),
@@ -416,7 +418,7 @@ def tensor_leaf(tensor: torch.Tensor) -> TensorLeaf:
         layout=short(tensor.layout),
         requires_grad=tensor.requires_grad,
         has_graph=tensor.grad_fn is not None,
-        kept=Apart(data) if data is not None else None,
+        kept=None if data is None else other if other is not None and other.holds(data) else Apart(data),
         unread=unread,
         memory=_memory(tensor) if strided else None,
     )
