@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import tempfile
@@ -53,7 +54,11 @@ class Apart:
 
 
 def trim() -> None:
-    """Give memory that was freed back to the system, where the C library knows how: it keeps what it may need again."""
+    """Free what only refers to itself, such as an optimizer, and give freed memory back to the system.
+
+    The C library keeps what it may need again; glibc can be told not to.
+    """
+    gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
