@@ -72,6 +72,7 @@ class CompiledRun:
         self._timed = timed
 
     def measured(self, job: Job, eager: Trail) -> tuple[Measurement, Trail]:
+        __tracebackhide__ = True
         on_cuda = self._device.type == "cuda"
         graphs = GraphTaps(self._paths) if on_cuda and self._lane.asks_for_cuda_graphs else None
         measuring = self._passes.measuring = Measuring(self._paths, lane=self._lane)
@@ -97,9 +98,11 @@ class CompiledRun:
 
     def _made(self, job: Job, eager: Trail, measuring: Measuring, graphs: GraphTaps | None) -> tuple[Trail, _After]:
         """Make the counted calls, and examine what they leave."""
+        __tracebackhide__ = True
         by_call: list[GraphStep] = []
 
         def counted(step: Callable[[], object]) -> object:
+            __tracebackhide__ = True
             try:
                 return measuring.call(step, device=self._device)
             finally:

@@ -122,6 +122,7 @@ class Passes:
 
     def eager(self, job: Job, like: Trail | None = None) -> Trail:
         """An eager pass: nothing compiled runs, even if parts of the target are compiled already."""
+        __tracebackhide__ = True
         started = clock.seconds()
         try:
             with stance.eager():

@@ -133,6 +133,7 @@ class Measuring:
 
     def call(self, make: Callable[[], object], *, device: torch.device, callee: int = 0) -> object:
         """Make one call and record it, even if it raises."""
+        __tracebackhide__ = True
         attempts = len(self.ledger.attempts)
         executed = self.ledger.runs.executed
         raised = True

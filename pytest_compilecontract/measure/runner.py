@@ -89,6 +89,7 @@ class Runner:
 
     def hold(self, target: object, program: Program, calls: Sequence[call]) -> Held:
         """Run the program in all passes, and restore the target."""
+        __tracebackhide__ = True
         modes, left = Modes(), self._passes.left
         try:
             held = self._hold(target, program, calls)
@@ -102,6 +103,7 @@ class Runner:
         return replace(held, measurement=replace(held.measurement, doubts=(*held.measurement.doubts, *said)))
 
     def _hold(self, target: object, program: Program, calls: Sequence[call]) -> Held:
+        __tracebackhide__ = True
         code, left_out = _code_in(calls)
         state = State(target, *code, *program.reaches, beside=self._beside)
         if left_out:
@@ -144,6 +146,7 @@ class Runner:
         return Held(measurement=Measurement(backend="", unmeasured={"numerics": reason}), error=trail.error)
 
     def _held(self, job: Job) -> Held:
+        __tracebackhide__ = True
         unit = job.program.unit
         eager = self._passes.eager(job)
         comparing = self._limits.numerics is not None
