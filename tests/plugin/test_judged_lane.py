@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.receipts import BREAK, HOLDING
+from support.receipts import BREAK, HOLDING, a_walk
 
 from pytest_compilecontract.facts.lanes import BUILT_IN
 from pytest_compilecontract.facts.limits import Limits
@@ -14,7 +14,7 @@ from pytest_compilecontract.facts.measurement import Measurement, RaisedInBoth
 from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.plugin.judged import Judged, Subject, failed, judged, unmeasured
+from pytest_compilecontract.plugin.judged import Judged, Subject, failed, judged, over_walk, unmeasured
 
 SUBJECT = Subject(
     contract="tests/test_block.py::test_block",
@@ -125,3 +125,54 @@ def test_a_test_that_failed_by_itself_keeps_what_it_had_measured() -> None:
     assert before == replace(unmeasured(SUBJECT, "the test failed"), verdict="broken", own_failure=own)
     assert after == replace(measured, verdict="broken", reason="the test failed", own_failure=own)
     assert (told.reason, told.own_failure) == (f"the test failed ({BOTH})", None)
+
+
+# A ladder
+
+NAMES = ("capture", "aot", "inductor")
+
+
+def walked(*verdicts: Any, least: str | None = None) -> Judged:
+    """A contract that climbed so far: a run for each rung that could be measured."""
+    limits = Limits(max_graph_breaks=0, frontier=NAMES, min_frontier=least)
+    runs = [
+        of(HOLDING if each == "held" else BROKEN_UP, limits=limits) for each in verdicts if each in ("held", "failed")
+    ]
+    return over_walk(replace(SUBJECT, limits=limits), runs, a_walk(*verdicts))
+
+
+def test_a_contract_that_reaches_the_rung_that_is_required_holds() -> None:
+    found = walked("held", "held", "failed", least="aot")
+
+    assert (found.entry.verdict, found.entry.reason, found.entry.violations) == ("held", "", ())
+    # Of the highest rung that held.
+    assert found.entry.measurement == HOLDING
+    assert found.entry.frontier == a_walk("held", "held", "failed")
+    assert found.entry.seconds == 1.5
+    assert (found.entry.lane, found.entry.test) == ("aot", SUBJECT.test)
+    assert found.entry.lane_settings == BUILT_IN["aot"].to_dict()
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "least", "limit"),
+    [
+        pytest.param(("held", "failed", "not reached"), "aot", "min_frontier='aot'", id="below the one required"),
+        pytest.param(("failed", "not reached", "not reached"), None, "min_frontier='capture' (default)", id="no rung"),
+    ],
+)
+def test_a_contract_that_does_not_is_violated_by_what_stopped_it(
+    verdicts: tuple[str, ...], least: str | None, limit: str
+) -> None:
+    entry = walked(*verdicts, least=least).entry
+
+    (violation,) = entry.violations
+    assert (entry.verdict, violation.limit, violation.measured) == ("violated", limit, a_walk(*verdicts).told())  # type: ignore[arg-type]
+    assert entry.reason == f"{limit}: {violation.measured}"
+    assert violation.facts == of(BROKEN_UP).entry.violations[0].facts
+
+
+def test_a_rung_that_is_required_and_cannot_be_measured_leaves_the_contract_unmeasured() -> None:
+    found = walked("held", "unmeasured", "unmeasured", least="inductor")
+
+    assert (found.entry.verdict, found.entry.violations) == ("unmeasured", ())
+    assert found.entry.reason == "inductor: max_graph_breaks=0: 1"
