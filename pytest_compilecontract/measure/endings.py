@@ -14,6 +14,7 @@ from .probes.backend_errors import backend_error
 from .probes.reasons import refused_for
 from .probes.source import Paths
 from .programs import Trail
+from .said import said, same_kind
 
 # Whose functions assert in the name of who calls them.
 ASSERTING = ("torch.testing", "numpy.testing", "unittest", "pytest", "_pytest")
@@ -40,8 +41,12 @@ class Endings:
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
 
-    def raised(self, eager: Trail, compiled: Trail, unit: str) -> Raised | None:
-        """The exception by which the two runs differ, or None."""
+    def raised(self, eager: Trail, compiled: Trail, unit: str, again: Trail | None = None) -> Raised | None:
+        """The exception by which the two runs differ, or None; `again` is a second eager run.
+
+        What the project's own code raises has to say the same. torch's messages name what it looked at, shapes alone
+        or the tensors themselves, and are not compared.
+        """
         theirs, ours = eager.error, compiled.error
         if theirs is None and ours is None:
             return None
@@ -51,9 +56,34 @@ class Endings:
         eager_says = f"eager raises {type(theirs).__name__} in {unit} {eager.error_at}"
         if ours is None:
             return Raised(type="no exception", message=f"{eager_says}: {first_line(theirs)}; compiled does not raise")
-        if isinstance(ours, type(theirs)) and eager.error_at == compiled.error_at:
+        if not same_kind(ours, theirs) or eager.error_at != compiled.error_at:
+            return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
+        if self._says_the_same(ours, theirs):
             return None
-        return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
+        if again is not None and again.error is not None and said(again.error) != said(theirs):
+            return None
+        return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}: {first_line(theirs)}")
+
+    def ended_as(self, eager: Trail, compiled: Trail, unit: str) -> str:
+        """How another eager run raised the exception of the compiled run; empty if it did not."""
+        if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
+            return ""
+        if eager.error is None or compiled.error is None:
+            return "eager differs from itself: run once more, it does not raise either"
+        if not self._says_the_same(compiled.error, eager.error):
+            return ""
+        raised = f"{type(eager.error).__name__} in {unit} {eager.error_at}"
+        return f"eager differs from itself: run once more, it raises {raised} too"
+
+    def _says_the_same(self, ours: BaseException, theirs: BaseException) -> bool:
+        return said(ours) == said(theirs) or not (self._is_own(ours) or self._is_own(theirs))
+
+    def _is_own(self, error: BaseException) -> bool:
+        """Whether the project's own code raised it."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is not None and self._paths.runs_users(trace.tb_frame)
 
     def raised_in_both(self, eager: Trail, unit: str, calls: int) -> RaisedInBoth:
         assert eager.error is not None
@@ -115,16 +145,6 @@ class Endings:
 def _asserts(frame: FrameType) -> bool:
     module = f"{frame.f_globals.get('__name__', '')}."
     return any(module.startswith(f"{each}.") for each in ASSERTING)
-
-
-def ended_as(eager: Trail, compiled: Trail, unit: str) -> str:
-    """How another eager run raised the exception of the compiled run; empty if it did not."""
-    if type(eager.error) is not type(compiled.error) or eager.error_at != compiled.error_at:
-        return ""
-    if eager.error is None:
-        return "eager differs from itself: run once more, it does not raise either"
-    raised = f"{type(eager.error).__name__} in {unit} {eager.error_at}"
-    return f"eager differs from itself: run once more, it raises {raised} too"
 
 
 def first_line(error: BaseException) -> str:

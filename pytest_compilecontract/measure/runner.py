@@ -21,7 +21,7 @@ from pytest_compilecontract.facts.measurement import (
 
 from . import numerics
 from .compiled_run import CompiledRun, without
-from .endings import BrokenLane, DeviceLost, Endings, ended_as
+from .endings import BrokenLane, DeviceLost, Endings
 from .gpu_steps import nowhere
 from .group import any_rank, barred, in_ranks, is_shared
 from .noise_runs import NoiseRuns
@@ -161,11 +161,11 @@ class Runner:
         measured, compiled = self._compiled.measured(job, eager)
         if measured.collectives is not None and made is not None:
             measured = replace(measured, collectives=replace(measured.collectives, eager=made.collectives))
-        raised = self._endings.raised(eager, compiled, unit)
+        raised = self._endings.raised(eager, compiled, unit, again)
         if raised is not None and not raised.out_of_memory and not is_shared(self._lane):
             # Its state may be where no run can put it back, as in a generator.
             once_more = self._passes.eager(job)
-            if unsteady := ended_as(once_more, compiled, unit):
+            if unsteady := self._endings.ended_as(once_more, compiled, unit):
                 return Held(measurement=self._unknown(unsteady), error=eager.error)
         measured = replace(measured, raised=raised)
         if eager.error is not None and raised is None:

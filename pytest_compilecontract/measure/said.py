@@ -1,0 +1,72 @@
+"""What an exception says: its type, arguments and attributes, as far as two runs can be held to the same.
+
+Numbers that were computed are left out: compiled code may round them otherwise, in a text as well as in a tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import torch
+
+from pytest_compilecontract.errors import message_of
+
+from . import numerics
+
+# Floats in a text, and what torch puts around them when it prints a tensor.
+_COMPUTED = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE][-+]?\d))(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b")
+_SPACES = re.compile(r"\s+")
+# What Dynamo adds to a message (`torch._dynamo.exc.augment_exc_message`).
+_ADDED = re.compile(r"\n\s*from user code:.*", re.DOTALL)
+DEPTH = 8
+
+
+def said(error: BaseException) -> tuple[object, ...]:
+    """What an exception says, to be compared by `==`; what is deeper than `DEPTH` is left out."""
+    return _of_error(error, 0)
+
+
+def same_kind(error: BaseException, eager: BaseException) -> bool:
+    """Whether the exception of the compiled run is of the type that eager's has.
+
+    Dynamo raises its own where it runs an operator on shapes alone: `TorchRuntimeError`, a RuntimeError. Its other
+    exceptions are of compiling, whatever they derive from.
+    """
+    if type(error) is type(eager):
+        return True
+    kind = type(error)
+    return (kind.__module__, kind.__name__) == ("torch._dynamo.exc", "TorchRuntimeError") and isinstance(
+        error, type(eager)
+    )
+
+
+def _of_error(error: BaseException, depth: int) -> tuple[object, ...]:
+    attributes = {
+        name: value for name, value in (numerics.own_dict(error) or {}).items() if not numerics.is_pythons(name)
+    }
+    own = sorted((name, _of(value, depth + 1)) for name, value in attributes.items() if not name.startswith("_"))
+    # A KeyError that Dynamo added to says what it says in another way.
+    return type(error).__qualname__, _text(message_of(error)), _of_all(error.args, depth), tuple(own)
+
+
+def _of_all(values: Iterable[object], depth: int) -> tuple[object, ...]:
+    return tuple(_of(value, depth + 1) for value in values)
+
+
+def _of(value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (bool, int, bytes, type(None))):
+        return type(value).__qualname__, value
+    if isinstance(value, torch.Tensor):
+        return "tensor", str(value.dtype), tuple(map(str, value.shape))
+    if depth < DEPTH and isinstance(value, BaseException):
+        return _of_error(value, depth)
+    if depth < DEPTH and isinstance(value, (list, tuple)):
+        return type(value).__qualname__, _of_all(numerics.elements(value), depth)
+    return type(value).__qualname__
+
+
+def _text(text: str) -> str:
+    return _SPACES.sub(" ", _COMPUTED.sub("#", _ADDED.sub("", text))).strip()
