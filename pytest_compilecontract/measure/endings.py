@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import re
 from types import FrameType
 
@@ -16,6 +17,8 @@ from .probes.source import Paths
 from .programs import Trail
 from .said import said, same_kind
 
+# The instructions of a `raise` and an `assert`, and of what leaves an `except` or `with` again.
+RAISING = ("RAISE_VARARGS", "RERAISE")
 # Whose functions assert in the name of who calls them.
 ASSERTING = ("torch.testing", "numpy.testing", "unittest", "pytest", "_pytest")
 
@@ -79,11 +82,13 @@ class Endings:
         return said(ours) == said(theirs) or not (self._is_own(ours) or self._is_own(theirs))
 
     def _is_own(self, error: BaseException) -> bool:
-        """Whether the project's own code raised it."""
+        """Whether a `raise` or `assert` of the project's own code raised it, and not what the line calls."""
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        return trace is not None and self._paths.runs_users(trace.tb_frame)
+        if trace is None or not self._paths.runs_users(trace.tb_frame):
+            return False
+        return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] in RAISING
 
     def raised_in_both(self, eager: Trail, unit: str, calls: int) -> RaisedInBoth:
         assert eager.error is not None
