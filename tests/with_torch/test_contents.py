@@ -214,7 +214,7 @@ class Deletes(Changes):
         if number == 1:
             self.first = nn.Identity()
         else:
-            del self.first
+            self._modules.pop("first", None)
 
 
 class Reorders(Changes):
