@@ -11,11 +11,11 @@ from pytest_compilecontract.facts.measurement import Location, Raised, RaisedInB
 from pytest_compilecontract.wording import first_said
 
 from .probes import memory
-from .probes.backend_errors import backend_error
+from .probes.backend_errors import backend_error, same_kind
 from .probes.reasons import refused_for
 from .probes.source import Paths
 from .programs import Trail
-from .said import said, same_kind
+from .said import said
 
 # The instructions of a `raise` and an `assert`, and of what leaves an `except` or `with` again.
 RAISING = ("RAISE_VARARGS", "RERAISE")

@@ -27,20 +27,6 @@ def said(error: BaseException) -> tuple[object, ...]:
     return _of_error(error, 0)
 
 
-def same_kind(error: BaseException, eager: BaseException) -> bool:
-    """Whether the exception of the compiled run is of the type that eager's has.
-
-    Dynamo raises its own where it runs an operator on shapes alone: `TorchRuntimeError`, a RuntimeError. Its other
-    exceptions are of compiling, whatever they derive from.
-    """
-    if type(error) is type(eager):
-        return True
-    kind = type(error)
-    return (kind.__module__, kind.__name__) == ("torch._dynamo.exc", "TorchRuntimeError") and isinstance(
-        error, type(eager)
-    )
-
-
 def _of_error(error: BaseException, depth: int) -> tuple[object, ...]:
     attributes = {
         name: value for name, value in (numerics.own_dict(error) or {}).items() if not numerics.is_pythons(name)

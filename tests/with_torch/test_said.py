@@ -12,7 +12,8 @@ from holding import hold
 from torch import nn
 
 from pytest_compilecontract.measure.compile_lane import CompileLane
-from pytest_compilecontract.measure.said import said, same_kind
+from pytest_compilecontract.measure.probes.backend_errors import same_kind
+from pytest_compilecontract.measure.said import said
 
 pytestmark = pytest.mark.insides
 

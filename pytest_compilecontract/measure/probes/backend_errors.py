@@ -80,3 +80,17 @@ def _location(text: str, paths: Paths) -> Location | None:
     frames = [(each["file"], int(each["line"]), each["function"]) for each in _FRAME.finditer(stack)]
     own = [each for each in frames if not paths.is_out_of_reach(each[0])] or frames
     return paths.location(*own[-1]) if own else None
+
+
+def same_kind(error: BaseException, eager: BaseException) -> bool:
+    """Whether the exception of the compiled run is of the type that eager's has.
+
+    Dynamo raises its own where it runs an operator on shapes alone: `TorchRuntimeError`, a RuntimeError. Its other
+    exceptions are of compiling, whatever they derive from.
+    """
+    if type(error) is type(eager):
+        return True
+    kind = type(error)
+    return (kind.__module__, kind.__name__) == ("torch._dynamo.exc", "TorchRuntimeError") and isinstance(
+        error, type(eager)
+    )
