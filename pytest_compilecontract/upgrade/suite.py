@@ -29,7 +29,9 @@ MOST_DEATHS = 5
 REASON = 300
 # pytest's exit codes.
 PASSED, FAILED, INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR, NOTHING_COLLECTED = range(6)
-_REASON = re.compile(r"(?:E   |ERROR: (?!usage:)|INTERNALERROR> |\S+: error: |(?=Fatal Python error))(?P<said>.*\S.*)")
+_REASON = re.compile(
+    r"(?:E   |ERROR: (?!usage:)|INTERNALERROR> |\S+(?: -m \S+)?: error: |(?=Fatal Python error))(?P<said>.*\S.*)"
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,7 +83,7 @@ class Suite:
             self.progress.stage(f"{self.name}: the process {stopped} in {tests}; continuing after it")
         if code is None:
             self.course.lose(stopped, broken=False)
-        elif not self.course.ended:
+        elif not self.course.ended and not self._refused(code):
             self.course.lose(f"the process {stopped} while this ran", broken=True)
             stopped = f"the process {stopped}{' once more' if deaths else ''}: {self._said()}".rstrip(": ")
         else:
@@ -136,6 +138,10 @@ class Suite:
                 self.course.take(event)
         if known is None and self.course.count is not None:
             self.progress.stage(f"{self.name}: running {counted(self.course.count, 'test')}")
+
+    def _refused(self, code: int) -> bool:
+        """Whether pytest refused its arguments, which it may do before it could tell its end."""
+        return code == USAGE_ERROR and self.course.count is None
 
     def _why_stopped(self, code: int, deaths: int) -> str:
         if code == USAGE_ERROR:

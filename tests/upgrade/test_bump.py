@@ -269,9 +269,12 @@ def test_no_tests_on_either_side_is_not_known(bench: Bench, capsys: pytest.Captu
     assert code == NOT_KNOWN
 
 
-def test_arguments_that_pytest_does_not_take_are_unusable(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    refuses = a_run([], 4, says="ERROR: usage: pytest\n__main__.py: error: unrecognized arguments: --fast")
-    refuses["events"] = [{"event": "end", "code": 4}]
+@pytest.mark.parametrize("program", ["__main__.py", "python -m pytest"])
+@pytest.mark.parametrize("events", [[], [{"event": "end", "code": 4}]], ids=["before it told its end", "after"])
+def test_arguments_that_pytest_does_not_take_are_unusable(
+    bench: Bench, program: str, events: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses = a_run(events, 4, says=f"ERROR: usage: pytest\n{program}: error: unrecognized arguments: --fast")
 
     code = bumped(bench, a_plan("2.11.0", refuses), HELD_NEW, "--", "--fast")
 
