@@ -15,7 +15,7 @@ Outcome = Literal["yes", "no", "not known"]
 class Answer:
     """`against` are the lanes that make it no, `open` those that are not known; `note` is a reason that is not a lane.
 
-    `stale` are the waivers to delete; they make it no as well.
+    `stale` are the waivers to delete or to extend; they make it no as well.
     """
 
     outcome: Outcome

@@ -112,20 +112,20 @@ def cold_told(comparison: Comparison, *, everything: bool = False) -> list[str]:
 
 
 def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:
-    """The waivers in use, with owner, issue and date: one line for each set of waivers, with its lanes."""
-    reasons: dict[str, list[LaneComparison]] = {}
+    """The waivers in use, with owner, issue and date: one line for each, with lanes over their limits apart."""
+    reasons: dict[tuple[str, bool], list[LaneComparison]] = {}
     for lane in lanes:
-        reasons.setdefault(lane.reason, []).append(lane)
-    for reason, group in list(reasons.items())[:MOST_GROUPS]:
+        reasons.setdefault((lane.reason, lane.after == "violated"), []).append(lane)
+    for (reason, exceeds), group in list(reasons.items())[:MOST_GROUPS]:
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        over = "; also over its limits" if any(lane.after == "violated" for lane in group) else ""
+        over = "; also over its limits" if exceeds else ""
         yield cut(f"{_MARGIN}{plain(group[0].contract)} [{plain(group[0].lane)}]{more}: {plain(reason)}{over}")
     if len(reasons) > MOST_GROUPS:
         yield f"{_MARGIN}... and {len(reasons) - MOST_GROUPS} more waivers"
 
 
 def stale_lines(answer: Answer) -> list[str]:
-    """The waivers to delete, one uncut line each."""
+    """The stale waivers, one uncut line each."""
     return [plain(line) for line in answer.stale]
 
 
@@ -302,7 +302,7 @@ def verdict_line(comparison: Comparison, answer: Answer) -> str:
     if broken:
         said.append(f"{counted(broken, 'lane')} broke")
     if answer.stale:
-        said.append(f"{counted(len(answer.stale), 'waiver')} to delete")
+        said.append(counted(len(answer.stale), "stale waiver"))
     if answer.outcome == "not known":
         if answer.note:
             said.append(answer.note)

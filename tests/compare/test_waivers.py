@@ -251,7 +251,7 @@ def test_the_gate_takes_waivers_and_names_those_to_delete(
     out = capsys.readouterr().out
     assert codes == [0, 1]
     assert f"{file}:2: the waiver of tests/test_block.py::* [aot] numerics is no longer needed: delete it" in out
-    assert out.endswith("? no: 1 waiver to delete\n")
+    assert out.endswith("? no: 1 stale waiver\n")
 
 
 def test_what_both_runs_have_needs_its_waiver_elsewhere(

@@ -177,6 +177,26 @@ def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:
     ]
 
 
+def test_of_one_waiver_the_lanes_over_their_limits_are_told_apart() -> None:
+    worse = WORSENED["graph_breaks"]
+    lanes = [an_entry(lane="capture"), an_entry(), an_entry(lane="dynamic")]
+    over = an_entry(worse, lane="dynamic", verdict="violated", reason="max_graph_breaks=0: 1")
+    comparison = compare(before(*lanes), after(an_entry(worse, lane="capture"), an_entry(worse), over))
+    comparison = replace(
+        comparison,
+        lanes=tuple(replace(lane, verdict="waived", reason="until 2027-01-31") for lane in comparison.lanes),
+    )
+
+    lines = answer_lines(comparison, answer(comparison))
+
+    at = lines.index("waived:")
+    assert lines[at + 1 : at + 4] == [
+        "  tests/test_block.py::test_block [aot] and 1 more: until 2027-01-31",
+        "  tests/test_block.py::test_block [dynamic]: until 2027-01-31; also over its limits",
+        "",
+    ]
+
+
 def test_many_are_cut_and_counted() -> None:
     names = [f"tests/test_a.py::test_{number:03}" for number in range(MOST_GROUPS + 5)]
     old = [an_entry(contract=name) for name in names]
