@@ -410,6 +410,9 @@ def read_folder(folder: Path) -> Receipt:
     if len(inner) > 1:
         names = ", ".join(path.name for path in inner)
         raise ReceiptError(f"baselines of several environments ({names}), name one of them", at=str(folder))
+    for below in () if inner else (FOLDER, FOLDER.name):
+        if is_folder(folder / below):
+            raise ReceiptError(f"contains no receipt.json (its baselines are in {folder / below})", at=str(folder))
     environments: dict[str, Environment] = {}
     entries: list[Entry] = []
     files = sorted((inner[0] if inner else folder).rglob("*.json"))

@@ -122,8 +122,11 @@ def _check(chosen: argparse.Namespace) -> int:
         _print_no_steady(found)
         _print_allowed(found)
         print("\nto write it as a test:")
-        train = ["--train"] if chosen.train else []
-        print(typed(["compilecontract", "init", chosen.sample, *train, "--out", _suggested(chosen.sample)]))
+        options = [
+            *(["--train"] if chosen.train else []),
+            *([f"--lanes={chosen.lanes}"] if chosen.lanes != "all" else []),
+        ]
+        print(typed(["compilecontract", "init", chosen.sample, *options, "--out", _suggested(chosen.sample)]))
     return _print_refused(found)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.receipt import PAGE, timestamp
+from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, timestamp
 from pytest_compilecontract.files.pages import write_page
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.files.sources import read_sources
@@ -44,6 +44,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _page(chosen: argparse.Namespace) -> int:
     file = receipt_file(chosen.run)
+    if file != chosen.run and not file.exists():
+        raise UsageError(f"{chosen.run}: contains no {RECEIPT} (a page shows a run, not baselines)")
     receipt = read_receipt(file)
     if not chosen.root.is_dir():
         raise UsageError(f"{chosen.root}: no such folder (--root expects the project's folder)")

@@ -63,7 +63,7 @@ def _files_in(given: Path) -> list[Path]:
         return [given]
     named = (*given.rglob("*.json"), *given.rglob(WAIVERS.name))
     if not (found := sorted(path for path in named if path.is_file())):
-        raise ReceiptError(f"{one_line(str(given))}: contains no JSON file")
+        raise ReceiptError(f"{one_line(str(given))}: contains no receipt, baseline, matrix or {WAIVERS.name}")
     return found
 
 

@@ -53,6 +53,8 @@ def _waive(chosen: argparse.Namespace) -> int:
         raise UsageError(f"--issue: expected a URL, got {chosen.issue!r}")
     if not chosen.owner.strip():
         raise UsageError("--owner is empty")
+    if chosen.expires < datetime.date.today():
+        raise UsageError(f"--expires: expected a day to come, got {chosen.expires}")
     if chosen.torch is not None:
         version_range(chosen.torch, where="--torch")
     found = compare(read_run(chosen.old), read_run(chosen.new), policy_of(chosen))

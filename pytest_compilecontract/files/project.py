@@ -106,5 +106,6 @@ def read_project(root: Path) -> Project:
 def _table(parent: object, key: str, *, where: str) -> dict[str, object]:
     table = parent.get(key, {}) if isinstance(parent, dict) else parent
     if not isinstance(table, dict):
-        raise UsageError(f"{where}.{key}: expected a table, got {table!r}")
+        hint = " (to choose lanes: --contract-lanes)" if key == "lanes" else ""
+        raise UsageError(f"{where}.{key}: expected a table, got {table!r}{hint}")
     return table

@@ -362,6 +362,16 @@ def test_waive_prints_what_gate_then_takes(
     assert capsys.readouterr() == ("", "compilecontract: nothing to waive: what drifted is waived already\n")
 
 
+def test_waive_takes_no_day_that_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.json"
+    write_receipt(path, before(an_entry()))
+
+    code = main(["waive", str(path), str(path), "--owner=me", "--issue=https://example.org/1", "--expires=2020-01-31"])
+
+    said = "compilecontract: --expires: expected a day to come, got 2020-01-31\n"
+    assert (code, *capsys.readouterr()) == (2, "", said)
+
+
 def test_what_exceeds_its_limits_before_and_after_is_nothing_to_waive(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,7 +45,9 @@ def test_it_goes_where_it_is_told_and_source_is_read_there(capsys: pytest.Captur
     ("arguments", "message"),
     [
         pytest.param(["gone.json"], "gone.json: cannot be read (No such file or directory)", id="no file"),
-        pytest.param(["."], "receipt.json: cannot be read (No such file or directory)", id="no receipt in the folder"),
+        pytest.param(
+            ["."], ".: contains no receipt.json (a page shows a run, not baselines)", id="no receipt in the folder"
+        ),
         pytest.param(["model.py"], "model.py: not JSON*", id="no receipt"),
         pytest.param(
             ["out", "--root", "gone"], "gone: no such folder (--root expects the project's folder)", id="no root"

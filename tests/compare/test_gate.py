@@ -261,6 +261,11 @@ def test_a_policy_that_gates_nothing_knows_nothing() -> None:
             "old.json: contains neither receipt.json nor a baseline",
             id="an-empty-folder",
         ),
+        pytest.param(
+            lambda: (Path("old.json").unlink(), Path("old.json/baselines/defaults").mkdir(parents=True)),
+            "old.json: contains no receipt.json (its baselines are in old.json/baselines)",
+            id="above-the-baselines",
+        ),
     ],
 )
 def test_unusable_input_is_one_line_and_exit_code_2(

@@ -56,7 +56,7 @@ def test_what_is_not_said_is_as_without_the_table(tmp_path: Path, text: str | No
         pytest.param("repeat = 0", "repeat: expected a whole number from 1 to 1000, got 0", id="repeat"),
         pytest.param("repeat = 1.5", "repeat: expected a whole number from 1 to 1000, got 1.5", id="half"),
         pytest.param("allow-unmeasured = 1", "allow-unmeasured: expected true or false, got 1", id="allow"),
-        pytest.param("lanes = 1", "lanes: expected a table, got 1", id="lanes"),
+        pytest.param("lanes = 1", "lanes: expected a table, got 1 (to choose lanes: --contract-lanes)", id="lanes"),
     ],
 )
 def test_a_value_of_another_kind_is_refused(tmp_path: Path, line: str, message: str) -> None:

@@ -247,7 +247,7 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         ),
         pytest.param(
             "[tool.compilecontract]\nlanes = 1",
-            "pyproject.toml: tool.compilecontract.lanes: expected a table, got 1",
+            "pyproject.toml: tool.compilecontract.lanes: expected a table, got 1 (to choose lanes: --contract-lanes)",
             id="no-table",
         ),
         pytest.param(

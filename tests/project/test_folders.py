@@ -35,7 +35,8 @@ def test_a_folder_is_validated_with_all_that_is_in_it(tmp_path: Path, capsys: py
 
 def test_a_folder_without_documents_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"compilecontract: {tmp_path}: contains no JSON file\n"
+    said = f"compilecontract: {tmp_path}: contains no receipt, baseline, matrix or waivers.toml\n"
+    assert capsys.readouterr().err == said
 
 
 def test_show_takes_a_folder_of_a_receipt_or_of_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,7 +118,7 @@ def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> 
         "      Data-dependent branching\n"
         "\n"
         "to write it as a test:\n"
-        "compilecontract init blocks:sample --out contracts/test_sample.py\n"
+        "compilecontract init blocks:sample --lanes=capture --out contracts/test_sample.py\n"
     )
     assert code == 0
 
