@@ -27,7 +27,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         usage="compilecontract bump [SPEC ...] [--from SPEC ...] [options] [-- PYTEST_ARGUMENT ...]",
         description="Run the project's tests before and after an upgrade, on the same commit, and print the matrix and "
         "the gate's answer. Exit code 0 yes, 1 no, 2 unusable input, 3 not known.",
-        epilog="Arguments after -- are passed to pytest on both sides: compilecontract bump torch==2.12.1 -- -k router",
+        epilog="Arguments after -- go to pytest on both sides: compilecontract bump torch==2.12.1 -- -k router. "
+        "To compare two interpreters that have their torch: compilecontract bump --from-python OLD --python NEW",
     )
     _add_arguments(both)
     both.set_defaults(command=_bump)

@@ -111,6 +111,7 @@ def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
 def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
     runs, paint = (chosen.old, chosen.new), color.paint_of(chosen.colors)
-    lines = answer_lines(sides.comparison, sides.found, sides.policy, runs, paint)
+    everything = chosen.verbosity > 0
+    lines = answer_lines(sides.comparison, sides.found, sides.policy, runs, paint, everything=everything)
     say(*(lines[-1:] if chosen.verbosity < 0 else lines))
     return code_of(sides.found.outcome)

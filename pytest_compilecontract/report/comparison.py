@@ -76,18 +76,20 @@ def answer_lines(
     policy: Policy = DEFAULT_POLICY,
     runs: tuple[Path, Path] | None = None,
     paint: Paint = unpainted,
+    *,
+    everything: bool = False,
 ) -> list[str]:
     """The lanes that make the answer no or not known, and the answer on the last line.
 
-    `runs` are the paths of the two runs, for the command that writes waivers. `paint` colors the verdicts and the
-    answer.
+    `everything` shows every lane, with what no policy judges, as `comparison_lines` does. `runs` are the paths of the
+    two runs, for the command that writes waivers. `paint` colors the verdicts and the answer.
     """
     shared = _shared(comparison)
-    lines = [title(comparison), *_attribution_lines(shared)]
-    groups = _grouped(answer.against, shared, False)
-    for group in groups[:MOST_GROUPS]:
+    lines = [title(comparison), *_attribution_lines(shared, everything)]
+    groups = _grouped(comparison.lanes if everything else answer.against, shared, everything)
+    for group in groups if everything else groups[:MOST_GROUPS]:
         lines += ["", *_group_lines(group, paint)]
-    if len(groups) > MOST_GROUPS:
+    if not everything and len(groups) > MOST_GROUPS:
         lines += ["", f"... and {len(groups) - MOST_GROUPS} more (shown by compilecontract compare -v)"]
     if answer.open:
         lines += ["", "not known:", *_open_lines(answer.open, policy)]
@@ -96,7 +98,7 @@ def answer_lines(
     lines += ["", *stale_lines(answer)] if answer.stale else []
     lines += ["", *waiving(*runs)] if answer.against and runs is not None else []
     answered = paint(verdict_line(comparison, answer), answer.outcome)
-    return [*lines, "", *cold_told(comparison), totals(comparison), answered]
+    return [*lines, "", *cold_told(comparison, everything=everything), totals(comparison), answered]
 
 
 def waiving(old: Path, new: Path) -> list[str]:

@@ -177,6 +177,18 @@ def test_the_gate_says_what_is_against_what_is_open_and_the_answer() -> None:
     ]
 
 
+def test_the_gate_shows_everything_where_asked() -> None:
+    comparison = compare(
+        before(an_entry(), an_entry(lane="capture")), after(an_entry(WORSENED["capture"]), an_entry(lane="capture"))
+    )
+
+    lines = answer_lines(comparison, answer(comparison), everything=True)
+
+    assert lines[:-1] == comparison_lines(comparison, everything=True)
+    assert "held tests/test_block.py::test_block [capture]" in lines
+    assert lines[-1].endswith("? no: 1 lane drifted")
+
+
 def test_of_one_waiver_the_lanes_over_their_limits_are_told_apart() -> None:
     worse = WORSENED["graph_breaks"]
     lanes = [an_entry(lane="capture"), an_entry(), an_entry(lane="dynamic")]
