@@ -176,8 +176,11 @@ def stale(
 
 
 def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
-    """What to do about a stale waiver: if it has expired and its drift remains, not just delete it."""
-    needed = waiver.expires < today and _is_needed(waiver, filter(waiver.is_about, comparison.lanes))
+    """What to do about a stale waiver: if it has expired and its drift remains, or may remain, not just delete it."""
+    lanes = [lane for lane in comparison.lanes if waiver.is_about(lane)]
+    if waiver.expires < today and not lanes:
+        return "delete it if its drift is gone, no lane that it is about ran"
+    needed = waiver.expires < today and _is_needed(waiver, lanes)
     return "the drift is still there: fix it, or set a later date" if needed else "delete it"
 
 

@@ -165,6 +165,14 @@ def test_one_that_expired_and_is_still_needed_is_not_to_be_deleted(file: Path) -
     assert said.endswith(" expired on 2026-06-14: the drift is still there: fix it, or set a later date")
 
 
+def test_of_one_that_expired_nothing_is_known_where_its_lanes_did_not_run(file: Path) -> None:
+    found = waivers(file, ("2026-06-15", "2026-06-14"), ('"aot"', '"dynamic"'))
+
+    (said,) = stale(compared(HOLDING, HOLDING), found, TODAY, whole=False)
+
+    assert said.endswith(" expired on 2026-06-14: delete it if its drift is gone, no lane that it is about ran")
+
+
 @pytest.mark.parametrize(
     ("measured", "change"),
     [
