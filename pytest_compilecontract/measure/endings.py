@@ -17,7 +17,7 @@ from .probes.source import Paths
 from .programs import Trail
 from .said import said
 
-# The instructions of a `raise` and an `assert`, and of what leaves an `except` or `with` again.
+# The instructions of a `raise`, and of what leaves an `except` or `with` again.
 RAISING = ("RAISE_VARARGS", "RERAISE")
 # Whose functions assert in the name of who calls them.
 ASSERTING = ("torch.testing", "numpy.testing", "unittest", "pytest", "_pytest")
@@ -47,7 +47,8 @@ class Endings:
     def raised(self, eager: Trail, compiled: Trail, unit: str, again: Trail | None = None) -> Raised | None:
         """The exception by which the two runs differ, or None; `again` is a second eager run.
 
-        What the project's own code raises has to say the same. torch's messages name what it looked at, shapes alone
+        What the project's own code raises has to say the same, but for a failed assertion, which pytest explains by the
+        values that it found, and where random numbers were drawn. torch's messages name what it looked at, shapes alone
         or the tensors themselves, and are not compared.
         """
         theirs, ours = eager.error, compiled.error
@@ -61,7 +62,7 @@ class Endings:
             return Raised(type="no exception", message=f"{eager_says}: {first_line(theirs)}; compiled does not raise")
         if not same_kind(ours, theirs) or eager.error_at != compiled.error_at:
             return self._as_raised(ours, f"in {unit} {compiled.error_at}; {eager_says}")
-        if self._says_the_same(ours, theirs):
+        if eager.random or self._says_the_same(ours, theirs):
             return None
         if again is not None and again.error is not None and said(again.error) != said(theirs):
             return None
@@ -82,7 +83,9 @@ class Endings:
         return said(ours) == said(theirs) or not (self._is_own(ours) or self._is_own(theirs))
 
     def _is_own(self, error: BaseException) -> bool:
-        """Whether a `raise` or `assert` of the project's own code raised it, and not what the line calls."""
+        """Whether a `raise` of the project's own code raised it, and not what the line calls."""
+        if isinstance(error, AssertionError):
+            return False
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next

@@ -98,6 +98,25 @@ def test_a_computed_number_in_a_message_may_be_rounded_otherwise() -> None:
     assert outcome(raising(off(0.0), off(1e-7)))[0] == "held"
 
 
+def test_what_a_failed_assertion_found_is_not_compared() -> None:
+    def off(by: float) -> Callable[[], BaseException]:
+        return lambda: AssertionError(f"assert {by} == 0")
+
+    assert outcome(raising(off(1), off(2)))[0] == "held"
+
+
+def test_a_message_that_names_a_random_number_is_not_compared() -> None:
+    @torch.compiler.disable
+    def ends(number: int) -> None:
+        raise ValueError(f"drew {number}")
+
+    def target(x: torch.Tensor) -> torch.Tensor:
+        ends(int(torch.randint(0, 1 << 30, (1,))) + torch.compiler.is_compiling())
+        return x
+
+    assert outcome(target)[0] == "held"
+
+
 def test_an_operator_that_refuses_its_shapes_raises_in_both() -> None:
     verdict, facts = outcome(nn.Linear(3, 3))
 
