@@ -79,6 +79,18 @@ def test_without_room_for_a_file_a_copy_stays_in_memory(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("all_apart")
+def test_a_disk_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nearly:
+        f_bavail, f_frsize, f_blocks = 1 << 20, 4096, 1 << 30
+
+    monkeypatch.setattr(os, "fstatvfs", lambda _: Nearly)
+
+    assert not is_in_a_file(Apart(torch.arange(6.0)))
+    Nearly.f_bavail += 1
+    assert is_in_a_file(Apart(torch.arange(6.0)))
+
+
+@pytest.mark.usefixtures("all_apart")
 def test_a_child_process_writes_to_a_file_of_its_own() -> None:
     ours = Apart(torch.ones(1000))
     if (child := os.fork()) == 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import mmap
 import os
@@ -21,6 +22,8 @@ from .rule import same_memory
 # Bytes from which a copy is kept in a file; and bytes after which another file is begun, so that the first can go.
 LEAST = 1 << 20
 FILE = 1 << 30
+# Bytes that are left to others on a disk, or a tenth of a small one.
+LEFT = 4 << 30
 
 
 class Apart:
@@ -78,7 +81,9 @@ class _File:
 
     def write(self, tensor: torch.Tensor, nbytes: int) -> int:
         """Add a tensor's values; where they are. OSError if there is no room."""
-        at = self.end
+        at, disk = self.end, os.fstatvfs(self._file.fileno())
+        if disk.f_bavail * disk.f_frsize - nbytes < min(LEFT, disk.f_blocks * disk.f_frsize // 10):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         # Reserved, because writing to a mapped page that finds no room would end the process.
         os.posix_fallocate(self._file.fileno(), at, nbytes)
         self.end = at + -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
