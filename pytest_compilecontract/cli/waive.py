@@ -16,6 +16,7 @@ from pytest_compilecontract.compare.waivers import KINDS, as_toml, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.versions import minor_release, version_range
+from pytest_compilecontract.wording import counted
 
 from .exits import NO, YES, exit_codes, say
 from .runs import add_judging, policy_of, read_run, waivers_of
@@ -71,11 +72,17 @@ def _waive(chosen: argparse.Namespace) -> int:
         )
         for lane in lanes
     ]
+    over = sum(bool(text) and lane.after == "violated" for lane, text in zip(lanes, texts, strict=True))
     texts = [text for text in texts if text]
+    # What is printed is appended to a file: anything else belongs elsewhere.
     if texts:
         say("\n".join(texts))
+        if over:
+            sys.stderr.write(
+                f"compilecontract: {counted(over, 'lane')} also over the limits of the contract, which waivers do not "
+                "change: pytest fails there until the limits are changed\n"
+            )
         return YES
-    # What is printed is appended to a file: why there is nothing belongs elsewhere.
     sys.stderr.write(f"compilecontract: {_why_nothing(lanes)}\n")
     return NO
 

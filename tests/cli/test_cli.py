@@ -362,6 +362,22 @@ def test_waive_prints_what_gate_then_takes(
     assert capsys.readouterr() == ("", "compilecontract: nothing to waive: what drifted is waived already\n")
 
 
+def test_waive_says_which_lanes_pytest_still_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    over = an_entry(WORSENED["graph_breaks"], verdict="violated", reason="max_graph_breaks=0: 1")
+    write_receipt(old, before(an_entry()))
+    write_receipt(new, after(over))
+
+    main(["waive", str(old), str(new), "--owner=me", "--issue=https://example.org/1", "--expires=2100-01-31"])
+
+    out, err = capsys.readouterr()
+    assert "[[waiver]]" in out
+    assert err == (
+        "compilecontract: 1 lane also over the limits of the contract, which waivers do not change: pytest fails there "
+        "until the limits are changed\n"
+    )
+
+
 def test_waive_takes_no_day_that_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.json"
     write_receipt(path, before(an_entry()))
