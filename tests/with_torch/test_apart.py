@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import tempfile
+import warnings
 from typing import Any
 
 import pytest
@@ -79,6 +81,20 @@ def test_without_room_for_a_file_a_copy_stays_in_memory(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("all_apart")
+@pytest.mark.filterwarnings("error")
+def test_without_a_temporary_folder_a_copy_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", nowhere)
+
+    kept = Apart(torch.arange(6.0))
+    gc.collect()
+
+    assert not is_in_a_file(kept)
+
+
+@pytest.mark.usefixtures("all_apart")
 def test_a_disk_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     class Nearly:
         f_bavail, f_frsize, f_blocks = 1 << 20, 4096, 1 << 30
@@ -115,10 +131,13 @@ def test_a_file_is_closed_with_the_last_copy_in_it(monkeypatch: pytest.MonkeyPat
     opened = len(os.listdir(FILES))
 
     found = [float(each.tensor()[0]) for each in kept]
-    kept.clear()
-    apart._last.clear()
-    gc.collect()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        kept.clear()
+        apart._last.clear()
+        gc.collect()
 
+    assert warned == []
     assert opened == before + 20
     assert len(os.listdir(FILES)) == before
     assert found == [float(each) for each in range(20)]

@@ -69,10 +69,14 @@ def trim() -> None:
 class _File:
     """A temporary file without a name, to which copies are added; it is closed with the last of them."""
 
-    def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="compilecontract-")  # noqa: SIM115 - closed with the last copy
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._process = os.getpid()
         self.end = 0
+
+    def __del__(self) -> None:
+        # Or Python would warn of a file that nobody closed, which a session may have made an error.
+        self._file.close()
 
     @property
     def is_open(self) -> bool:
@@ -103,5 +107,5 @@ _last: list[_File] = []
 
 def _file() -> _File:
     if not _last or not _last[0].is_open:
-        _last[:] = [_File()]
+        _last[:] = [_File(tempfile.TemporaryFile(prefix="compilecontract-"))]  # noqa: SIM115 - closed with the last copy
     return _last[0]
