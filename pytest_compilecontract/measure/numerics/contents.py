@@ -40,13 +40,12 @@ def contents_of(value: object) -> Parts | None:
     return _iterator(value)
 
 
-def code_of(value: object) -> Parts | None:
-    """What a function made by another, a bound method or a partial call refers to; None of anything else."""
-    if isinstance(value, types.FunctionType):
-        return _closure(value)
-    if isinstance(value, types.MethodType):
-        return [(".__func__", value.__func__), (".__self__", value.__self__)]
-    return None
+def referred_by(value: object) -> Parts | None:
+    """What a function made by another, a bound method, or another value that an object keeps for itself, refers to.
+
+    To be asked of what a run itself gave: in an object it leads to its machinery. None of anything else.
+    """
+    return next((parts(value) for kinds, parts in _REFERRING if isinstance(value, kinds)), None)
 
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, object]]:
@@ -99,7 +98,6 @@ _BY_TYPE: tuple[tuple[Any, Callable[[Any], Parts]], ...] = (
     (BaseException, lambda error: [(".args", error.args)]),
     (defaultdict, lambda table: [(".default_factory", table.default_factory)]),
     (deque, lambda queue: [] if queue.maxlen is None else [(".maxlen", queue.maxlen)]),
-    (weakref.ref, lambda reference: [("()", reference())]),
     (partial, lambda call: [(".func", call.func), (".args", call.args), (".keywords", call.keywords)]),
     (bytearray, lambda buffer: [("[:]", bytes(buffer))]),
     (array.array, lambda buffer: _numbers(buffer.typecode, buffer.tobytes())),
@@ -112,8 +110,14 @@ _BY_TYPE: tuple[tuple[Any, Callable[[Any], Parts]], ...] = (
     (UserList, lambda values: [(".data", values.data)]),
     (UserString, lambda text: [(".data", text.data)]),
     ((KeysView, ItemsView), lambda view: [(f"[{index}]", each) for index, each in enumerate(view)]),
-    (random.Random, lambda generator: [(".getstate()", generator.getstate())]),
-    (torch.Generator, lambda generator: [(".get_state()", generator.get_state())]),
     ((torch.finfo, torch.iinfo), lambda limits: [(".dtype", limits.dtype)]),
     (torch.UntypedStorage, lambda storage: [("[:]", torch.empty(0, dtype=torch.uint8).set_(storage))]),
+)
+
+_REFERRING: tuple[tuple[Any, Callable[[Any], Parts]], ...] = (
+    (types.FunctionType, _closure),
+    (types.MethodType, lambda method: [(".__func__", method.__func__), (".__self__", method.__self__)]),
+    (weakref.ref, lambda reference: [("()", reference())]),
+    (random.Random, lambda generator: [(".getstate()", generator.getstate())]),
+    (torch.Generator, lambda generator: [(".get_state()", generator.get_state())]),
 )

@@ -17,7 +17,7 @@ from pytest_compilecontract.errors import message_of
 
 from ..probes.tensors import is_fake, waited, without_torch_function
 from .apart import Apart
-from .contents import code_of, contents_of
+from .contents import contents_of, referred_by
 from .parts import (
     DEPTH,
     HOLDERS,
@@ -356,13 +356,12 @@ def _says_what_it_holds(value: object) -> bool:
 
 
 def _all_parts(value: object, *, within_object: bool) -> tuple[Iterable[tuple[str, object]] | None, bool]:
-    """The parts of a value, with what is in no attribute; of code only where it is itself what a run gave."""
+    """The parts of a value, with what is in no attribute."""
     parts, is_object = parts_of(value)
-    if (held := contents_of(value)) is not None:
-        return itertools.chain(parts or (), held), False
-    if parts is None and not within_object:
-        return code_of(value), is_object
-    return parts, is_object
+    held = contents_of(value)
+    if held is None and not within_object:
+        held = referred_by(value)
+    return (parts, is_object) if held is None else (itertools.chain(parts or (), held), False)
 
 
 _WRITABLE = (list, dict, deque)
