@@ -283,6 +283,25 @@ def test_state_that_compiled_leaves_otherwise(kind: type[Changes], difference: s
     assert [as_it_is(model) for model in models] == before
 
 
+class Hooks(Changes):
+    """Registers a hook of one name, which closes over another number."""
+
+    def change(self, number: int) -> None:
+        def hook(*_: object) -> int | None:
+            return number if number > 99 else None
+
+        self.first.register_forward_hook(hook)
+
+
+def test_a_hook_of_the_same_name_that_is_another() -> None:
+    healthy, planted = (found(Hooks(wrong), (X,)) for wrong in (1, 4))
+
+    assert healthy[0] == []
+    at = "afterwards['first, hooks']['_forward_hooks'][0].__closure__['number']: value"
+    assert [each.partition(",")[0] for each in planted[0]] == [at.partition(",")[0]]
+    assert at in planted[0][0]
+
+
 def test_a_submodule_that_a_run_adds_is_taken_off_again() -> None:
     model = Adds(4)
     before = as_it_is(model)

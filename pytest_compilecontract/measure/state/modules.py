@@ -80,11 +80,11 @@ def save_hooks(walk: Reached, module: torch.nn.Module, name: str) -> None:
 
     saved = walk.pieces.wanted(now(), now)
 
-    def added() -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+    def added() -> dict[str, list[object]]:
+        found: dict[str, list[object]] = {}
         for (table, key), hook in now().items():
             if (table, key) not in saved.wanted and callable(hook):
-                found.setdefault(table, []).append(str(getattr(hook, "__qualname__", type(hook).__qualname__)))
+                found.setdefault(table, []).append(hook)
         return found
 
     def put_back() -> None:
