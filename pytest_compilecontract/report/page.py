@@ -19,7 +19,7 @@ from .environments import environment_rows
 from .facts import by_stage
 from .graphs import graph_diffs
 from .html import MOST_LINES, Numbers, Texts, rendered, visible
-from .matrix import cold_cells, lists_of, stopped_lines
+from .matrix import cell_text, cold_cells, lists_of, stopped_lines
 
 # By contract and lane, the code of each graph by the name of its file.
 Graphs = Mapping[tuple[str, str], Mapping[str, str]]
@@ -30,6 +30,8 @@ _WITH_FACTS = [name for name in _COUNTED if name in READERS]
 _NUMBERS = [name for name in _COUNTED if name not in READERS]
 
 
+# Lanes in the table that needs no JavaScript.
+MOST_ROWS = 200
 # What is shown over the environments: counts, and last the first-call seconds.
 TRENDED = ("graphs", "graph_breaks", "recompiles", "eager_ops", "cold_seconds")
 # A drift is of those in skipped frames alone; what is shown are all that ran eager.
@@ -50,11 +52,21 @@ def page(found: Matrix, answer: Answer | None, *, plugin: str, created: str, gra
         stopped=[visible(line) for line in stopped_lines(found.columns)],
         stale=[visible(line) for line in stale_lines(answer)] if answer else [],
         lanes=len(found.rows),
+        plainly=_plainly(found),
         contracts=len({row.contract for row in found.rows}),
         environments=environment_rows([list(column.environments.values()) for column in found.columns]),
         plugin=plugin,
         created=created,
     )
+
+
+def _plainly(found: Matrix) -> list[tuple[str, list[str]]]:
+    """The lanes and their cells as text, for a browser without JavaScript: those that did not hold everywhere first."""
+    rows = sorted(found.rows, key=lambda row: row.fine)
+    return [
+        (visible(f"{row.contract} [{row.lane}]"), [visible(cell_text(cell)) for cell in row.cells])
+        for row in rows[:MOST_ROWS]
+    ]
 
 
 def _question(found: Matrix, answer: Answer | None) -> str:

@@ -43,7 +43,7 @@ from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.report import document
 from pytest_compilecontract.report.junit import junit
 from pytest_compilecontract.report.matrix import MOST_CHARACTERS, UNFOLDED_ROWS, markdown
-from pytest_compilecontract.report.page import page
+from pytest_compilecontract.report.page import MOST_ROWS, page
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202egnp.\u2028\x00\x1b[31m]]>&amp;\ud800"
 MIDDLE = replace(OLD, torch="2.13.0")
@@ -404,6 +404,39 @@ def test_the_page_lets_nothing_in_and_asks_for_nothing() -> None:
     assert "unsafe" not in policy[1]
     assert re.findall(r"\b(?:src|href)=\"(?!data:)", text) == []
     assert re.findall(r"https?://|@import|url\(", text) == []
+
+
+def without_script(text: str) -> list[list[str]]:
+    """The rows of the table that a browser without JavaScript shows, as text."""
+    block = re.search(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
+    assert block is not None
+    rows = re.findall(r"<tr>(.*?)</tr>", block[1], re.DOTALL)
+    return [[html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_verdicts_are_in_the_page_without_javascript(name: str) -> None:
+    found = of(name)
+
+    head, row = without_script(rendered(found))
+
+    assert head[1:] == [column.name for column in found.columns]
+    assert row[0] == f"{found.rows[0].contract} [{found.rows[0].lane}]"
+    assert name in row[-1] or name == "reference"
+    assert len(row) == len(head)
+
+
+def test_without_javascript_the_lanes_that_drifted_come_first_and_the_others_are_counted() -> None:
+    entries = [an_entry(contract=f"tests/test_a.py::test_{number:03}") for number in range(MOST_ROWS + 5)]
+    worse = replace(entries[-1], measurement=WORSENED["graph_breaks"])
+
+    text = rendered(matrix([before(*entries), after(*entries[:-1], worse)]))
+
+    _, first, *others = without_script(text)
+    assert first[0].startswith(worse.contract)
+    assert "drifted" in first[-1]
+    assert len(others) == MOST_ROWS - 1
+    assert "The lanes that are not in this table: 5." in text
 
 
 def test_an_environment_that_stopped_says_why_at_the_top() -> None:
