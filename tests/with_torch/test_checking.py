@@ -160,7 +160,7 @@ def test_a_module_named_as_the_sessions_own_test_would_be_is_found(capsys: pytes
     said = capsys.readouterr()
     assert said.err == ""
     assert said.out.splitlines()[-1] == (
-        "compilecontract init test_sample:sample --out contracts/test_sample_compile.py"
+        "compilecontract init test_sample:sample --lanes=capture --out contracts/test_sample_compile.py"
     )
     assert code == 0
 

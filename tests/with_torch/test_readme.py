@@ -56,7 +56,7 @@ def test_the_tutorial_s_model_shows_what_it_says(
 
     said = capsys.readouterr().out
     assert "held  capture  4 graphs, 1 break, 1 recompile" in said
-    assert said.splitlines()[-1] == "compilecontract init net:sample --out contracts/test_sample.py"
+    assert said.splitlines()[-1] == "compilecontract init net:sample --lanes=capture --out contracts/test_sample.py"
     assert ended == 0
 
 
