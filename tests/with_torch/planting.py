@@ -14,6 +14,11 @@ from pytest_compilecontract.facts.lanes import Lane
 _numbers = itertools.count()
 
 
+def by(wrong: int) -> int:
+    """1 in eager, `wrong` in compiled code."""
+    return wrong if torch.compiler.is_compiling() else 1
+
+
 def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> Lane:
     """A lane whose backend runs the graph, and does `wrong` to a copy of its first output."""
     name = f"spoils_{next(_numbers)}"

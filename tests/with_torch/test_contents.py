@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from holding import hold, measured
+from planting import by
 from torch import nn
 
 from pytest_compilecontract.facts.receipt import Entry
@@ -27,11 +28,6 @@ from pytest_compilecontract.measure.compile_lane import CompileLane
 pytestmark = pytest.mark.insides
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
-
-
-def by(wrong: int) -> int:
-    """1 in eager, `wrong` in compiled code."""
-    return wrong if torch.compiler.is_compiling() else 1
 
 
 def found(target: Any, *calls: tuple[Any, ...]) -> tuple[list[str], Entry]:
@@ -134,6 +130,10 @@ MADE: list[Any] = [
     pytest.param(lambda n: weakref.ref(KEPT[n]), "().number: value", id="weak-reference"),
     pytest.param(lambda n: KEPT[n].more, ".__self__.number: value", id="method"),
     pytest.param(adding, ".__closure__['number']: value", id="closure"),
+    pytest.param(lambda n: (lambda: 1, lambda: 4)[n // 4], ".__code__.co_consts[1]: value", id="constant-of-a-lambda"),
+    pytest.param(
+        lambda n: (lambda x: x + x, lambda x: x * x)[n // 4], ".__code__.co_code: value", id="code-of-a-lambda"
+    ),
     pytest.param(with_attribute(Sorted), ".by: value", id="list-with-an-attribute"),
     pytest.param(with_attribute(Table), ".by: value", id="dict-with-an-attribute"),
     pytest.param(with_attribute(Fields), ".by: value", id="dataclass-with-an-attribute"),

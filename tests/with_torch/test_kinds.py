@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from holding import hold, kept_limits, measured
-from planting import Doubled
+from planting import Doubled, by
 from torch import nn
 from torch._dynamo.backends.registry import register_backend
 
@@ -112,11 +112,6 @@ def test_gradients_of_arguments_that_are_no_leaves(make: Callable[[], torch.Tens
 
 # ---------------------------------------------------------------------------------------------------------------------
 # State. `wrong` is 1 in the healthy twin: compiled code that leaves another number is the fault.
-
-
-def by(wrong: int) -> int:
-    """1 in eager, `wrong` in compiled code."""
-    return wrong if compiling() else 1
 
 
 class Slotted:

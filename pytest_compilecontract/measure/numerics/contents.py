@@ -50,7 +50,9 @@ def referred_by(value: object) -> Parts | None:
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     yield ".__qualname__", function.__qualname__
-    yield ".__code__.co_firstlineno", function.__code__.co_firstlineno
+    # Two lambdas of one line have the same name and line.
+    for name in ("co_firstlineno", "co_code", "co_consts", "co_names"):
+        yield f".__code__.{name}", getattr(function.__code__, name)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield f".__closure__[{name!r}]", cell.cell_contents
