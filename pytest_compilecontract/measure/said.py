@@ -28,10 +28,8 @@ def said(error: BaseException) -> tuple[object, ...]:
 
 
 def _of_error(error: BaseException, depth: int) -> tuple[object, ...]:
-    attributes = {
-        name: value for name, value in (numerics.own_dict(error) or {}).items() if not numerics.is_pythons(name)
-    }
-    own = sorted((name, _of(value, depth + 1)) for name, value in attributes.items() if not name.startswith("_"))
+    attributes = (numerics.own_dict(error) or {}).items()
+    own = sorted((name, _of(value, depth + 1)) for name, value in attributes if not name.startswith("_"))
     # A KeyError that Dynamo added to says what it says in another way.
     return type(error).__qualname__, _text(message_of(error)), _of_all(error.args, depth), tuple(own)
 

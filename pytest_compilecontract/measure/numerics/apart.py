@@ -43,6 +43,11 @@ class Apart:
             return
         self._tensor = None
 
+    @property
+    def elements(self) -> int:
+        """How many values there are; a file is not read for it."""
+        return self._shape.numel()
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether the values are in a file, and those of this tensor bit by bit, so that it needs no other copy."""
         if self._tensor is not None or (self._dtype, self._shape) != (tensor.dtype, tensor.shape):

@@ -156,7 +156,8 @@ def snapshot(value: object, *, at: str, step: str = "", like: Mapping[str, Node]
     """Copy what is compared of a value: tensors, scalars, and their structure.
 
     `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
-    groups of that step. Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the
+    groups of that step. A large tensor with the bits of the one at its place in `like` shares that one's copy.
+    Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the
     tensors within count, and one of an installed package is walked where it holds results or plain values
     (`parts.kind_of`). Keeps no autograd graph alive, and does not raise: what cannot be read, or is beyond the bound of
     the walk, is marked as such in the snapshot.
@@ -194,7 +195,7 @@ def only(run: Run, places: frozenset[str], *, steps: int) -> Run:
 def elements_of(run: Run) -> int:
     """How many elements the tensors of a run have, and what it was given."""
     found = [*run.groups.values(), *((run.before,) if run.before is not None else ())]
-    return sum(leaf.data.numel() for each in found for _, leaf in each.tensors() if leaf.data is not None)
+    return sum(leaf.kept.elements for each in found for _, leaf in each.tensors() if leaf.kept is not None)
 
 
 def same_run(one: Run, other: Run) -> bool:
