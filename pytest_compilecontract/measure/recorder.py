@@ -100,6 +100,7 @@ class Measuring:
     def stop(self) -> None:
         """Stop recording."""
         Measuring._active = False
+        self._stages.stop()
         self._processes.__exit__()
         self._trace.__exit__()
         self.ledger.__exit__()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
+from collections.abc import Iterator
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,13 @@ from pytest_compilecontract.measure.probes import stages
 from pytest_compilecontract.measure.probes.stages import AOT, BACKWARD, CODE, DYNAMO, INDUCTOR, STAGES, seconds_of
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def as_torch_keeps_them() -> Iterator[None]:
+    yield
+    torch._dynamo.utils.set_compilation_metrics_limit(64)
+
 
 X = torch.ones(2, 4)
 
@@ -77,14 +85,54 @@ def test_a_lane_has_the_seconds_of_its_own_compiling() -> None:
     assert min(seen.stage_seconds["dynamo"], seen.stage_seconds["aot_autograd"]) > 0
 
 
-def test_more_compiles_than_torch_keeps_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", [64, 66])
+def test_more_compiles_than_torch_keeps_by_itself_are_told(times: int) -> None:
+    torch.compiler.reset()
+    before = torch._dynamo.utils._compilation_metrics.maxlen
     read = stages.Stages()
-    many = [SimpleNamespace(**{DYNAMO: 1}) for _ in range(64)]
+    functions = [_adding(number) for number in range(times)]
+    for each in functions:
+        torch.compile(each, backend="eager")(X)
+    read.stop()
+
+    found, reason = read.read()
+
+    assert found is not None, reason
+    kept = torch._dynamo.utils.get_compilation_metrics()
+    assert (before, len(kept), torch._dynamo.utils._compilation_metrics.maxlen) == (64, 64, 64)
+    # All of them, and not the last ones alone.
+    last = seconds_of([{name: getattr(each, name) or 0 for name in (DYNAMO, AOT)} for each in kept[1:]])
+    assert found["dynamo"] > last["dynamo"] > 0
+
+
+def _add(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def _adding(number: int) -> FunctionType:
+    """A function with code of its own, which torch compiles by itself."""
+    return FunctionType(_add.__code__.replace(co_name=f"add_{number}"), globals())
+
+
+def test_as_many_compiles_as_torch_keeps_may_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "MOST", 2)
+    torch._dynamo.utils.set_compilation_metrics_limit(3)
+    read = stages.Stages()
+    many = [SimpleNamespace(**{DYNAMO: 1}) for _ in range(3)]
     monkeypatch.setattr(torch._dynamo.utils, "get_compilation_metrics", lambda: many)
 
     found, reason = read.read()
 
-    assert (found, reason) == (None, "torch keeps the metrics of 64 compilations, and there were more")
+    assert (found, reason) == (None, "torch keeps the metrics of 3 compilations, and there may have been more")
+
+
+def test_a_limit_that_the_test_sets_is_left() -> None:
+    read = stages.Stages()
+    torch._dynamo.utils.set_compilation_metrics_limit(7)
+
+    read.stop()
+
+    assert torch._dynamo.utils._compilation_metrics.maxlen == 7
 
 
 @pytest.mark.parametrize(

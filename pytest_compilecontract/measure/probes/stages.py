@@ -26,20 +26,38 @@ STAGES = {
 _NAMES = frozenset(name for sides in STAGES.values() for side in sides for name in side)
 
 
+# Of one lane, where torch by itself keeps the last 64 of the process.
+MOST = 4096
+
+
 class Stages:
-    """Seconds of compiling since this object was created, by stage."""
+    """Seconds of compiling from here to `stop`, by stage. Until then torch keeps the metrics of more compilations."""
 
     def __init__(self) -> None:
         self._before = _kept()
+        self._found: tuple[dict[str, float] | None, str] | None = None
+        self._limit = _limit()
+        if self._limit is not None and self._limit < MOST:
+            # One more than is counted: what is full may be all that there is.
+            _keep(MOST + 1)
+
+    def stop(self) -> None:
+        """Read them for the last time, and let torch keep as many metrics as before."""
+        self._found = self.read()
+        # A limit that the test has set is the test's.
+        if self._limit is not None and self._limit < MOST and _limit() == MOST + 1:
+            _keep(self._limit)
 
     def read(self) -> tuple[dict[str, float] | None, str]:
         """The seconds, or why they are not known."""
+        if self._found is not None:
+            return self._found
         if self._before is None:
             return None, "this torch keeps no compilation metrics"
-        known, most = set(map(id, self._before)), _most_kept()
+        known, most = set(map(id, self._before)), _limit()
         new = [_microseconds(each) for each in _kept() or () if id(each) not in known]
-        if len(new) >= most:
-            return None, f"torch keeps the metrics of {most} compilations, and there were more"
+        if most is not None and len(new) >= most:
+            return None, f"torch keeps the metrics of {most} compilations, and there may have been more"
         if not all(new):
             return None, "the compilation metrics of this torch have other names"
         return seconds_of(new), ""
@@ -69,6 +87,12 @@ def _kept() -> list[object] | None:
     return None if read is None else list(read())
 
 
-def _most_kept() -> float:
-    """The number of compilations for which torch keeps metrics."""
-    return getattr(getattr(_utils(), "_compilation_metrics", None), "maxlen", None) or float("inf")
+def _limit() -> int | None:
+    """The number of compilations for which torch keeps metrics; None if that is not known."""
+    return getattr(getattr(_utils(), "_compilation_metrics", None), "maxlen", None)
+
+
+def _keep(most: int) -> None:
+    """Let torch keep the metrics of so many compilations, if it can be told to."""
+    if (limited := getattr(_utils(), "set_compilation_metrics_limit", None)) is not None:
+        limited(most)
