@@ -80,18 +80,7 @@ class Endings:
         return f"eager differs from itself: run once more, it raises {raised} too"
 
     def _says_the_same(self, ours: BaseException, theirs: BaseException) -> bool:
-        return said(ours) == said(theirs) or not (self._is_own(ours) or self._is_own(theirs))
-
-    def _is_own(self, error: BaseException) -> bool:
-        """Whether a `raise` of the project's own code raised it, and not what the line calls."""
-        if isinstance(error, AssertionError):
-            return False
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        if trace is None or not self._paths.runs_users(trace.tb_frame):
-            return False
-        return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] in RAISING
+        return said(ours) == said(theirs) or not (is_own(ours, self._paths) or is_own(theirs, self._paths))
 
     def raised_in_both(self, eager: Trail, unit: str, calls: int) -> RaisedInBoth:
         assert eager.error is not None
@@ -148,6 +137,18 @@ class Endings:
                 found = self._paths.location(code.co_filename, trace.tb_lineno, code.co_name)
             trace = trace.tb_next
         return found
+
+
+def is_own(error: BaseException, paths: Paths) -> bool:
+    """Whether a `raise` of the project's own code raised it, and not what the line calls; False of an assertion."""
+    if isinstance(error, AssertionError):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not paths.runs_users(trace.tb_frame):
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] in RAISING
 
 
 def _asserts(frame: FrameType) -> bool:

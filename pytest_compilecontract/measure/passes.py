@@ -17,7 +17,7 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 
 from . import numerics
-from .endings import DeviceLost
+from .endings import DeviceLost, is_own
 from .isolation import SEED, GlobalSettings
 from .probes import device as devices
 from .probes import memory, randomness, stance
@@ -25,8 +25,10 @@ from .probes.backward import compiled_backwards
 from .probes.modes import Modes
 from .probes.refusals import Refusals
 from .probes.rounding import Rounding
+from .probes.source import Paths
 from .programs import Body, Forward, Program, Surroundings, Trail
 from .recorder import Measuring, synchronize
+from .said import held_by
 from .state import NotWide, State
 
 # `steady`: no pass, but steps made again and again, of which nothing but the device's own work is looked at.
@@ -102,8 +104,9 @@ class Passes:
     passes. `eager_seconds` is the wall time of the longest eager pass so far.
     """
 
-    def __init__(self, lane: Lane, device: torch.device) -> None:
+    def __init__(self, lane: Lane, device: torch.device, paths: Paths) -> None:
         self._lane = lane
+        self._paths = paths
         self._device = device
         self.notes: list[str] = []
         self.left: list[str] = []
@@ -255,6 +258,8 @@ class Passes:
                 if memory.is_out_of_memory(error):
                     memory.let_go(error)
                 trail.error, trail.error_at = error, index
+                if is_own(error, self._paths) if how.like is None else "raised" in how.like.groups:
+                    trail.note("raised", held_by(error), f"{at} exception")
                 break
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")

@@ -73,7 +73,7 @@ class Runner:
         self._paths = paths
         # A function that compiles the target may put what it made where the target finds it.
         self._beside = beside
-        self._passes = Passes(lane, device)
+        self._passes = Passes(lane, device, paths)
         self._endings = Endings(paths)
         self._compiled = CompiledRun(
             self._passes,

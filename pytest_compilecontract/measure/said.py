@@ -1,12 +1,13 @@
-"""What an exception says: its type, arguments and attributes, as far as two runs can be held to the same.
+"""What an exception says and holds: its type, arguments and attributes, as far as two runs can be held to the same.
 
-Numbers that were computed are left out: compiled code may round them otherwise, in a text as well as in a tensor.
+Numbers that were computed are not said: compiled code may round them otherwise, in a text as well as in a tensor. Those
+that it holds beside its texts are judged as outputs are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -27,9 +28,34 @@ def said(error: BaseException) -> tuple[object, ...]:
     return _of_error(error, 0)
 
 
+def held_by(error: BaseException) -> dict[str, object]:
+    """What an exception holds and does not say, by its place: tensors, floats, and values of further types."""
+    return {at.removeprefix("."): value for at, value in _held("", error, 0)}
+
+
+def _held(at: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
+    if isinstance(value, (str, bool, int, bytes, type(None))) or depth > DEPTH:
+        return
+    inside: Iterable[tuple[str, object]]
+    if isinstance(value, BaseException):
+        inside = [(".args", value.args), *_own(value)]
+    elif isinstance(value, (list, tuple)):
+        inside = ((f"[{index}]", each) for index, each in enumerate(numerics.elements(value)))
+    else:
+        yield at, value
+        return
+    for place, each in inside:
+        yield from _held(f"{at}{place}", each, depth + 1)
+
+
+def _own(error: BaseException) -> list[tuple[str, object]]:
+    """The attributes of an exception, without private ones."""
+    own = (numerics.own_dict(error) or {}).items()
+    return sorted(((f".{name}", value) for name, value in own if not name.startswith("_")), key=lambda each: each[0])
+
+
 def _of_error(error: BaseException, depth: int) -> tuple[object, ...]:
-    attributes = (numerics.own_dict(error) or {}).items()
-    own = sorted((name, _of(value, depth + 1)) for name, value in attributes if not name.startswith("_"))
+    own = [(name, _of(value, depth + 1)) for name, value in _own(error)]
     # A KeyError that Dynamo added to says what it says in another way.
     return type(error).__qualname__, _text(message_of(error)), _of_all(error.args, depth), tuple(own)
 

@@ -22,7 +22,7 @@ TIMES: list[int] = []
 
 
 class RefusedError(Exception):
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: object) -> None:
         super().__init__(message)
         self.code = code
 
@@ -40,6 +40,15 @@ RAISED: dict[str, tuple[Callable[[], BaseException], Callable[[], BaseException]
     "group": (lambda: ExceptionGroup("g", [ValueError(1)]), lambda: ExceptionGroup("g", [KeyError(1)])),
     "whole-number": (lambda: ValueError("4 rows"), lambda: ValueError("5 rows")),
     "shape": (lambda: ValueError(torch.ones(2)), lambda: ValueError(torch.ones(3))),
+}
+
+HELD: dict[str, tuple[Callable[[], BaseException], Callable[[], BaseException]]] = {
+    "float": (lambda: ValueError("a", 0.5), lambda: ValueError("a", 0.75)),
+    "tensor": (lambda: ValueError(torch.ones(2)), lambda: ValueError(torch.ones(2) * 1.5)),
+    "nan": (lambda: ValueError(torch.ones(2)), lambda: ValueError(torch.full((2,), torch.nan))),
+    "attribute-dict": (lambda: RefusedError("a", {"n": 1}), lambda: RefusedError("a", {"n": 2})),
+    "attribute-tensor": (lambda: RefusedError("a", torch.ones(2)), lambda: RefusedError("a", torch.zeros(2))),
+    "nested": (lambda: ValueError(KeyError([torch.ones(2)])), lambda: ValueError(KeyError([torch.zeros(2)]))),
 }
 
 
@@ -75,6 +84,23 @@ def test_another_exception_than_eager_raises_is_not_held(name: str) -> None:
     verdict, facts = outcome(raising(eager, compiled))
     assert verdict == "broken"
     assert "eager raises" in facts
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_an_exception_holds_is_judged_as_outputs_are(name: str) -> None:
+    eager, compiled = HELD[name]
+
+    assert outcome(raising(eager, eager))[0] == "held"
+    verdict, facts = outcome(raising(eager, compiled))
+    assert verdict == "violated"
+    assert "call 0 exception['args[" in facts or "call 0 exception['code']" in facts
+
+
+def test_a_number_that_an_exception_holds_may_be_rounded_otherwise() -> None:
+    def off(by: float) -> Callable[[], BaseException]:
+        return lambda: ValueError("a", 0.5 + by, torch.ones(2) + by)
+
+    assert outcome(raising(off(0.0), off(2e-7)))[0] == "held"
 
 
 def test_both_messages_are_told() -> None:

@@ -138,7 +138,8 @@ class Run:
     """One run of the target, as it is compared.
 
     `groups` has a snapshot for each of "output", "input" (the arguments after the call), "grad", "parameter", "buffer",
-    "loss", "state" and MADE, the attributes that it made, as far as the run has them. `before` has the arguments before
+    "loss", "raised" (what the exception that ended it holds), "state" and MADE, the attributes that it made, as far as
+    the run has them. `before` has the arguments before
     the call and the parameters before the first step, under the places that they have in "input" and "parameter" (see
     `renamed`). `aliases` are the pairs that `aliases()` found while the run's tensors were alive. `facts` are what else
     a run left, by its kind and where: they must be the same. `steps` is how far the results of a run that is rounded
