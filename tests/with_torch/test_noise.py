@@ -380,6 +380,17 @@ def test_a_bias_that_eagers_runs_have_too_is_noise() -> None:
     assert find_bias(looked(gold * 1.015, eager, gold, moved)) is None
 
 
+def test_noise_that_scatters_further_than_compiled_excuses_less() -> None:
+    gold = normal(64, 64)
+    eager, compiled = noisy(gold, 0.002, 1), noisy(gold, 0.002, 2)
+    moved = [noisy(eager.double() * (1 + 0.003 * normal(1, seed=seed).item()), 0.01, seed) for seed in range(3, 19)]
+
+    assert find_bias(looked(compiled, eager, gold, moved)) is None
+    assert find_bias(looked(compiled * 1.01, eager, gold, moved)) is not None
+    # What scatters as far as a run may be off as far as a run.
+    assert find_bias(looked(noisy(gold, 0.01, 2) * 1.01, eager, gold, moved)) is None
+
+
 def test_a_bias_that_a_close_choice_makes_is_noise() -> None:
     gold = normal(64, 64)
     eager = noisy(gold, 0.002, 1)

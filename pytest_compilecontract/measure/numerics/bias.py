@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -29,6 +29,9 @@ SCATTER = 4.5
 DOUBTED = 2.0
 NOISE = 3.5
 ENOUGH = 16
+# A run moves a result, and the two factors of a product, by one step in a quarter of the elements: nine times the
+# variance of rounding. So at least this share of its noise is to be expected.
+LEAST_SHARE = 1 / 3
 # With fewer elements that count, scatter says nothing; of a tensor that is no longer, the mean is looked into where it
 # is this often eager's own.
 FEW = 8
@@ -98,6 +101,7 @@ class _Means:
     freedom: torch.Tensor
     unit: torch.Tensor
     moves: torch.Tensor | None
+    share: torch.Tensor
 
 
 def find_bias(looked: Looked) -> Bias | None:
@@ -165,8 +169,28 @@ def _of_dim(looked: Looked, dim: int | None) -> Iterator[Bias]:
     count = weights.sum(-1)
     rms = (g.square().sum(-1) / count.clamp(min=1.0)).sqrt()
     moves = [each - e for each in moved]
+    share = _share(c - g, e - g, g, [move for move, by in zip(moves, looked.steps, strict=True) if by <= FURTHER])
     for means in (_factors(c - g, e - g, g, moves), _offsets(c - g, e - g, weights, moves, looked.size)):
+        means = replace(means, share=share)
         yield from _beyond(means, looked, dim, count, rms)
+
+
+def _share(off: torch.Tensor, own: torch.Tensor, g: torch.Tensor, moves: list[torch.Tensor]) -> torch.Tensor:
+    """The share of the noise of eager's runs that compiled and eager have: by how far their elements scatter.
+
+    A run moves what a product is given, and its result, each by more than rounding does.
+    """
+    if not moves:
+        return torch.ones(len(g), dtype=torch.float64, device=g.device)
+    has = torch.maximum(_scatter(off, g), _scatter(own, g))
+    runs = torch.stack([_scatter(each, g).square() for each in moves]).mean(0).sqrt()
+    return (has / runs.clamp(min=torch.finfo(torch.float64).tiny)).clamp(LEAST_SHARE, 1.0)
+
+
+def _scatter(off: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """How far the elements of each slice scatter about the factor by which it is off."""
+    squares = g.square().sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    return (off - (off * g).sum(-1, keepdim=True) / squares * g).square().sum(-1).sqrt()
 
 
 def _sliced(data: torch.Tensor, dim: int | None) -> torch.Tensor:
@@ -187,6 +211,7 @@ def _factors(off: torch.Tensor, own: torch.Tensor, g: torch.Tensor, moves: list[
         freedom=freedom,
         unit=torch.ones_like(of),
         moves=torch.stack([(each * g).sum(-1) / squares for each in moves]) if moves else None,
+        share=torch.ones_like(of),
     )
 
 
@@ -203,6 +228,7 @@ def _offsets(
         freedom=count - 1,
         unit=torch.full_like(of, size),
         moves=torch.stack([each.sum(-1) / count for each in moves]) if moves else None,
+        share=torch.ones_like(of),
     )
 
 
@@ -223,8 +249,9 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
     if means.moves is not None:
         size = torch.tensor(looked.steps, dtype=torch.float64, device="cpu")[:, None]
         near = size[:, 0] <= FURTHER
-        noise, beyond = _noise(means.moves[near], by, size[near])
+        noise, _ = _noise(means.moves[near], by, size[near])
         suspect &= ~_moved_by_choice(means.moves[~near], by, noise * size[~near])
+        noise, beyond = _noise(means.moves[near] * means.share, by, size[near])
         settled = int(near.sum()) >= ENOUGH
         suspect &= beyond >= (NOISE if settled else DOUBTED)
         hopeful = (beyond < 2 * NOISE) & (not settled)
