@@ -10,6 +10,7 @@ torch. Only Python's standard library and pip are needed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -32,6 +33,8 @@ KERNELS = "kernels"
 MUTANTS = "mutants"
 NO_ENVIRONMENT = 2
 SILENT_SECONDS = 30
+# What every run imports most of.
+LARGE = ("numpy", "sympy", "torch")
 # Imports what a run needs at once, and prints where this project is installed from.
 PROBE = "import pytest, msgspec, importlib.util as u; print(u.find_spec('pytest_compilecontract').origin)"
 
@@ -125,6 +128,7 @@ def make(folder: Path, torch: str) -> None:
     say(f"installing torch {torch}, this project, {', '.join(wanted)}")
     install(folder, torch, ["--editable", str(ROOT), *wanted])
     notes = [*add_models(folder, torch, groups[MODELS]), *add_kernels(folder, torch, groups[KERNELS])]
+    compile_large(folder)
     partial = folder / "ready.partial"
     partial.write_text("\n".join([key(torch), *notes]) + "\n", encoding="utf-8")
     partial.replace(folder / "ready")
@@ -165,8 +169,21 @@ def add_kernels(folder: Path, torch: str, wanted: Sequence[str]) -> list[str]:
 
 
 def install(folder: Path, torch: str, wanted: Sequence[str]) -> None:
-    """Install with pip; torch is always named, so that nothing changes it."""
-    call([*pip(folder), "install", f"torch=={torch}", *wanted], f"pip could not install with torch {torch}")
+    """Install with pip; torch is always named, so that nothing changes it.
+
+    pip would compile each of twelve thousand files to bytecode, on one core. Python does it when it imports one.
+    """
+    command = [*pip(folder), "install", "--no-compile", f"torch=={torch}", *wanted]
+    call(command, f"pip could not install with torch {torch}")
+
+
+def compile_large(folder: Path) -> None:
+    """Compile the large packages on all cores: workers that import them at the same time would each do it."""
+    say(f"compiling {', '.join(LARGE)}")
+    there = [str(path) for name in LARGE for path in folder.glob(f"lib/python*/site-packages/{name}")]
+    # It ends with 1 where a file is for another Python, as some of torch's are.
+    with contextlib.suppress(NoEnvironment):
+        call([str(python_of(folder)), "-m", "compileall", "-qq", "-j", "0", *there], "some files do not compile")
 
 
 def pip(folder: Path) -> list[str]:
