@@ -1,7 +1,8 @@
 """A process that has imported torch and forks sessions of pytest: what it does, and what a child of it does first.
 
 Started by `support.sessions` as a program with the number of a socket, over which requests and answers go, a line of
-JSON each. Nothing of the project and no plugin of pytest is imported here: a session imports those by itself.
+JSON each. No plugin of pytest is imported here, and the project only for who imports it (`support.preloaded`): a
+session imports those by itself.
 
 What a session starts with its own Python is forked from here too, such as workers of pytest-xdist, ranks, and the
 sessions of a command: see `support.stand_in`, which is what the session has started, as far as it can tell.
@@ -82,15 +83,19 @@ class Child:
 def main() -> None:
     connection, asked, asking = (socket.socket(fileno=int(each)) for each in sys.argv[1:4])
     asking.set_inheritable(False)
-    refused = None if BARE in sys.argv else why_not()
+    refused, preloaded = None, None
+    if (package := sys.argv[4]) != BARE:
+        refused = why_not()
+        # This file's folder is the first of the path.
+        preloaded = importlib.import_module("preloaded").preload(Path(package)) if refused is None else None
     answer(connection, refused=refused, loaded=sorted(loaded()))
     if refused is not None:
         return
     # What is here already is not looked at by a child's garbage collector.
     gc.collect()
     gc.freeze()
-    # The first of the path is this file's folder.
-    Server(connection, asked, Starts(asking=asking, kept=tuple(sys.path[1:]), loaded=loaded())).serve()
+    starts = Starts(asking=asking, kept=tuple(sys.path[1:]), loaded=loaded(), preloaded=preloaded)
+    Server(connection, asked, starts).serve()
 
 
 def loaded() -> frozenset[str]:
@@ -284,11 +289,13 @@ def say_in(file: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Starts:
-    """What a child starts from: over what it asks for others, what stays on its path, and what is imported."""
+    """What a child starts from: over what it asks for others, what stays on its path, what is imported, and what has
+    its modules of the package (`support.preloaded`)."""
 
     asking: socket.socket
     kept: tuple[str, ...]
     loaded: frozenset[str]
+    preloaded: Any
 
     def become(self, cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> None:
         """Be as a process is that Python was started in with `-m`."""
@@ -302,6 +309,8 @@ class Starts:
         folders = [os.path.abspath(each) for each in added.split(os.pathsep)] if added else []
         sys.path[:] = list(dict.fromkeys([*([] if sys.flags.safe_path else [os.getcwd()]), *folders, *self.kept]))
         importlib.invalidate_caches()
+        if self.preloaded is not None:
+            self.preloaded.install()
         if env.get("PYTHONUNBUFFERED"):
             for stream in (sys.stdout, sys.stderr):
                 stream.reconfigure(write_through=True)  # type: ignore[union-attr]

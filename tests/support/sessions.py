@@ -25,8 +25,11 @@ from typing import IO, Any
 
 import pytest
 
+import pytest_compilecontract
+
 from .forking import BARE, at_start, fork_pythons, other_modules
 
+PACKAGE_IN = Path(pytest_compilecontract.__file__).parents[1]
 UNUSED = "-p no:hypothesispytest -p no:anyio"
 FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
 
@@ -50,7 +53,7 @@ class Server:
                     sys.executable,
                     str(Path(__file__).with_name("forking.py")),
                     *map(str, passed),
-                    *([BARE] if bare else []),
+                    BARE if bare else str(PACKAGE_IN),
                 ],
                 cwd=tempfile.gettempdir(),
                 env={name: value for name, value in env.items() if name != "PYTHONPATH"},

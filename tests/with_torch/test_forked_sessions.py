@@ -104,6 +104,48 @@ def test_a_session_finds_what_a_fresh_one_does(tmp_path: Path) -> None:
     assert forked["temporary"] == str(tmp_path)
 
 
+MODULES = """
+import json, sys
+from pathlib import Path
+
+
+def test_it(compile_lane):
+    compile_lane.run(abs, (-1,))
+    found = {
+        name: {
+            "spec": [module.__spec__.name, module.__spec__.origin, module.__spec__.submodule_search_locations],
+            "file": module.__file__,
+            "package": module.__package__,
+            "names": {key: getattr(value, "__name__", "") for key, value in vars(module).items()},
+        }
+        for name, module in sys.modules.items()
+        if name.startswith("pytest_compilecontract")
+    }
+    Path("modules.json").write_text(json.dumps(found))
+"""
+
+
+def modules(folder: Path, variables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What a session that measures has imported of the package, and which names each module has."""
+    options = {"PYTEST_ADDOPTS": "--compile-contracts --contract-lanes=capture", **variables}
+    result = ran(folder, MODULES, options)
+    assert (folder / "modules.json").exists(), result.stdout + result.stderr
+    found: dict[str, dict[str, Any]] = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").unlink()
+    for each in found.values():
+        # A rewritten module has these.
+        each["names"] = {name: each["names"][name] for name in sorted(each["names"]) if name[:3] not in ("@py", "__c")}
+    return found
+
+
+def test_a_session_imports_of_the_package_what_a_fresh_one_does(tmp_path: Path) -> None:
+    forked, fresh = modules(tmp_path, {}), modules(tmp_path, {FRESH: "1"})
+
+    assert "pytest_compilecontract.measure.compile_lane" in forked
+    assert list(forked) == list(fresh)
+    assert forked == fresh
+
+
 CODES = {
     "exits": ("import os\n\ndef test_it():\n    os._exit(7)\n", 7),
     "segfault": ("import ctypes\n\ndef test_it():\n    ctypes.string_at(0)\n", -signal.SIGSEGV),
