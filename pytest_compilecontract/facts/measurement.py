@@ -125,6 +125,11 @@ class EagerOps:
     broke: Location | None = None
 
     @property
+    def place(self) -> tuple[object, ...]:
+        """What tells these operators from those of another place."""
+        return self.why, self.frame, self.name, self.location, self.broke
+
+    @property
     def told(self) -> str:
         """The operators, as "4 linear, 4 relu"."""
         return ", ".join(f"{count} {name}" for name, count in self.operators.items())
@@ -143,7 +148,8 @@ class StepOperators:
     """The operators of one steady call of the compiled target: how many ran compiled, and how many in eager.
 
     Compiled operators are those of the graphs that ran; eager ones are those dispatched outside of them. `modules` and
-    `lines` have both numbers by the module's path, and by the line outside torch and Python.
+    `lines` have both numbers by the module's path, and by the line outside torch and Python. The call is the last one;
+    where earlier calls, which took other ways, ran more operators in eager, theirs are added (`joined`).
     """
 
     compiled: int
@@ -156,6 +162,21 @@ class StepOperators:
     def skipped(self) -> tuple[EagerOps, ...]:
         """Those that ran in eager in frames that no other metric reports."""
         return tuple(each for each in self.groups if each.why == "skipped")
+
+    def joined(self, other: StepOperators) -> StepOperators:
+        """The same, with what another call ran in eager and this one did not; of each place, the call with more."""
+        groups = {each.place: each for each in self.groups}
+        for each in other.groups:
+            known = groups.get(each.place)
+            if known is None or sum(known.operators.values()) < sum(each.operators.values()):
+                groups[each.place] = each
+        return StepOperators(
+            compiled=self.compiled,
+            eager=max(self.eager, other.eager),
+            modules=_more_eager(self.modules, other.modules),
+            lines=_more_eager(self.lines, other.lines),
+            groups=tuple(groups.values()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -665,6 +686,12 @@ class Measurement:
 def backends_of(compiles: tuple[Compiled, ...] | None) -> str:
     """The backends that graphs were passed to, each once; without those of torch's own compiles."""
     return ", ".join(dict.fromkeys(each.backend for each in compiles or () if not each.by_torch))
+
+
+def _more_eager(one: dict[str, tuple[int, int]], other: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """The numbers of operators, compiled and eager, by place: of each, those of the call with more in eager."""
+    more = {at: both for at, both in other.items() if at not in one or one[at][1] < both[1]}
+    return {at: both for at, both in sorted({**one, **more}.items()) if at in one or both[1]}
 
 
 def _skipped(found: EagerOps) -> EagerFrame:

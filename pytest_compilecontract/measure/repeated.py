@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
 
@@ -50,7 +50,23 @@ class Repeated:
         self._barred = barred
 
     def operators(self) -> tuple[StepOperators | None, str]:
-        """The operators of the call, or None and the reason."""
+        """The operators of the call, or None and the reason.
+
+        Where a graph broke, also those of earlier calls, each of which may take a way of its own.
+        """
+        found, why = self._of_last()
+        if found is None or not self._measuring.ledger.told.broken():
+            return found, why
+        timed = self._measuring.timed
+        for index in (at for at, each in enumerate(timed[: len(self._job.calls) - 1]) if each.compiled):
+            # Without a new compile it runs what another call, which had one, ran.
+            earlier, why = copy_context().run(self._recorded, index)
+            if earlier is None:
+                return None, f"{self._job.program.unit} {index}: {why}"
+            found = found.joined(earlier)
+        return found, ""
+
+    def _of_last(self) -> tuple[StepOperators | None, str]:
         if isinstance(self._job.program, Body):
             return None, "the body of the test makes its own calls"
         if self._trail.error is not None:
@@ -65,23 +81,47 @@ class Repeated:
             found, why = copy_context().run(self._recorded)
         return found, why
 
-    def _recorded(self) -> tuple[StepOperators | None, str]:
-        """The operators of the call, from the current state, or None and the reason."""
-        job, state, last = self._job, self._job.state, self._job.calls[-1]
-        around = Surroundings(
-            autocast=self._passes.autocast, before_backward=lambda _: None, leaves=state.tensors, recorded=False
-        )
-        args, kwargs = numerics.Copies(state.reached()).of((last.args, last.kwargs))
+    def _recorded(self, index: int | None = None) -> tuple[StepOperators | None, str]:
+        """The operators of the last call, from the current state, or of an earlier one, from the state that it found.
+
+        None and the reason, if they cannot be told.
+        """
+        job, state = self._job, self._job.state
         modules = {id(each): path for top in state.modules for path, each in top.named_modules()}
         try:
-            step = partial(job.program.start(marked(self._compiled), around), call(*args, **kwargs), Trail(), "")
-            return operators_of(step, ledger=self._measuring.ledger, paths=self._paths, modules=modules), ""
+            if index is None:
+                made = self._step(job.calls[-1:])
+                ready = lambda: made  # noqa: E731
+            else:
+                ready = partial(self._step_from_the_start, index)
+            return operators_of(ready, ledger=self._measuring.ledger, paths=self._paths, modules=modules), ""
         except Untold as reason:
             return None, str(reason)
         except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
             self._passes.refuse_when_lost(error, "in a repeated call", compiled=True)
             memory.let_go(error)
             return None, f"a repeated call raises {type(error).__name__}"
+
+    def _step_from_the_start(self, index: int) -> Callable[[], object]:
+        self._passes.start_anew(self._job.state)
+        randomness.put_back(self._passes.start)
+        return self._step(self._job.calls[: index + 1])
+
+    def _step(self, calls: Sequence[call]) -> Callable[[], object]:
+        """Make these calls up to the last, which is returned."""
+        around = Surroundings(
+            autocast=self._passes.autocast,
+            before_backward=lambda _: None,
+            leaves=self._job.state.tensors,
+            recorded=False,
+        )
+        copied = numerics.Copies(self._job.state.reached())
+        step = self._job.program.start(marked(self._compiled), around)
+        for each in calls[:-1]:
+            args, kwargs = copied.of((each.args, each.kwargs))
+            step(call(*args, **kwargs), Trail(), "")
+        args, kwargs = copied.of((calls[-1].args, calls[-1].kwargs))
+        return partial(step, call(*args, **kwargs), Trail(), "")
 
     def overhead(self) -> tuple[float | None, str]:
         """CPU seconds of a cached call outside its graphs, the median over several calls, or None and the reason."""

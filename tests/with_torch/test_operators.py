@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint_sequential
 
+from pytest_compilecontract.calls import call
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import Measurement, StepOperators
 from pytest_compilecontract.facts.receipt import Entry
@@ -549,6 +550,63 @@ def test_eager_frames_behind_a_break_are_told_from_the_start_where_each_call_com
 
     assert entry.verdict == "violated"
     assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
+
+
+class Either(nn.Module):
+    """Calls a container that breaks, or one of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers())
+
+    def forward(self, x: torch.Tensor, *, whole: bool) -> torch.Tensor:
+        return self.layers(x) if whole else self.layers[0](x)
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("ways", [(True, False), (False, True, False), (False, True, True)], ids=str)
+def test_what_an_earlier_call_runs_in_eager_is_told_too(ways: tuple[bool, ...], lane: str) -> None:
+    calls = [call(torch.randn(2, 4), whole=whole) for whole in ways]
+
+    entry = run(Either(), *calls, lane=lane)
+
+    assert [each.limit for each in entry.violations] == ["max_eager_frames=0 (default)"]
+    assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
+    assert of(entry).eager == sum(eager(entry).values())
+
+
+def test_earlier_calls_find_the_state_that_they_had() -> None:
+    class Counting(Either):
+        steps = 0
+
+        def forward(self, x: torch.Tensor, *, whole: bool = True) -> torch.Tensor:
+            self.steps += 1
+            return super().forward(x, whole=self.steps == 2)
+
+    model = Counting()
+
+    entry = run(model, *((torch.randn(2, 4),),) * 4)
+
+    assert [each.limit for each in entry.violations] == ["max_eager_frames=0 (default)"]
+    assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
+    assert model.steps == 0
+
+
+def test_an_earlier_training_step_that_runs_in_eager() -> None:
+    model = Either()
+
+    entry = hold(
+        lambda lane: lane.train(model, [call(torch.randn(2, 4), whole=whole) for whole in (False, True, False)])
+    )
+
+    assert [each.limit for each in entry.violations] == ["max_eager_frames=0 (default)"]
+    assert eager(entry, "skipped") == {"linear": 2, "relu": 2}
+
+
+def test_of_calls_that_take_one_way_only_the_last_is_told() -> None:
+    alike = [call(torch.randn(rows, 4), whole=True) for rows in (2, 3, 4)]
+
+    assert of(run(Either(), *alike)) == of(run(Either(), *alike[-1:] * 3))
 
 
 def test_a_call_that_raises_the_next_time_tells_nothing(tmp_path: Path) -> None:

@@ -104,9 +104,11 @@ def marked(run: Callable[..., object]) -> Callable[..., object]:
 
 
 def operators_of(
-    step: Callable[[], object], *, ledger: Ledger, paths: Paths, modules: Mapping[int, str]
+    ready: Callable[[], Callable[[], object]], *, ledger: Ledger, paths: Paths, modules: Mapping[int, str]
 ) -> StepOperators:
     """Make a steady call of a target that is `marked`, and return its operators; twice if some ran in eager.
+
+    `ready` prepares a call, and returns what makes it.
 
     The first recording covers every thread, without Python calls, of which there may be millions. Only if operators ran
     in eager, a second one has the Python calls, of this thread alone: torch nests those of several threads into one
@@ -122,7 +124,7 @@ def operators_of(
     found: Seen = []
     made: Callees = {}
     for with_stack in (False, True):
-        ran, roots = recording.steady(step, with_stack=with_stack)
+        ran, roots = recording.steady(ready, with_stack=with_stack)
         if not with_stack and (elsewhere := _in_other_threads(roots)):
             raise Untold(f"operators ran in another thread, and not in a compiled graph: {', '.join(elsewhere)}")
         graphs, found, made = _with_frames(roots) if with_stack else (*_without_frames(roots), {})
@@ -149,9 +151,12 @@ class _Recording:
         self._ledger = ledger
         self._modules = modules
 
-    def steady(self, step: Callable[[], object], *, with_stack: bool) -> tuple[list[tuple[Graph, str]], list[Event]]:
+    def steady(
+        self, ready: Callable[[], Callable[[], object]], *, with_stack: bool
+    ) -> tuple[list[tuple[Graph, str]], list[Event]]:
         """The first call that compiles nothing: a changing number becomes dynamic only after some calls."""
         for _ in range(CALLS):
+            step = ready()
             attempts = len(self._ledger.attempts)
             recorded = self._of(step, with_stack=with_stack)
             if len(self._ledger.attempts) == attempts:
