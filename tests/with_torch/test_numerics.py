@@ -207,6 +207,32 @@ def test_says_what_it_could_not_compare() -> None:
     assert found.compared == 0
 
 
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        pytest.param({"output": None}, ("nothing is returned, and nothing changes",), id="nothing"),
+        pytest.param({"output": None, "state": {}}, ("nothing is returned, and nothing changes",), id="as was"),
+        pytest.param({"output": (None, None)}, ("nothing is returned, and nothing changes",), id="twice"),
+        pytest.param({"output": None, "state": {"steps": 1}}, (), id="state"),
+        pytest.param({"output": None, "grad": {"weight": torch.ones(2)}}, (), id="a gradient"),
+        pytest.param({"output": 0}, (), id="a number"),
+        pytest.param({"output": {}}, ("nothing is returned, and nothing changes",), id="an empty dict"),
+    ],
+)
+def test_says_where_there_is_nothing_to_compare(groups: dict[str, object], said: tuple[str, ...]) -> None:
+    run = Run(groups={name: snapshot(value, at=name) for name, value in groups.items()})
+
+    assert judge(eager=run, compiled=run).uncompared == said
+
+
+@pytest.mark.parametrize(("after", "said"), [(1.0, 1), (2.0, 0)], ids=["unchanged", "written to"])
+def test_an_argument_that_is_written_to_is_a_result(after: float, said: int) -> None:
+    groups = {"output": snapshot(None, at="output"), "input": snapshot({0: torch.full((2,), after)}, at="input")}
+    run = Run(groups=groups, before=snapshot({0: torch.ones(2)}, at="input"))
+
+    assert len(judge(eager=run, compiled=run).uncompared) == said
+
+
 def test_a_function_and_a_class_are_compared_by_their_names() -> None:
     same = judged((torch.sin, nn.ReLU), (torch.sin, nn.ReLU))
     other = judged((torch.sin, nn.ReLU), (torch.tanh, nn.Tanh))

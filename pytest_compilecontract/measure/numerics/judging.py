@@ -354,6 +354,8 @@ def _missing(eager: Run, compiled: Run) -> Iterator[Finding]:
 def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
     """The outputs of which nothing was compared, and other places that may hide a change, each with the reason."""
     known = {each.at: each for each in findings}
+    if _shows_nothing(eager):
+        yield "nothing is returned, and nothing changes"
     yield from _hidden(eager, known)
     nodes = _group(eager, "output")
     for top in _tops(nodes):
@@ -363,8 +365,28 @@ def _uncompared(eager: Run, findings: list[Finding]) -> Iterator[str]:
         found = [known[at] for at in below if at in known]
         if unstable := [each.at for each in found if each.unstable]:
             yield f"{unstable[0]}: eager differs from itself there"
-        elif below and not any(each.differences or each.compared for each in found):
+        elif below and not any(each.differences or each.compared or NO_VALUES in each.unread for each in found):
             yield f"{top}: a {nodes[top].type} cannot be compared"
+
+
+def _shows_nothing(run: Run) -> bool:
+    """Whether a run returns only None and changes nothing: whatever another computes, it would agree."""
+    outputs = _group(run, "output").values()
+    left = (node for group in run.groups if group != "input" for node in _group(run, group).values())
+    if not outputs or any(not isinstance(node, Branch) and not _is_none(node) for node in left):
+        return False
+    before = run.before.nodes if run.before is not None else {}
+    return all(_is_unchanged(node, before.get(at)) for at, node in _group(run, "input").items())
+
+
+def _is_none(node: Node) -> bool:
+    return isinstance(node, ScalarLeaf) and node.value is None
+
+
+def _is_unchanged(node: Node, before: Node | None) -> bool:
+    if isinstance(node, TensorLeaf):
+        return _is_twin(node, before)
+    return _is_same(before, node) if isinstance(node, ScalarLeaf) else node == before
 
 
 def _by_type_alone(eager: Run) -> Iterator[str]:
