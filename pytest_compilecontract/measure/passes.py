@@ -73,7 +73,8 @@ class Job:
 class How:
     """How a pass is made: `make` makes each call; `like` is the eager run that it is compared with.
 
-    `to` gives the dtype of the copy of an argument. `mode` is entered around each call.
+    `to` gives the dtype of the copy of an argument. `mode` is entered around each call. `seed` is another than that
+    of all passes.
     """
 
     kind: Kind = "compiled"
@@ -81,6 +82,7 @@ class How:
     like: Trail | None = None
     to: Callable[[torch.dtype], torch.dtype] | None = None
     mode: AbstractContextManager[object] | None = None
+    seed: int | None = None
 
     @property
     def copies(self) -> Callable[..., numerics.Copies]:
@@ -143,6 +145,11 @@ class Passes:
         """An eager pass in which every result is rounded differently."""
         with stance.eager():
             return self.fresh(job.target, job, How(kind="eager", like=eager, mode=rounding))
+
+    def seeded(self, job: Job, eager: Trail, number: int) -> Trail:
+        """An eager pass with other random numbers than those of all passes."""
+        with stance.eager():
+            return self.fresh(job.target, job, How(kind="eager", like=eager, seed=SEED + number))
 
     def reference(self, job: Job, eager: Trail) -> Reference:
         """The pass in float64, or else in float32 for a target that computes in less."""
@@ -209,6 +216,8 @@ class Passes:
             numerics.trim()
         modes = Modes()
         randomness.put_back(self.start)
+        if how.seed is not None:
+            randomness.seed(how.seed)
         with told_of(how.kind):
             self._make_calls(run, job, how, trail)
         for mode in modes.take_off():

@@ -39,6 +39,8 @@ CONVOLUTIONS = (
     torch.nn.ConvTranspose2d,
     torch.nn.ConvTranspose3d,
 )
+# Eager runs with other random numbers, for what the compiled run has otherwise where it draws its own.
+SEEDS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +182,8 @@ class Runner:
         else:
             compared, note = self._compared(job, eager, compiled)
             judged = self._judged(job, compared, eager=eager, again=again, gold=gold, note=note)
+            if compared is not compiled:
+                judged = self._as_drawn(job, judged, eager=eager, compiled=compiled)
             measured = replace(measured, numerics=judged)
         error = BrokenLane() if raised is not None else eager.error
         if error is not None and error is not eager.error:
@@ -196,6 +200,20 @@ class Runner:
             compiled, note = self._compiled.fallback_random(job, eager)
         notes = (note, job.state.unreached, *dict.fromkeys(self._passes.notes))
         return compiled, "; ".join(each for each in notes if each)
+
+    def _as_drawn(self, job: Job, judged: Numerics, *, eager: Trail, compiled: Trail) -> Numerics:
+        """The same with what the measured pass, which drew other random numbers, has otherwise than eager."""
+        known = {(each.at, each.kind) for each in judged.differences}
+        found = numerics.beside_values(eager.run(), compiled.run())
+        left = {place: each for place, each in found.items() if place not in known}
+        for number in range(1, SEEDS + 1):
+            if not any_rank(self._lane, bool(left)):
+                break
+            # What random numbers do decide, some of them decide otherwise.
+            seeded = self._passes.seeded(job, eager, number)
+            others = numerics.beside_values(eager.run(), seeded.run())
+            left = {} if seeded.error is not None else {at: each for at, each in left.items() if at not in others}
+        return replace(judged, differences=(*judged.differences, *left.values()))
 
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)

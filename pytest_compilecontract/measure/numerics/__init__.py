@@ -3,6 +3,7 @@
 from .apart import Apart, trim
 from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
+from .drawn import beside_values
 from .iterators import again, position
 from .judging import Judged, Runs, judge, judged
 from .noise import FURTHER
@@ -62,6 +63,7 @@ __all__ = [
     "again",
     "aliases",
     "attributes_of",
+    "beside_values",
     "elements",
     "elements_of",
     "entries",

@@ -260,7 +260,7 @@ def _alike(
             elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(_is_same(each, node) for each in others):
                 alike.add(at)
                 verdicts.append(Finding(at=at, compared=True))
-            elif isinstance(node, TensorLeaf) and all(_is_twin(node, each) for each in others):
+            elif isinstance(node, TensorLeaf) and all(is_twin(node, each) for each in others):
                 alike.add(at)
                 verdicts.append(_known(at, node, exact.get(at)))
             elif (finding := _near(at, node, *others, exact.get(at), tolerance)) is not None:
@@ -275,11 +275,11 @@ def _near(
     """A finding without a difference, if both errors are below the smaller part of the floor everywhere."""
     if tolerance.given or tolerance.method != "fp64" or not isinstance(gold, TensorLeaf) or gold.data is None:
         return None
-    if not isinstance(eager, TensorLeaf) or not isinstance(compiled, TensorLeaf) or not _is_twin(eager, again):
+    if not isinstance(eager, TensorLeaf) or not isinstance(compiled, TensorLeaf) or not is_twin(eager, again):
         return None
     if eager.data is None or compiled.data is None or gold.shape != eager.shape:
         return None
-    if eager.type != compiled.type or list(_facts(eager, compiled)):
+    if eager.type != compiled.type or list(tensor_facts(eager, compiled)):
         return None
     values = (gold.data, eager.data, compiled.data)
     if not all(each.is_floating_point() and each.numel() for each in values):
@@ -315,10 +315,13 @@ def _is_discrete(node: ScalarLeaf) -> bool:
     return not isinstance(node.value, (float, complex))
 
 
-def _is_twin(leaf: TensorLeaf, other: Node | None) -> bool:
+def is_twin(leaf: TensorLeaf, other: Node | None) -> bool:
+    """Whether another node is a tensor with the same facts and bits."""
     if not isinstance(other, TensorLeaf) or leaf.data is None or other.data is None or leaf.type != other.type:
         return False
-    return not list(_facts(leaf, other)) and leaf.data.shape == other.data.shape and same_bits(leaf.data, other.data)
+    return (
+        not list(tensor_facts(leaf, other)) and leaf.data.shape == other.data.shape and same_bits(leaf.data, other.data)
+    )
 
 
 def _known(at: str, eager: TensorLeaf, gold: Node | None) -> Finding:
@@ -385,7 +388,7 @@ def _is_none(node: Node) -> bool:
 
 def _is_unchanged(node: Node, before: Node | None) -> bool:
     if isinstance(node, TensorLeaf):
-        return _is_twin(node, before)
+        return is_twin(node, before)
     return _is_same(before, node) if isinstance(node, ScalarLeaf) else node == before
 
 
@@ -546,10 +549,10 @@ def _judge_tensor(
     again = place.again
     if not isinstance(again, TensorLeaf) or again.shape != eager.shape or again.dtype != eager.dtype:
         return Finding(at=place.at, unstable="its shape or dtype")
-    unstable = {fact for fact, _ in _facts(eager, again)}
+    unstable = {fact for fact, _ in tensor_facts(eager, again)}
     differences = tuple(
         Difference(at=place.at, kind=fact, detail=detail)
-        for fact, detail in _facts(eager, compiled)
+        for fact, detail in tensor_facts(eager, compiled)
         if fact not in unstable
     )
     if compiled.shape != eager.shape or is_complex(compiled) != is_complex(eager):
@@ -695,7 +698,8 @@ def _kind(place: _Place, eager: TensorLeaf, compiled: TensorLeaf) -> str:
     return "input changed" if any(unchanged) else "value"
 
 
-def _facts(eager: TensorLeaf, compiled: TensorLeaf) -> Iterator[tuple[str, str]]:
+def tensor_facts(eager: TensorLeaf, compiled: TensorLeaf) -> Iterator[tuple[str, str]]:
+    """The facts in which two tensors differ, and a sentence on each."""
     pairs: list[tuple[str, object, object]] = [
         ("dtype", short(compiled.dtype), short(eager.dtype)),
         ("shape", list(compiled.shape), list(eager.shape)),
