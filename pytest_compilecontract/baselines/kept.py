@@ -60,6 +60,8 @@ def kept_measurement(measurement: Measurement) -> Measurement:
     changes: dict[str, Any] = {name: getattr(empty, name) for name in NOT_KEPT}
     if measurement.graph_breaks is not None:
         changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
+    if measurement.recompiles is not None:
+        changes["recompiles"] = tuple(replace(each, hint="") for each in measurement.recompiles)
     if measurement.operators_run is not None:
         changes["operators_run"] = replace(measurement.operators_run, modules={}, lines={})
     if measurement.numerics is not None:

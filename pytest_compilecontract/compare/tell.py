@@ -128,7 +128,7 @@ def _recompile_fact(found: Recompile) -> Fact:
     where = _place(found.location or found.frame, found.continuation)
     source = found.location.source.strip() if found.location else ""
     reason = found.guard or f"{found.kind} recompile, torch reports no guard"
-    return Fact(where=where, source=source, reason=reason, hint=found.meaning)
+    return Fact(where=where, source=source, reason=reason, hint=found.hint or found.meaning)
 
 
 def _eager_frames(seen: Measurement) -> Facts | None:

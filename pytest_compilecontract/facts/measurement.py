@@ -82,7 +82,7 @@ class Recompile:
 
     `guard` is the failed guard that explains most, in torch's words; `guards` has one for each older entry, newest
     first. `location` is the user's line that the guard refers to, if torch names one. `meaning` explains the guard
-    where torch's words do not.
+    where torch's words do not. `hint` says what would avoid the recompile, if that is known.
     """
 
     frame: Location
@@ -93,6 +93,7 @@ class Recompile:
     meaning: str = ""
     continuation: bool = False
     module: str | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -157,6 +157,7 @@ def _recompile(found: Recompile) -> Mark:
             ("module", found.module or ""),
             ("meaning", found.meaning),
             ("meaning", STACK if "___stack" in found.guard else ""),
+            ("hint", found.hint),
         ),
         more=tuple(("older code's guard", each) for each in dict.fromkeys(others)),
     )

@@ -136,12 +136,15 @@ class Compiles:
             frame = frame.f_back
         return None, by_torch
 
+    def given(self, handed: Handed) -> Given:
+        """The arguments of the torch.compile that passed on a graph."""
+        return self._given.get(id(handed.backend), (None, None))[1] or _left_in(handed.backend)
+
     def told(
         self, handed: Handed, lane: Lane | None, *, fullgraph: bool, graphs: int, frame: Location | None
     ) -> Compiled:
         """A compile as a fact, with what differs from the lane."""
-        made = handed.backend
-        given = self._given.get(id(made), (None, None))[1] or _left_in(made)
+        made, given = handed.backend, self.given(handed)
         options = {**given.options, **handed.instead}
         by_torch = given.by_torch or "make_eager_backend_with_torch_function_mode" in str(
             getattr(getattr(made, "compiler_fn", made), "__qualname__", "")

@@ -27,6 +27,7 @@ from .attempts import (
 )
 from .backend_errors import backend_error
 from .backends import Compiles
+from .hints import hint_of
 from .messages import parse_message, registry_id
 from .reasons import Entry, Inputs, Reason, became_free, branches, guard_text, leading, meaning_of
 from .source import Paths, file_of
@@ -127,16 +128,23 @@ class Told:
 
     def _recompile(self, attempt: Attempt) -> Recompile:
         lead = self._lead(attempt)
+        kind = "reset" if attempt.after_reset else self._recompile_kind(attempt, lead)
         return Recompile(
             frame=self._frame(attempt),
-            kind="reset" if attempt.after_reset else self._recompile_kind(attempt, lead),
+            kind=kind,
             guard=DROPPED if attempt.after_reset else self._guard(lead),
             guards=tuple(self._paths.text(guard_text(reason)) for reason in attempt.reasons),
             location=self._guard_location(attempt, lead),
             meaning="" if attempt.after_reset or lead is None else self._paths.text(meaning_of(lead.text)),
             continuation=attempt.continuation,
             module=attempt.wrapped,
+            hint="" if attempt.after_reset or lead is None else self._hint(attempt, kind, lead),
         )
+
+    def _hint(self, attempt: Attempt, kind: RecompileKind, lead: Reason) -> str:
+        handed = next((graph.handed for graph in attempt.graphs if graph.handed is not None), None)
+        dynamic = self._compiles.given(handed).dynamic if handed is not None else None
+        return self._paths.text(hint_of(kind, lead.text, dynamic=dynamic))
 
     def _lead(self, attempt: Attempt) -> Reason | None:
         """The reason that explains why no older entry of the frame matched."""
