@@ -72,7 +72,7 @@ def _waive(chosen: argparse.Namespace) -> int:
         )
         for lane in lanes
     ]
-    over = sum(bool(text) and lane.after == "violated" for lane, text in zip(lanes, texts, strict=True))
+    over = sum(bool(text) and lane.over_its_limits for lane, text in zip(lanes, texts, strict=True))
     texts = [text for text in texts if text]
     # What is printed is appended to a file: anything else belongs elsewhere.
     if texts:

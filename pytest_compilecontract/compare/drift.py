@@ -90,6 +90,11 @@ class LaneComparison:
         return tuple(sorted(self.drifts, key=lambda drift: METRICS[drift.metric].cause or math.inf))
 
     @property
+    def over_its_limits(self) -> bool:
+        """Whether it exceeds the limits of its contract now, whatever the comparison says: pytest fails it."""
+        return self.after == "violated"
+
+    @property
     def newly_broken(self) -> bool:
         """Whether the lane is broken now and was not before."""
         return self.verdict == "broken" and self.before != "broken"

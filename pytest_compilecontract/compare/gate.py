@@ -44,7 +44,7 @@ def why_open(lane: LaneComparison, policy: Policy = DEFAULT_POLICY) -> str:
         return ""
     if lane.verdict in ("held", "improved"):
         # A lane that fails before and after may hide what the upgrade does to it.
-        return "exceeds its limits, as before" if lane.after == "violated" else ""
+        return "exceeds its limits, as before" if lane.over_its_limits else ""
     if lane.verdict in ("drifted", "waived") or lane.newly_broken:
         return ""
     return lane.reason or "no reason was given"

@@ -82,7 +82,7 @@ def baseline_lines(
     ):
         named = [lane for _, lane in lanes if lane.verdict == verdict]
         lines += [(cut(f"  {verdict} {_name(lane)}: {what_drifted(lane)}"), markup) for lane in named[:MOST]]
-        if over := sum(lane.after == "violated" for lane in named) if verdict == "waived" else 0:
+        if over := sum(lane.over_its_limits for lane in named) if verdict == "waived" else 0:
             lines.append((f"  {counted(over, 'lane')} of these over its limits, which waivers do not change", markup))
         if len(named) > MOST:
             lines.append((f"  ... and {len(named) - MOST} {verdict} more", markup))

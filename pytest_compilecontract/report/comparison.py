@@ -117,7 +117,7 @@ def _waived_lines(lanes: Sequence[LaneComparison]) -> Iterator[str]:
     """The waivers in use, with owner, issue and date: one line for each, with lanes over their limits apart."""
     reasons: dict[tuple[str, bool], list[LaneComparison]] = {}
     for lane in lanes:
-        reasons.setdefault((lane.reason, lane.after == "violated"), []).append(lane)
+        reasons.setdefault((lane.reason, lane.over_its_limits), []).append(lane)
     for (reason, exceeds), group in list(reasons.items())[:MOST_GROUPS]:
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         over = "; also over its limits" if exceeds else ""
@@ -145,7 +145,7 @@ def totals(comparison: Comparison) -> str:
     """The number of lanes with each verdict."""
     found = Counter(lane.verdict for lane in comparison.lanes)
     named = ", ".join(f"{found[verdict]} {verdict}" for verdict in reversed(_ORDER) if found[verdict])
-    exceeding = sum(lane.verdict in ("held", "improved") and lane.after == "violated" for lane in comparison.lanes)
+    exceeding = sum(lane.verdict in ("held", "improved") and lane.over_its_limits for lane in comparison.lanes)
     note = f" ({exceeding} of them over the contract's limits, as before)" if exceeding else ""
     return f"lanes: {named or 'none'}{note}"
 
@@ -296,7 +296,7 @@ def verdict_line(comparison: Comparison, answer: Answer) -> str:
     """The question, and the gate's answer with its reasons."""
     question = f"may we upgrade from {plain(comparison.before)} to {plain(comparison.after)}?"
     if answer.outcome == "yes":
-        over = sum(lane.verdict == "waived" and lane.after == "violated" for lane in comparison.lanes)
+        over = sum(lane.verdict == "waived" and lane.over_its_limits for lane in comparison.lanes)
         note = f", but pytest still fails {counted(over, 'waived lane')}: waivers do not change limits" if over else ""
         return f"{question} yes{note}"
     said = []
