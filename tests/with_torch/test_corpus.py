@@ -7,6 +7,7 @@ Inductor are left to it too: they take a minute.
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,10 @@ CASES = {
     name: replace(case, lanes=tuple(lane for lane in case.lanes if lane != "inductor"))
     for name, case in read_cases().items()
 }
+# Some at a time, so that pytest-xdist's workers share them. Who may take its process along is by itself.
+_TOGETHER = [case for case in CASES.values() if not case.alone]
+SESSIONS = [_TOGETHER[at : at + 8] for at in range(0, len(_TOGETHER), 8)]
+SESSIONS += [[case] for case in CASES.values() if case.alone]
 HERE = [(name, lane) for name, case in CASES.items() for lane in case.lanes]
 
 
@@ -42,25 +47,51 @@ def held(folder: Path, cases: Sequence[Case], *options: str) -> tuple[dict[tuple
     ran = run_session(command, cwd=folder, env=surroundings, timeout=1800)
     receipt = folder / "report" / "receipt.json"
     assert receipt.is_file(), ran.stdout + ran.stderr
+    return entries_in(folder, cases), ran.stdout
+
+
+def entries_in(folder: Path, cases: Sequence[Case]) -> dict[tuple[str, str], Entry]:
+    """The entries of the session that held these cases in a folder, by case and lane."""
     lanes = {(f"test_{case.name}", case.lane(lane)): (case.name, lane) for case in cases for lane in case.lanes}
-    entries = read_receipt(receipt).entries
-    return {lanes[each.contract.rpartition("::")[2], each.lane]: each for each in entries}, ran.stdout
+    entries = read_receipt(folder / "report" / "receipt.json").entries
+    return {lanes[each.contract.rpartition("::")[2], each.lane]: each for each in entries}
+
+
+class Shown:
+    """The entries of all cases. Each session is run once, by the first of pytest-xdist's workers that asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._entries: dict[tuple[str, str], Entry] = {}
+
+    def __getitem__(self, key: tuple[str, str]) -> Entry:
+        if key not in self._entries:
+            together = next(cases for cases in SESSIONS if any(case.name == key[0] for case in cases))
+            self._entries |= self._entries_of(together)
+        return self._entries[key]
+
+    def _entries_of(self, cases: Sequence[Case]) -> dict[tuple[str, str], Entry]:
+        folder = self._folder / cases[0].name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "ended").exists():
+                # A worker of pytest-xdist is what may die.
+                held(folder, cases, *(("-n", "1") if cases[0].alone else ()))
+                (folder / "ended").touch()
+        return entries_in(folder, cases)
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Entry]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     if RELEASE not in RELEASES:
         pytest.skip(f"no expectations of torch {RELEASE} (of {', '.join(RELEASES)})")
-    entries, _ = held(tmp_path_factory.mktemp("all"), [case for case in CASES.values() if not case.alone])
-    for case in CASES.values():
-        if case.alone:
-            # A worker of pytest-xdist is what may die.
-            entries |= held(tmp_path_factory.mktemp(case.name), [case], "-n", "1")[0]
-    return entries
+    own = tmp_path_factory.getbasetemp()
+    return Shown((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "corpus")
 
 
 @pytest.mark.parametrize(("name", "lane"), HERE, ids=[f"{name}-{lane}" for name, lane in HERE])
-def test_a_case_shows_what_is_expected(name: str, lane: str, shown: dict[tuple[str, str], Entry]) -> None:
+def test_a_case_shows_what_is_expected(name: str, lane: str, shown: Shown) -> None:
     entry = shown[name, lane]
 
     expected = CASES[name].expected[lane]
@@ -73,7 +104,7 @@ def test_a_case_shows_what_is_expected(name: str, lane: str, shown: dict[tuple[s
     }
 
 
-def test_an_internal_error_of_dynamos_names_the_users_line(shown: dict[tuple[str, str], Entry]) -> None:
+def test_an_internal_error_of_dynamos_names_the_users_line(shown: Shown) -> None:
     if RELEASE == "2.11.0":
         pytest.skip("torch 2.11 traces an Enum's ValueError")
 
@@ -87,7 +118,7 @@ def test_an_internal_error_of_dynamos_names_the_users_line(shown: dict[tuple[str
     assert seen.raised.location.source == "m = Mode(v)"
 
 
-def test_a_break_inside_pythons_library_is_the_line_that_calls_it(shown: dict[tuple[str, str], Entry]) -> None:
+def test_a_break_inside_pythons_library_is_the_line_that_calls_it(shown: Shown) -> None:
     seen = shown["deepcopy_inside", "aot"].measurement
 
     assert seen is not None
