@@ -89,6 +89,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="time limit for the tests on each side")
     run.add_argument("--keep", metavar="DIR", type=Path, help=f"keeps environments and receipts (default: {KEPT})")
     run.add_argument("--receipts", metavar="DIR", type=Path, help="where the receipts go instead of DIR/receipts")
+    run.add_argument(
+        "--evidence",
+        action="store_true",
+        help="rerun the lanes that changed on both sides for their graphs and code; --html shows how the graphs differ",
+    )
     run.add_argument("--summary", metavar="FILE", type=Path, help="add the matrix and the answer to FILE, as Markdown")
     for kind in WRITTEN:
         run.add_argument(f"--{kind}", metavar="FILE", type=Path, help=f"also write the matrix as {FORMATS_TOLD[kind]}")
@@ -131,7 +136,9 @@ def _bump(chosen: argparse.Namespace) -> int:
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, the matrix is written to a file")
     found = bump(chosen, chosen.passed_on)
-    made = Made(found=found.table, answered=found.answer, policy=found.policy, everything=chosen.verbose)
+    made = Made(
+        found=found.table, answered=found.answer, policy=found.policy, everything=chosen.verbose, graphs=found.graphs
+    )
     for kind, path in wanted:
         write_bytes(path, rendered(kind, made))
         say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)

@@ -15,8 +15,8 @@ from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.waivers import stale
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
-from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
-from pytest_compilecontract.files.evidence import read_graphs
+from pytest_compilecontract.facts.receipt import RECEIPT
+from pytest_compilecontract.files.evidence import graphs_of
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
 from pytest_compilecontract.report import color, document
@@ -69,7 +69,9 @@ def _matrix(chosen: argparse.Namespace) -> int:
     said = stale(last, waivers, today, whole=not last.stopped, new=receipts[-1].entries) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
-    graphs = [_graphs(path, receipt) for path, receipt in zip(chosen.runs, receipts, strict=True)]
+    graphs = [
+        graphs_of(receipt_file(path).parent, receipt) for path, receipt in zip(chosen.runs, receipts, strict=True)
+    ]
     made = Made(found=found, answered=answered, policy=policy, everything=chosen.verbose, graphs=tuple(graphs))
     for kind, path in wanted:
         write_bytes(path, rendered(kind, made))
@@ -108,16 +110,6 @@ def to_write(
             raise UsageError(f"{path}: {why}, write the matrix to another file")
         places[_place(path)] = "is named twice"
     return wanted
-
-
-def _graphs(run: Path, receipt: Receipt) -> Graphs:
-    """The graphs in the evidence of a run, which is next to its receipt."""
-    base = receipt_file(run).parent
-    return {
-        (each.contract, each.lane): read_graphs(base, each.evidence)
-        for each in receipt.entries
-        if each.evidence is not None
-    }
 
 
 def _place(path: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import IO
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.evidence import GRAPHS, KINDS, TRACE, Evidence, kind_of
+from pytest_compilecontract.facts.receipt import Receipt
 
 FACTS = "evidence.json"
 README = "README.md"
@@ -67,6 +68,15 @@ def read_graphs(base: Path, left: Evidence) -> dict[str, str]:
                 with file.open("rb") as data:
                     found[name] = data.read(LARGEST_TEXT).decode(errors="replace")
     return found
+
+
+def graphs_of(base: Path, receipt: Receipt) -> dict[tuple[str, str], dict[str, str]]:
+    """The graphs that the lanes of a receipt left, by contract and lane; `base` is the folder of the receipt."""
+    return {
+        (each.contract, each.lane): read_graphs(base, each.evidence)
+        for each in receipt.entries
+        if each.evidence is not None
+    }
 
 
 class Folder:

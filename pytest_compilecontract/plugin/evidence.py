@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -27,7 +28,7 @@ from pytest_compilecontract.files.receipt import entry_from_data
 from .current import State
 from .item import Contract
 from .results import add_to_entry
-from .run import Run, Strategy, Turn, strategy_of
+from .run import Strategy, Turn, strategy_of
 from .settings import Settings
 from .started import as_started
 from .workers import ENTRY
@@ -36,6 +37,105 @@ from .workers import ENTRY
 CAPTURE = "eager"
 # What a run for evidence has to show as often as the one before it.
 _SAME_AGAIN = ("graphs", "graph_breaks", "recompiles", "eager_frames")
+
+
+class Again(Protocol):
+    """One more run of a lane, for evidence."""
+
+    @property
+    def backend(self) -> str:
+        """The name of the lane's backend; empty if its test chooses it."""
+
+    def run(self) -> str:
+        """Run it; returns its outcome, beside that of the run before."""
+
+    def minified(self, folder: Folder) -> str:
+        """Add torch's minified program; returns why there is none, or an empty text."""
+
+
+def leave(turn: Turn, settings: Settings, path: Path, entry: Entry, again: Again) -> tuple[Evidence | None, str]:
+    """The evidence of one more run, or why there is none."""
+    config = turn.contract.item.config
+    if turn.process.lost:
+        return None, "the process has lost its CUDA device"
+    if config.option.usepdb:
+        return None, "not with --pdb, which would stop a second time"
+    folder = Folder(path)
+    if not folder.open():
+        return None, "; ".join(folder.problems)
+    from pytest_compilecontract.measure.probes.evidence import Evidence as Traced
+    from pytest_compilecontract.measure.recorder import Measuring
+
+    turn.say("evidence: running once more with torch's structured trace on")
+    with Traced(folder, Measuring.going_on) as traced:
+        shown = again.run()
+    trouble = [each for each in (traced.missing, traced.problem) if each]
+    left_out = [*lacking({kind_of(each) for each in folder.files}, again.backend), *trouble]
+    if why := again.minified(folder):
+        left_out.append(f"minified program: {why}")
+    command = str(as_started(config, rerun_command(entry)).logging(again.backend))
+    facts: dict[str, object] = {
+        "contract": entry.contract,
+        "lane": entry.lane,
+        "test": entry.test,
+        "verdict": entry.verdict,
+        "reason": entry.reason,
+        "shown": shown,
+        "live": command,
+    }
+    folder.close(facts, left_out, _readme(entry, shown, command))
+    assert settings.evidence is not None
+    base = settings.report or settings.evidence.parent
+    found = Evidence(
+        folder=Path(os.path.relpath(path, base)).as_posix(),
+        shown=shown,
+        files=tuple(folder.files),
+        left_out=(*left_out, *folder.all_problems()),
+    )
+    return found, ""
+
+
+def to_show(reports: Sequence[pytest.TestReport], *, held: bool) -> tuple[pytest.TestReport, Entry] | None:
+    """The report of a lane that leaves evidence, and its entry: of one that is not held, or with `held`, of any."""
+    for report in reports:
+        if (sent := vars(report).get(ENTRY)) is None:
+            continue
+        try:
+            entry = entry_from_data(sent["entry"])
+        except ReceiptError:
+            return None
+        if entry.verdict in ("unmeasured", "reference"):
+            continue
+        # A test of which a subtest failed may itself pass.
+        if held or report.failed or entry.verdict == "broken":
+            return report, entry
+    return None
+
+
+def tell(
+    reports: Sequence[pytest.TestReport], report: pytest.TestReport, path: Path, found: Evidence | None, why: str
+) -> None:
+    """Name the evidence in the failure, if it is one, and in the entries of all reports, or say why there is none."""
+    line = printed(f"evidence: {path}" if found is not None else f"no evidence: {why}")
+    if report.failed and isinstance(report.longrepr, str):
+        report.longrepr = f"{report.longrepr}\n{line}"
+    else:
+        report.sections.append(("compile contract", line))
+    if found is not None:
+        for each in reports:
+            add_to_entry(each, evidence=plain(found))
+
+
+def shown(entry: Entry, before: Entry, *, drifted: bool) -> str:
+    """The outcome of a run for evidence, beside the lane's own verdict."""
+    now = "drifted" if drifted and entry.verdict == "held" else entry.verdict
+    if entry.measurement is not None and before.measurement is not None:
+        one, other = _counts(entry), _counts(before)
+        if one != other:
+            differs = ", ".join(f"{name} {other[name]} -> {one[name]}" for name in one if one[name] != other[name])
+            return f"{now}, not as before: {differs}"
+        return f"{now}, with the same counts"
+    return now
 
 
 class Evidencing:
@@ -58,64 +158,44 @@ class Evidencing:
         clear(folder)
         inner = strategy_of(self._inner, contract)
         reports = inner.reports(turn) if inner is not None else [*turn.run_once(contract.lane).reports]
-        report = next((each for each in reports if each.failed and vars(each).get(ENTRY)), None)
-        if report is None or (entry := _not_held(report)) is None:
+        if (failed := to_show(reports, held=self._settings.evidence_all)) is None:
             return reports
+        report, entry = failed
         with turn.more(reports):
-            found, why = self._left(turn, turn.state, folder, entry)
-        _tell(report, f"evidence: {folder}" if found is not None else f"no evidence: {why}")
-        if found is not None:
-            for each in reports:
-                add_to_entry(each, evidence=plain(found))
+            found, why = leave(turn, self._settings, folder, entry, _OnceMore(turn, self._settings, entry))
+        tell(reports, report, folder, found, why)
         return reports
 
-    def _left(self, turn: Turn, state: State, path: Path, entry: Entry) -> tuple[Evidence | None, str]:
-        """The evidence of one more run, or why there is none."""
-        if turn.process.lost:
-            return None, "the process has lost its CUDA device"
-        if turn.contract.item.config.option.usepdb:
-            return None, "not with --pdb, which would stop a second time"
-        folder = Folder(path)
-        if not folder.open():
-            return None, "; ".join(folder.problems)
-        from pytest_compilecontract.measure.probes.evidence import Evidence as Traced
-        from pytest_compilecontract.measure.recorder import Measuring
 
-        ran = self._rung(turn, state)
-        lane = ran.lane if ran is not None else turn.contract.lane
-        turn.say("evidence: running once more with torch's structured trace on")
-        with Traced(folder, Measuring.going_on) as traced:
-            # With empty caches: of what a cache has, torch traces no graphs.
-            run = turn.run_once(
-                replace(lane, cache="lane"), rung=ran, steps=_below(state) if ran is not None else (), noted=False
-            )
-        trouble = [each for each in (traced.missing, traced.problem) if each]
-        shown = _shown(run, entry)
-        left_out = [*lacking({kind_of(each) for each in folder.files}, lane.backend), *trouble]
-        if why := self._minified(turn, folder):
-            left_out.append(f"minified program: {why}")
-        command = str(as_started(turn.contract.item.config, rerun_command(entry)).logging(lane.backend))
-        facts: dict[str, object] = {
-            "contract": entry.contract,
-            "lane": entry.lane,
-            "test": entry.test,
-            "verdict": entry.verdict,
-            "reason": entry.reason,
-            "shown": shown,
-            "live": command,
-        }
-        folder.close(facts, left_out, _readme(entry, shown, command))
-        base = self._settings.report or self._root.parent
-        found = Evidence(
-            folder=Path(os.path.relpath(path, base)).as_posix(),
-            shown=shown,
-            files=tuple(folder.files),
-            left_out=(*left_out, *folder.all_problems()),
-        )
-        return found, ""
+class _OnceMore:
+    """One more run of a contract: of the rung that did not hold, if it climbs."""
 
-    def _minified(self, turn: Turn, folder: Folder) -> str:
-        """Add the program that torch's minifier makes of a failing stage; returns why there is none, or ""."""
+    def __init__(self, turn: Turn, settings: Settings, before: Entry) -> None:
+        self._turn = turn
+        self._settings = settings
+        self._before = before
+        # Before there is one more, whose state is another.
+        self._state = turn.state
+        self._ran = self._rung()
+        self._lane = self._ran.lane if self._ran is not None else turn.contract.lane
+
+    @property
+    def backend(self) -> str:
+        return self._lane.backend
+
+    def run(self) -> str:
+        ran = self._ran
+        steps = _below(self._state) if ran is not None else ()
+        # With empty caches: of what a cache has, torch traces no graphs.
+        run = self._turn.run_once(replace(self._lane, cache="lane"), rung=ran, steps=steps, noted=False)
+        if run.entry is None:
+            return f"the test was skipped: {run.skipped}" if run.skipped else "nothing was measured"
+        if run.failed and not run.state.failed:
+            return "the test itself failed"
+        return shown(run.entry, self._before, drifted=bool(run.state.drifted))
+
+    def minified(self, folder: Folder) -> str:
+        turn = self._turn
         if turn.broke is None:
             return "" if turn.contract.bare else "--contract-bisect names no stage that fails"
         if turn.broke.lane.backend == CAPTURE:
@@ -137,8 +217,9 @@ class Evidencing:
             folder.add_inputs(inputs)
         return why
 
-    def _rung(self, turn: Turn, state: State) -> Rung | None:
+    def _rung(self) -> Rung | None:
         """The rung of a ladder that did not hold, to be rerun in the same way."""
+        turn, state = self._turn, self._state
         if not turn.contract.ladder:
             return None
         if state.rung is not None:
@@ -153,32 +234,6 @@ def _below(state: State) -> tuple[Step, ...]:
     """The steps below the one that failed."""
     verdicts = [each.verdict for each in state.steps]
     return state.steps[: verdicts.index("failed")] if "failed" in verdicts else state.steps
-
-
-def _not_held(report: pytest.TestReport) -> Entry | None:
-    """The entry of a lane that is not held, by its limits or by its baseline."""
-    try:
-        entry = entry_from_data(vars(report)[ENTRY]["entry"])
-    except ReceiptError:
-        return None
-    return entry if entry.verdict not in ("unmeasured", "reference") else None
-
-
-def _shown(run: Run, before: Entry) -> str:
-    """The outcome of the evidence run, beside the lane's own verdict."""
-    entry = run.entry
-    if entry is None:
-        return f"{'the test was skipped: ' + run.skipped if run.skipped else 'nothing was measured'}"
-    if run.failed and not run.state.failed:
-        return "the test itself failed"
-    now = "drifted" if run.state.drifted and entry.verdict == "held" else entry.verdict
-    if entry.measurement is not None and before.measurement is not None:
-        one, other = _counts(entry), _counts(before)
-        if one != other:
-            differs = ", ".join(f"{name} {other[name]} -> {one[name]}" for name in one if one[name] != other[name])
-            return f"{now}, not as before: {differs}"
-        return f"{now}, with the same counts"
-    return now
 
 
 def _counts(entry: Entry) -> dict[str, int | None]:
@@ -197,11 +252,3 @@ def _readme(entry: Entry, shown: str, command: str) -> list[str]:
         "",
         f"    {command}",
     ]
-
-
-def _tell(report: pytest.TestReport, line: str) -> None:
-    """Name the evidence folder in the failure."""
-    if isinstance(report.longrepr, str):
-        report.longrepr = f"{report.longrepr}\n{printed(line)}"
-    else:
-        report.sections.append(("compile contract", printed(line)))

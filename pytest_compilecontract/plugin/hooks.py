@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,6 +30,9 @@ from .session import Session
 from .settings import Settings, of_rank, settings_from
 from .started import as_started
 from .workers import Receiving
+
+if TYPE_CHECKING:
+    from .observe import Observer
 
 ALL_FAULTS = "all"
 
@@ -126,14 +130,26 @@ def switch_on(config: pytest.Config) -> Parts:
 
         strategies = [Evidencing(strategies, settings)]
     strategies.insert(0, ranked)
-    parts += [("once", Once(runs, strategies)), ("often", Often(runs, strategies))]
+    others: Strategy | None = None
     if settings.observe:
-        from .observe import Observer
-
-        parts.append(("observer", Observer(settings, history, process, results)))
+        observer, others = _observer(settings, runs, history, results)
+        parts.append(("observer", observer))
+    parts += [("once", Once(runs, strategies)), ("often", Often(runs, strategies, others))]
     for name, part in parts:
         config.pluginmanager.register(part, f"compilecontract-{name}")
     return Parts(session=session, history=history, process=process, phases=phases, results=results)
+
+
+def _observer(settings: Settings, runs: Runs, history: History, results: Results) -> tuple[Observer, Strategy | None]:
+    """What measures tests that are not contracts, and how they are run, if that is not pytest's affair."""
+    from .observe import Observer
+
+    observer = Observer(settings, history, runs.process, results)
+    if settings.evidence is None:
+        return observer, None
+    from .observed_evidence import ObservedEvidence
+
+    return observer, ObservedEvidence(settings, observer)
 
 
 def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
@@ -182,6 +198,7 @@ def _settings(config: pytest.Config) -> Settings:
         shard=config.getoption("--contract-shard"),
         times=config.getoption("--contract-times"),
         evidence=config.getoption("--contract-evidence"),
+        evidence_all=bool(config.getoption("--contract-evidence-all")),
     )
 
 

@@ -33,6 +33,7 @@ NEED_SWITCH = (
     "--contract-allow-unmeasured",
     "--contract-plant",
     "--contract-evidence",
+    "--contract-evidence-all",
     "--contract-shard",
     "--contract-times",
     "--contract-rest",
@@ -147,6 +148,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="rerun each lane that is not held with torch's structured trace enabled, and save the trace, graphs, "
         "generated code and guards in DIR (default: 'evidence' in the folder of --contract-report, else in the "
         "current folder)",
+    )
+    group.addoption(
+        "--contract-evidence-all",
+        action="store_const",
+        const=True,
+        default=None,
+        help="with --contract-evidence: also of lanes that hold, to compare with those of another torch",
     )
     group.addoption(
         "--contract-shard",

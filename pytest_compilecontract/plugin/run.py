@@ -21,10 +21,11 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import FAKE, Lane
+from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.receipt import Entry
 
 from .current import Current, State
-from .item import Contract, contract_of
+from .item import BODY, Contract, contract_of
 from .judged import Judged
 from .lost_device import Parent, leave_worker
 from .process import Process, card_of, no_ranks, no_torch, unavailable
@@ -268,10 +269,17 @@ class Turn:
         skipped = [current.state.turned_away or _why_skipped(each) for each in reports if each.skipped]
         return Run(reports=tuple(reports), state=current.state, skipped=skipped[0] if skipped else None)
 
+    def run_plainly(self) -> list[pytest.TestReport]:
+        """Run the test as pytest does, in no lane; wider fixtures stay for the next one."""
+        item = self.contract.item
+        self.forget()
+        return [*runtestprotocol(item, log=False, nextitem=item.parent)]  # type: ignore[arg-type]
+
     @contextlib.contextmanager
     def more(self, reports: Sequence[pytest.TestReport]) -> Iterator[None]:
         """Runs that are made after the one of these reports, which are heard as well if a run ends the session."""
-        state, output = self.state, self.output()
+        current, output = self._runs.of(self.contract.item), self.output()
+        state = current.state if current is not None else None
         self.keep(reports)
         try:
             yield
@@ -280,7 +288,8 @@ class Turn:
                 self.contract.item.ihook.pytest_runtest_logreport(report=each)
             raise
         finally:
-            self._runs.conclude(state)
+            if state is not None:
+                self._runs.conclude(state)
             self.forget()
             self.contract.item._report_sections.extend(output[0])
             self.contract.item.user_properties.extend(output[1])
@@ -335,11 +344,15 @@ class Once:
 
 
 class Often:
-    """Runs contracts more than once: the first strategy that takes one runs it. Without its device it runs nothing."""
+    """Runs contracts more than once: the first strategy that takes one runs it. Without its device it runs nothing.
 
-    def __init__(self, runs: Runs, strategies: Sequence[Strategy]) -> None:
+    `others` runs the tests that are not contracts, if anything has to be known of them.
+    """
+
+    def __init__(self, runs: Runs, strategies: Sequence[Strategy], others: Strategy | None = None) -> None:
         self._runs = runs
         self._strategies = strategies
+        self._others = others
         self._parent = Parent()
 
     # First, so that nothing of a test runs here once the device is lost.
@@ -348,9 +361,10 @@ class Often:
         if self._runs.process.lost:
             return _reported(item, lambda: self._parent.reports(item))
         contract = contract_of(item)
-        strategy = strategy_of(self._strategies, contract) if contract is not None else None
-        if contract is None or strategy is None:
+        strategy = strategy_of(self._strategies, contract) if contract is not None else self._others
+        if strategy is None:
             return None
+        contract = contract or Contract(item=item, limits=OBSERVED, lane=BODY, bare=True)
         turn = Turn(self._runs, contract, nextitem)
         return _reported(item, lambda: [*strategy.reports(turn), *turn.tear_down_the_rest()])
 

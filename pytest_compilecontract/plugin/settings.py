@@ -38,7 +38,7 @@ class Settings:
     names: all but the first write to folders of their own, and record nothing.
     `shard` is the part of the tests to run and how many parts there are, `times` the receipt that says how long each
     takes.
-    `evidence` is the folder that lanes which are not held leave evidence in.
+    `evidence` is the folder that lanes which are not held leave evidence in, with `evidence_all` those that hold too.
     """
 
     root: Path
@@ -61,6 +61,7 @@ class Settings:
     rank: int = 0
     launch: str = ""
     evidence: Path | None = None
+    evidence_all: bool = False
     shard: tuple[int, int] | None = None
     times: Path | None = None
 
@@ -84,6 +85,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
     allow_unmeasured: bool = False,
     variables: Mapping[str, str] | None = None,
     evidence: str | None = None,
+    evidence_all: bool = False,
     shard: tuple[int, int] | None = None,
     times: str | None = None,
 ) -> Settings:
@@ -139,6 +141,7 @@ def settings_from(  # noqa: PLR0913 - one parameter an option
         evidence=_of_rank(left, rank)
         if (left := _evidence(project.evidence, evidence, invocation, reported)) is not None
         else None,
+        evidence_all=evidence_all,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_compilecontract.errors import InstallError, UsageError
+from pytest_compilecontract.escaping import as_tests
 from pytest_compilecontract.facts.receipt import Receipt, Setup
 from pytest_compilecontract.facts.versions import version_key
+from pytest_compilecontract.files.evidence import clear
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.wording import counted
 
@@ -19,6 +21,9 @@ from .progress import Progress, duration
 from .requirements import Wanted, exact, locked
 from .sides import Side
 from .suite import RECEIPT, Suite, not_started
+
+# Below a side's receipt: what its lanes left when they were run once more.
+AGAIN, EVIDENCE = "again", "evidence"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +136,54 @@ class Bench:
             usage_error=suite.usage_error,
             python=ready.python,
         )
+
+    def again(self, measured: Measured, tests: Sequence[str]) -> Measured:
+        """Run these tests of a side once more for their evidence, and add it to the side's receipt.
+
+        Raises:
+            ReceiptError: the receipt cannot be written.
+        """
+        if measured.python is None or measured.found is None or measured.found.torch is None:
+            return measured
+        folder = measured.file.parent / AGAIN
+        evidence = folder / EVIDENCE
+        evidence.mkdir(parents=True, exist_ok=True)
+        for each in evidence.iterdir():
+            clear(each)
+        suite = Suite(
+            torch=measured.found.torch,
+            python=measured.python,
+            project=self.project,
+            folder=folder,
+            arguments=[
+                *self._options(),
+                f"--contract-evidence={evidence}",
+                "--contract-evidence-all",
+                *as_tests(*tests),
+            ],
+            seconds=self.seconds,
+            progress=self.progress,
+        )
+        left = {(each.contract, each.lane): each.evidence for each in suite.run().entries if each.evidence is not None}
+        self.progress.stage(f"{suite.name}: evidence of {counted(len(left), 'lane')} in {duration(suite.took)}")
+        entries = (
+            replace(each, evidence=replace(found, folder=f"{AGAIN}/{found.folder}"))
+            if (found := left.get((each.contract, each.lane))) is not None
+            else each
+            for each in measured.receipt.entries
+        )
+        receipt = replace(measured.receipt, entries=tuple(entries))
+        write_receipt(measured.file, receipt)
+        return replace(measured, receipt=receipt)
+
+    def _options(self) -> Iterator[str]:
+        """pytest's arguments without the paths among them: the tests are named instead."""
+        for before, word in zip(("", *self.arguments), self.arguments, strict=False):
+            if word == "--":
+                return
+            is_value = before.startswith("-") and "=" not in before
+            if is_value or not (self.project / word.partition("::")[0]).exists():
+                yield word
 
     def leave(self, ready: Ready) -> Measured:
         """The result of a side without running anything: how far it got.

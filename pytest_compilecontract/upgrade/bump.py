@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
@@ -23,11 +24,13 @@ from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
+from pytest_compilecontract.files.evidence import graphs_of
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.processes import ended_by_sigterm
 from pytest_compilecontract.report import color
 from pytest_compilecontract.report.comparison import answer_lines
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
+from pytest_compilecontract.report.page import Graphs
 from pytest_compilecontract.report.table import room
 
 from .bench import Bench, Measured, claimed
@@ -41,15 +44,18 @@ KEPT = ".compilecontract"
 # pytest's options that say where a run goes, which is decided here, or that write what a comparison must not.
 OURS = ("--contract-report", "--contract-record", "--contract-baselines", "--contract-accept-reason")
 MOST_DIFFERING = 12
+# Lanes of which evidence is collected, on each side.
+MOST_EVIDENCE = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Concluded:
-    """The matrix of the two sides, and the gate's answer by the policy."""
+    """The matrix of the two sides, and the gate's answer by the policy; the graphs that lanes left on each side."""
 
     table: Matrix
     answer: Answer
     policy: Policy
+    graphs: tuple[Graphs, ...] = ()
 
 
 def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Concluded:
@@ -73,6 +79,8 @@ def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Concluded:
         bench = bench_from(chosen, project, kept, sides, arguments, progress)
         at_first = _told_checkout(project, progress)
         measured = _measured(bench, sides)
+        if chosen.evidence:
+            measured = _with_evidence(measured, bench, policy)
         changed = at_first is not None and checkout_of(project) != at_first
     return _concluded(measured, bench, policy, waivers, chosen, changed=changed)
 
@@ -88,6 +96,19 @@ def _measured(bench: Bench, sides: tuple[Side, Side]) -> list[Measured]:
     if old.usage_error:
         raise UsageError(old.usage_error)
     return [old, bench.run(pair[1])]
+
+
+def _with_evidence(measured: Sequence[Measured], bench: Bench, policy: Policy) -> list[Measured]:
+    """Both sides, with evidence of the lanes that changed."""
+    old, new = measured
+    changed = compare(old.receipt, new.receipt, policy).of("drifted", "broken", "improved")
+    names = {(each.contract, each.lane) for each in changed[:MOST_EVIDENCE]}
+    if left := len(changed[MOST_EVIDENCE:]):
+        bench.progress.stage(f"evidence: of the first {MOST_EVIDENCE} lanes that changed, and not of {left} more")
+    tests = [[each.test for each in side.receipt.entries if (each.contract, each.lane) in names] for side in (old, new)]
+    if not all(tests):
+        return [*measured]
+    return [bench.again(side, of_side) for side, of_side in zip((old, new), tests, strict=True)]
 
 
 def bench_from(
@@ -204,7 +225,8 @@ def _concluded(
         print(printed(line))
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, told())
-    return Concluded(table=table, answer=found, policy=policy)
+    graphs = tuple(graphs_of(each.file.parent, each.receipt) for each in (old, new))
+    return Concluded(table=table, answer=found, policy=policy, graphs=graphs)
 
 
 def _rerun_by(python: Path | None, comparison: Comparison) -> Comparison:

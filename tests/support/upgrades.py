@@ -36,6 +36,7 @@ with open(told, "a") as file:
     for event in run["events"]:
         file.write((json.dumps(event) if isinstance(event, dict) else event) + "\\n")
 for file, text in run.get("writes", {{}}).items():
+    os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
     open(file, "w").write(text)
 print(run.get("says", ""), flush=True)
 time.sleep(run.get("seconds", 0))

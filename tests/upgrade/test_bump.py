@@ -26,6 +26,7 @@ from support.upgrades import (
 )
 
 from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.facts.evidence import Evidence
 from pytest_compilecontract.facts.receipt import Receipt
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.upgrade import bump as command
@@ -119,6 +120,47 @@ def test_drift_is_no(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
 
     said = "may we upgrade from torch 2.11.0 to torch 2.12.1? no: 2 lanes drifted"
     assert (code, last_line(capsys)) == (NO, said)
+
+
+def a_lane_with_evidence(torch: str, graph: str) -> dict[str, Any]:
+    """A run of one lane that leaves a graph."""
+    left = Evidence(folder="evidence/block", files=("graph-0_0.py",))
+    event = an_event("aot", torch=torch, evidence=left)
+    folder = f".compilecontract/receipts/torch-{torch}/again/evidence/block"
+    writes = {f"{folder}/evidence.json": "{}", f"{folder}/graph-0_0.py": graph}
+    return a_run([{"event": "collected", "count": 1}, event, {"event": "end", "code": 0}], writes=writes)
+
+
+def test_lanes_that_changed_are_run_again_for_their_graphs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    course = a_course("2.12.1", replace(HOLDING, graph_breaks=(BREAK,)), ("aot",))
+    course[0] = {"event": "collected", "count": 2}
+    course[1:1] = [started("capture"), an_event("capture", torch="2.12.1"), finished("capture")]
+    old = a_plan("2.11.0", a_run(a_course("2.11.0")), a_lane_with_evidence("2.11.0", "x = a.sin()\n"))
+    new = a_plan("2.12.1", a_run(course, 1), a_lane_with_evidence("2.12.1", "x = a.cos()\n"))
+    (bench.project / "tests").mkdir()
+
+    bumped(bench, old, new, "--evidence", "--html=matrix.html", "--", "-k", "tests", "-x", "--tb=short", "tests")
+
+    first, again = bench.pytest_calls(bench.folder / "new" / "python")
+    assert "--contract-evidence-all" not in first
+    assert again[-8:] == [
+        *("-k", "tests", "-x", "--tb=short"),
+        f"--contract-evidence={bench.project}/.compilecontract/receipts/torch-2.12.1/again/evidence",
+        "--contract-evidence-all",
+        *("--", f"{CONTRACT}[aot]"),
+    ]
+    page = (bench.project / "matrix.html").read_text()
+    assert "-x = a.sin()" in page
+    assert "+x = a.cos()" in page
+    kept = {entry.lane: entry.evidence for entry in receipt(bench, "torch-2.12.1").entries}
+    assert kept["capture"] is None
+    assert kept["aot"] is not None
+    assert kept["aot"].folder == "again/evidence/block"
+    # The receipts alone show it too.
+    capsys.readouterr()
+    folders = [f".compilecontract/receipts/torch-{torch}" for torch in ("2.11.0", "2.12.1")]
+    main(["matrix", *folders, "--html=later.html"])
+    assert "-x = a.sin()" in (bench.project / "later.html").read_text()
 
 
 def test_pytest_is_given_the_arguments_behind_the_dashes(bench: Bench) -> None:

@@ -378,3 +378,107 @@ def test_torchs_minifier_shrinks_what_a_named_stage_fails_at(project: Path) -> N
         assert ("ReluCompileError" if "raises" in test else "AccuracyError") in ran.stderr
     lacks = entries(project)["test_of_capture[differs]"]["evidence"]["left_out"]
     assert "minified program: Dynamo's capture (backend 'eager') fails, before there is a graph" in lacks
+
+
+OBSERVED = """
+import os
+import unittest
+
+import pytest
+import torch
+
+DRIFT = "DRIFT" in os.environ
+SET_UP = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared():
+    SET_UP.append(1)
+    yield
+    assert len(SET_UP) == 1, "set up again for evidence"
+
+
+def step(x):
+    x = x.sin()
+    if DRIFT:
+        torch._dynamo.graph_break()
+    return x.cos()
+
+
+@pytest.fixture
+def run():
+    return torch.compile(step, backend="aot_eager")
+
+
+def test_drifts(run):
+    print("said")
+    run(torch.ones(3))
+
+
+def test_holds():
+    torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(3))
+
+
+def test_fails_by_itself(run):
+    run(torch.ones(3))
+    assert not DRIFT, "my own assertion"
+
+
+def test_compiles_nothing():
+    assert not DRIFT
+
+
+class TestUnit(unittest.TestCase):
+    def test_drifts(self):
+        with self.subTest("first"):
+            torch.compile(step, backend="eager")(torch.ones(3))
+        with self.subTest("second"):
+            self.assertFalse(DRIFT)
+"""
+
+
+def observed(project: Path, *arguments: str) -> Any:
+    (project / "test_net.py").write_text(OBSERVED)
+    return contracts("--contract-observe", *arguments, lanes="")
+
+
+def test_an_observed_test_that_is_not_held_leaves_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed(project, "--contract-record")
+    monkeypatch.setenv("DRIFT", "1")
+    alone = observed(project)
+    expected = without_times(entries(project))
+    ran = observed(project, "--contract-evidence")
+
+    assert ran.returncode == 1
+    assert without_times(entries(project)) == expected
+    assert folders(project) == [
+        "test-net.py-TestUnit-test-drifts-body",
+        "test-net.py-test-drifts-body",
+        "test-net.py-test-fails-by-itself-body",
+    ]
+    of_drift = entries(project)["test_drifts"]["evidence"]
+    assert of_drift["shown"] == "drifted, with the same counts"
+    assert entries(project)["test_fails_by_itself"]["evidence"]["shown"] == "the test itself failed"
+    folder = left(project, "test_drifts")
+    assert f"evidence: {folder.resolve()}" in ran.stdout
+    assert {"trace.log", "graph-0_0.py", "graph-1_0.py", "aot_inference-0_0.py"} <= set(of_drift["files"])
+    assert "sin" in (folder / "graph-0_0.py").read_text()
+    assert_readable((folder / "trace.log").read_text())
+    assert "--contract-observe" in json.loads((folder / "evidence.json").read_text())["live"]
+    # The run for it fails no test, repeats no output and sets up no shared fixture again.
+    assert "set up again" not in ran.stdout
+    assert ran.stdout.count("\nsaid\n") == alone.stdout.count("\nsaid\n") == 1
+    assert re.findall(r"\d+ failed.*(?= in )", ran.stdout) == re.findall(r"\d+ failed.*(?= in )", alone.stdout)
+
+
+def test_an_observed_test_that_holds_again_has_none(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed(project, "--contract-record", "-k", "test_drifts and not Unit")
+    monkeypatch.setenv("DRIFT", "1")
+    observed(project, "--contract-evidence", "-n", "1", "-k", "test_drifts and not Unit")
+    was_there = left(project, "test_drifts").is_dir()
+    monkeypatch.delenv("DRIFT")
+    ran = observed(project, "--contract-evidence", "-k", "test_drifts and not Unit")
+
+    assert was_there
+    assert ran.returncode == 0
+    assert folders(project) == []

@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -139,6 +139,11 @@ class Compiles:
     def given(self, handed: Handed) -> Given:
         """The arguments of the torch.compile that passed on a graph."""
         return self._given.get(id(handed.backend), (None, None))[1] or _left_in(handed.backend)
+
+    def dynamic(self, handed: Iterable[Handed | None]) -> bool | None:
+        """The argument `dynamic` of the torch.compile that passed on these graphs; None if there are none."""
+        first = next(filter(None, handed), None)
+        return self.given(first).dynamic if first is not None else None
 
     def told(
         self, handed: Handed, lane: Lane | None, *, fullgraph: bool, graphs: int, frame: Location | None

@@ -138,13 +138,10 @@ class Told:
             meaning="" if attempt.after_reset or lead is None else self._paths.text(meaning_of(lead.text)),
             continuation=attempt.continuation,
             module=attempt.wrapped,
-            hint="" if attempt.after_reset or lead is None else self._hint(attempt, kind, lead),
+            hint=""
+            if attempt.after_reset or lead is None
+            else hint_of(kind, lead.text, dynamic=self._compiles.dynamic([each.handed for each in attempt.graphs])),
         )
-
-    def _hint(self, attempt: Attempt, kind: RecompileKind, lead: Reason) -> str:
-        handed = next((graph.handed for graph in attempt.graphs if graph.handed is not None), None)
-        dynamic = self._compiles.given(handed).dynamic if handed is not None else None
-        return self._paths.text(hint_of(kind, lead.text, dynamic=dynamic))
 
     def _lead(self, attempt: Attempt) -> Reason | None:
         """The reason that explains why no older entry of the frame matched."""
