@@ -17,7 +17,7 @@ from pytest_compilecontract.wording import counted
 
 from .attribution import torch_of
 from .comparison import compare
-from .drift import Comparison, Drift, LaneComparison, Verdict
+from .drift import Comparison, Drift, Fact, LaneComparison, Verdict
 from .identity import normalised_guard
 from .policy import DEFAULT_POLICY, Policy
 from .side import Key, sides_of
@@ -150,11 +150,19 @@ def _told_apart(columns: Sequence[Column], runs: Sequence[str]) -> tuple[Column,
     )
 
 
-def fact_of(lane: LaneComparison) -> str:
-    """The most important fact of a lane that changed; empty if the policy judges none."""
+def facts_of(lane: LaneComparison) -> tuple[str, ...]:
+    """The facts of a lane that changed, the closest to the root cause first; empty if the policy judges none."""
     wanted = "better" if lane.verdict == "improved" else "worse"
     drifts = [drift for drift in lane.by_cause if drift.gates and drift.direction == wanted]
-    return _told(drifts[0]) if drifts else lane.reason
+    # A break or an eager frame has said so.
+    told = [drift for drift in drifts if drift.metric != "fullgraph"] or drifts
+    return tuple(map(_told, told))
+
+
+def fact_of(lane: LaneComparison) -> str:
+    """The most important fact of a lane that changed, and how many more there are; or why nothing is judged."""
+    first, *others = facts_of(lane) or (lane.reason,)
+    return f"{first} (and {len(others)} more)" if others else first
 
 
 def checked(measurement: Measurement) -> str:
@@ -185,12 +193,20 @@ def _told(drift: Drift) -> str:
     if drift.metric == "recompiles":
         return f"recompiles {_value(drift.before)}→{_value(drift.after)}: {normalised_guard(facts[0].reason)}"
     if drift.metric == "graph_breaks":
-        return f"breaks {_value(drift.before)}→{_value(drift.after)}"
+        return f"breaks {_value(drift.before)}→{_value(drift.after)}{_at(facts)}"
+    if drift.metric in ("eager_frames", "limit_hits"):
+        return f"{change}{_at(facts)}"
     if drift.metric == "numerics":
         return f"numerics: {facts[0].where} {facts[0].reason}"
     if drift.metric == "limits":
         return f"over {facts[0].where}"
     return change
+
+
+def _at(facts: Sequence[Fact]) -> str:
+    """The line of the first fact that has one."""
+    lines = (fact.where.rpartition(" in ")[0] for fact in facts if fact.source)
+    return next((f" at {line}" for line in lines if line), "")
 
 
 def _value(value: float | str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_compilecontract.compare.bands import Band, band_of
 from pytest_compilecontract.compare.cold import COLD, short, summed
-from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow, checked
+from pytest_compilecontract.compare.matrix import Cell, Column, Matrix, MatrixRow, checked, facts_of
 from pytest_compilecontract.escaping import markdown as _md
 from pytest_compilecontract.escaping import markdown_paragraph, plain
 from pytest_compilecontract.facts.metrics import METRICS
@@ -241,7 +241,7 @@ def _by_list(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, l
             open_.append(f"{where}: {plain(cell.lane.reason)}")
         elif cell.over_its_limits or not (cell.fine or cell.verdict in (None, "improved")):
             # Any verdict that is not known to be a good one.
-            open_.append(f"{where}: {cell_text(cell)}")
+            open_.append(f"{where}: {_whole(cell)}")
     for kind, lines in (("validated", validated), ("workaround", workaround), ("open risk", open_)):
         if lines:
             yield kind, lines
@@ -254,6 +254,12 @@ def _where(cell: Cell, column: Column) -> str:
 
 def _table_cell(cell: Cell) -> TableCell:
     return TableCell(cell_text(cell), OVER_ITS_LIMITS if cell.over_its_limits else cell.verdict or "")
+
+
+def _whole(cell: Cell) -> str:
+    """The verdict of a cell, and every fact that it is for."""
+    facts = facts_of(cell.lane) if cell.lane is not None else ()
+    return f"{cell.verdict}: {', '.join(map(_short, facts))}" if len(facts) > 1 else cell_text(cell)
 
 
 def cell_text(cell: Cell) -> str:

@@ -53,7 +53,7 @@ def a_waiver(kind: str) -> Waiver:
 @pytest.mark.parametrize(
     ("worse", "cell"),
     [
-        pytest.param(replace(HOLDING, graph_breaks=(BREAK, BREAK)), "drifted: breaks 0→2", id="breaks"),
+        pytest.param(replace(HOLDING, graph_breaks=(BREAK, BREAK)), "drifted: breaks 0→2 at model.py:41", id="breaks"),
         pytest.param(
             replace(HOLDING, recompiles=(replace(RECOMPILE, guard="tensor 'kwargs['input_ids']' size mismatch"),)),
             "drifted: recompiles 0→1: kwargs['input_ids'] size",
@@ -61,7 +61,7 @@ def a_waiver(kind: str) -> Waiver:
         ),
         pytest.param(
             replace(WORSENED["numerics"], graph_breaks=(BREAK,)),
-            "drifted: numerics: output[0] value: worst error 3e-2 > 4e-4",
+            "drifted: numerics: output[0] value: worst error 3e-2 > 4e-4 (and 1 more)",
             id="a-wrong-result-before-a-slow-one",
         ),
         pytest.param(WORSENED["capture"], "drifted: capture lost: graphs executed 3 -> 0", id="capture"),
@@ -74,6 +74,19 @@ def test_a_cell_has_the_fact_that_matters_most(worse: Measurement, cell: str) ->
 
     row = next(line for line in text.splitlines() if line.startswith("| tests")).replace("\\", "").replace("&gt;", ">")
     assert row == f"| {CONTRACT} [aot] | held | {cell} |"
+
+
+def test_the_other_facts_are_below_the_table() -> None:
+    worse = replace(WORSENED["recompiles"], graph_breaks=(BREAK,), numerics=WORSENED["numerics"].numerics)
+
+    found = matrix([before(an_entry()), after(an_entry(worse))])
+
+    whole = (
+        "numerics: output[0] value: worst error 3e-2 > 4e-4, breaks 0→1 at model.py:41, "
+        "recompiles 0→1: x size at index 0"
+    )
+    assert f"  open risk: torch 2.15.0, A processor: drifted: {whole}" in terminal_lines(found)
+    assert "recompiles 0→1" in markdown(found)
 
 
 def test_lanes_that_held_everywhere_are_folded_and_alike_ones_share_a_row() -> None:

@@ -281,7 +281,7 @@ WHAT = {
     ),
     "requires_grad": (
         calls(add, (ones(3),), (ones(3, requires_grad=True),)),
-        "pass x with the same requires_grad in every call (x.detach() takes it off)",
+        "pass x with the same requires_grad in every call",
         [calls(add, (ones(3),), (of(ones(3, requires_grad=True), torch.Tensor.detach),))],
     ),
     "an inference tensor": (

@@ -85,7 +85,7 @@ RULES = (
     Rule(guard=rf"tensor '{_OWN}(?P<name>\w+)' dtype mismatch", says="pass {name} with the same dtype in every call"),
     Rule(
         guard=rf"tensor '{_OWN}(?P<name>\w+)' requires_grad mismatch",
-        says="pass {name} with the same requires_grad in every call ({name}.detach() takes it off)",
+        says="pass {name} with the same requires_grad in every call",
     ),
     Rule(
         guard=_KEYS + r"expected DispatchKeySet\((?P<keys>.*?)(?:, Autograd\w+)?\), actual DispatchKeySet\((?P=keys)\)",
