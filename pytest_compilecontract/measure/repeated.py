@@ -20,6 +20,8 @@ from .probes.source import Paths
 from .programs import Body, Forward, Surroundings, Trail
 from .recorder import Measuring
 
+# Makes one call.
+Step = Callable[[], object]
 OVERHEAD_CALLS = 20
 OVERHEAD_SECONDS = 0.2
 
@@ -60,7 +62,10 @@ class Repeated:
         timed = self._measuring.timed
         for index in (at for at, each in enumerate(timed[: len(self._job.calls) - 1]) if each.compiled):
             # Without a new compile it runs what another call, which had one, ran.
-            earlier, why = copy_context().run(self._recorded, index)
+            earlier, why = copy_context().run(self._recorded, partial(self._anew, index))
+            if earlier is None:
+                # What is made anew, as the state of an optimizer, may compile anew each time.
+                earlier, why = copy_context().run(self._recorded, partial(self._from_here, index))
             if earlier is None:
                 return None, f"{self._job.program.unit} {index}: {why}"
             found = found.joined(earlier)
@@ -73,28 +78,20 @@ class Repeated:
             return None, "the run raised"
         if self._barred:
             return None, self._barred
-        found, why = self._trail.context.run(self._recorded)
+        last = partial(self._from_here, len(self._job.calls) - 1)
+        found, why = self._trail.context.run(self._recorded, last)
         if found is None:
             # What has come to its end, as an iterator, or grows with each call, begins anew.
             self._passes.start_anew(self._job.state)
             randomness.put_back(self._passes.start)
-            found, why = copy_context().run(self._recorded)
+            found, why = copy_context().run(self._recorded, last)
         return found, why
 
-    def _recorded(self, index: int | None = None) -> tuple[StepOperators | None, str]:
-        """The operators of the last call, from the current state, or of an earlier one, from the state that it found.
-
-        None and the reason, if they cannot be told.
-        """
-        job, state = self._job, self._job.state
-        modules = {id(each): path for top in state.modules for path, each in top.named_modules()}
+    def _recorded(self, prepared: Callable[[], Callable[[], Step]]) -> tuple[StepOperators | None, str]:
+        """The operators of a call, or None and the reason; `prepared` returns what makes the call ready."""
+        modules = {id(each): path for top in self._job.state.modules for path, each in top.named_modules()}
         try:
-            if index is None:
-                made = self._step(job.calls[-1:])
-                ready = lambda: made  # noqa: E731
-            else:
-                ready = partial(self._step_from_the_start, index)
-            return operators_of(ready, ledger=self._measuring.ledger, paths=self._paths, modules=modules), ""
+            return operators_of(prepared(), ledger=self._measuring.ledger, paths=self._paths, modules=modules), ""
         except Untold as reason:
             return None, str(reason)
         except Exception as error:  # noqa: BLE001 - a target may refuse to be called more often than the test does
@@ -102,12 +99,22 @@ class Repeated:
             memory.let_go(error)
             return None, f"a repeated call raises {type(error).__name__}"
 
-    def _step_from_the_start(self, index: int) -> Callable[[], object]:
-        self._passes.start_anew(self._job.state)
-        randomness.put_back(self._passes.start)
-        return self._step(self._job.calls[: index + 1])
+    def _from_here(self, index: int) -> Callable[[], Step]:
+        """A call from the current state, and so from another each time."""
+        step = self._step(self._job.calls[index : index + 1])
+        return lambda: step
 
-    def _step(self, calls: Sequence[call]) -> Callable[[], object]:
+    def _anew(self, index: int) -> Callable[[], Step]:
+        """A call after those before it, from the state that the first of them found."""
+
+        def ready() -> Step:
+            self._passes.start_anew(self._job.state)
+            randomness.put_back(self._passes.start)
+            return self._step(self._job.calls[: index + 1])
+
+        return ready
+
+    def _step(self, calls: Sequence[call]) -> Step:
         """Make these calls up to the last, which is returned."""
         around = Surroundings(
             autocast=self._passes.autocast,

@@ -592,6 +592,20 @@ def test_earlier_calls_find_the_state_that_they_had() -> None:
     assert model.steps == 0
 
 
+def test_an_earlier_call_that_compiles_for_a_new_optimizer_starts_from_where_the_others_end() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    assert run(step, lane="capture").verdict == "held"
+
+
 def test_an_earlier_training_step_that_runs_in_eager() -> None:
     model = Either()
 
