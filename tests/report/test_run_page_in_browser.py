@@ -101,6 +101,7 @@ def test_what_does_not_hold_is_told_once_a_cause_with_its_line_contracts_and_lim
         [
             "graph break copy.deepcopy() is not supported",
             "model.py:41 mask = copy.deepcopy(self.mask)",
+            "hint: Avoid calling copy.deepcopy()",
             "in test_model [aot, inductor] violated limits: max_graph_breaks=0",
         ],
         [
@@ -421,6 +422,20 @@ def test_the_chips_count_what_the_lanes_that_are_shown_have(browser: RunPage, ur
         "skipped 0",
         "recompiled 0",
     ]
+
+
+def test_a_cause_says_what_would_avoid_it(browser: RunPage, tmp_path: Path) -> None:
+    hint = "torch.compile(dynamic=True) <img src=x onerror=alert(1)>"
+    again = tuple(replace(each, hint=hint) for each in BROKEN.recompiles or ())
+    broke = replace(BREAK, hints=("first", "second"))
+    seen = replace(BROKEN, graph_breaks=(broke,), recompiles=again)
+    browser.open(write(a_receipt(violated("test_a", measurement=seen)), tmp_path / "index.html"), (1400, 3000))
+
+    told = browser.js("return [...document.querySelectorAll('.cause .hint, .note dd')].map((each) => each.textContent)")
+
+    assert told[:2] == ["hint: first", f"hint: {hint}"]
+    assert {"second", hint} < set(told[2:])
+    assert browser.all(".cause img") == []
 
 
 @pytest.mark.parametrize("size", [NARROW, (1400, 900)], ids=["390", "1400"])

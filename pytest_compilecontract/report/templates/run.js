@@ -101,10 +101,12 @@
     }
     const limits = new Set(lanesHit.filter(([lane]) => seen.has(lane)).flatMap(([, set]) => limitSets[set]));
     const after = follows.filter(inHit);
+    const hint = marks[[...places.values()][0]][SAID].find(([label]) => label === "hint");
     return make("li", { class: `cause k-${kind}` },
       make("p", { class: "headline" }, make("span", { class: "kind" }, tags.get(kind)), make("span", { class: "title" }, texts[title], kind === "recompile" ? `: ${oftenTold(own, hit)}` : null)),
       make("ul", { class: "plain places" }, folded([...places], 4, "line", ([where, at]) => make("li", {},
         make("a", { class: "mono", href: `#mark=${at}` }, parted(where)), " ", make("code", {}, texts[marks[at][SOURCE]])))),
+      hint ? make("p", { class: "hint" }, make("span", { class: "muted" }, "hint: "), texts[hint[1]]) : null,
       make("p", { class: "hits" }, make("span", { class: "of" }, make("span", { class: "muted" }, "in "), hitsTold(hit)),
         limits.size ? make("span", { class: "over" }, make("span", { class: "muted" }, "violated limits: "), [...limits].map((each) => texts[each]).join(", ")) : null),
       after.length ? make("details", { class: "follows" }, make("summary", {}, `as a result, more ran in eager: ${counted(after.length, "fact")}`), make("ul", { class: "plain" }, after.map(markLink))) : null);
