@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.receipts import HOLDING, NEW, an_entry
+from support.sessions import run_session
 
 from pytest_compilecontract.cli import check as checking
 from pytest_compilecontract.cli.main import main
@@ -71,12 +72,7 @@ def test_what_init_writes_runs_whatever_the_factory_is_called(factory: str, caps
 
     assert main(["init", f"blocks:{factory}", "--out=contracts/test_block.py"]) == 0
 
-    collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "--no-header", "contracts"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    collected = run_session([sys.executable, "-m", "pytest", "-q", "--collect-only", "--no-header", "contracts"])
     assert collected.stdout.splitlines()[0] == "contracts/test_block.py::test_block"
     assert "1 test collected" in collected.stdout
     spec = importlib.util.spec_from_file_location("written", "contracts/test_block.py")

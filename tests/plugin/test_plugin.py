@@ -452,7 +452,7 @@ def test_all_that_is_wrong_is_said_at_once(pytester: pytest.Pytester) -> None:
         """
     )
 
-    result = pytester.runpytest_subprocess("--compile-contracts")
+    result = runpytest_session(pytester, "--compile-contracts")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line] == [
@@ -480,7 +480,7 @@ def test_a_marker_is_refused_by_the_controller_of_xdist(pytester: pytest.Pyteste
 def test_a_session_without_contracts_says_so(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
 
-    result = pytester.runpytest_subprocess("--compile-contracts")
+    result = runpytest_session(pytester, "--compile-contracts")
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*= compile contracts: none measured =*", "no compile contract was measured"])
@@ -489,7 +489,7 @@ def test_a_session_without_contracts_says_so(pytester: pytest.Pytester) -> None:
 def test_no_terminal_no_summary(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
 
-    result = pytester.runpytest_subprocess("--compile-contracts", "-p", "no:terminal")
+    result = runpytest_session(pytester, "--compile-contracts", "-p", "no:terminal")
 
     assert result.ret == pytest.ExitCode.OK
     assert result.outlines == []
@@ -502,7 +502,7 @@ def test_the_report_folder_is_below_where_pytest_was_called(pytester: pytest.Pyt
     pytester.chdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(inner)
-        result = pytester.runpytest_subprocess("--compile-contracts", "--contract-report=out/new")
+        result = runpytest_session(pytester, "--compile-contracts", "--contract-report=out/new")
 
     assert result.ret == pytest.ExitCode.OK
     assert (inner / "out" / "new" / "receipt.json").is_file()
@@ -552,7 +552,7 @@ def test_a_report_folder_that_is_gone_at_the_end_fails_the_session(pytester: pyt
         """
     )
 
-    result = pytester.runpytest_subprocess("--compile-contracts", "--contract-report=out")
+    result = runpytest_session(pytester, "--compile-contracts", "--contract-report=out")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["ERROR: *out*: *"])
@@ -829,14 +829,14 @@ def test_off_the_table_does_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_block="def test_it(): pass")
 
     assert pytester.runpytest_subprocess().ret == pytest.ExitCode.OK
-    assert pytester.runpytest_subprocess("--compile-contracts").ret == pytest.ExitCode.USAGE_ERROR
+    assert runpytest_session(pytester, "--compile-contracts").ret == pytest.ExitCode.USAGE_ERROR
     assert not (pytester.path / "out").exists()
 
 
 def test_waivers_that_the_project_names_are_there(pytester: pytest.Pytester) -> None:
     lane_project(pytester, TABLE)
 
-    result = pytester.runpytest_subprocess("--compile-contracts")
+    result = runpytest_session(pytester, "--compile-contracts")
 
     result.stderr.fnmatch_lines(["ERROR: pyproject.toml: tool.compilecontract.waivers: *waivers.toml: no such file"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -847,7 +847,7 @@ def test_waivers_are_read_where_the_project_says(pytester: pytest.Pytester) -> N
     (pytester.path / "kept").mkdir()
     (pytester.path / "kept" / "waivers.toml").write_text("[[waiver]]\nfor = 1\n", encoding="utf-8")
 
-    result = pytester.runpytest_subprocess("--compile-contracts")
+    result = runpytest_session(pytester, "--compile-contracts")
 
     result.stderr.fnmatch_lines(["ERROR: *kept/waivers.toml:1: unknown key 'for' *"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.sessions import UNUSED
+from support.sessions import UNUSED, runpytest_session
 
 SUITE = """
     from pytest_compilecontract import compile_contract
@@ -100,7 +100,7 @@ def test_it_is_refused_before_a_test_runs(
 ) -> None:
     make(suite.path / path)
 
-    result = suite.runpytest_subprocess(*OPTIONS, timeout=SECONDS)
+    result = runpytest_session(suite, *OPTIONS, timeout=SECONDS)
 
     assert [line for line in result.errlines if line] == [f"ERROR: {suite.path / path}: {said}"]
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -109,7 +109,7 @@ def test_it_is_refused_before_a_test_runs(
 def test_a_journal_of_a_worker_that_is_a_pipe_holds_nobody_up(suite: pytest.Pytester) -> None:
     a_pipe(suite.path / "out" / "journal.gw0.jsonl")
 
-    result = suite.runpytest_subprocess(*OPTIONS, "-n1", timeout=SECONDS)
+    result = runpytest_session(suite, *OPTIONS, "-n1", timeout=SECONDS)
 
     assert result.ret == pytest.ExitCode.OK
     assert (suite.path / "out" / "receipt.json").is_file()
@@ -120,7 +120,7 @@ def test_no_journal_is_written_through_a_link(suite: pytest.Pytester) -> None:
     (suite.path / "out").mkdir()
     (suite.path / "out" / "journal.jsonl").symlink_to(suite.path / "mine.txt")
 
-    result = suite.runpytest_subprocess(*OPTIONS, timeout=SECONDS)
+    result = runpytest_session(suite, *OPTIONS, timeout=SECONDS)
 
     assert (suite.path / "mine.txt").read_text(encoding="utf-8") == "mine"
     assert result.ret == pytest.ExitCode.OK
