@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,26 +80,32 @@ def test_importing_the_package_does_not_import_pytest() -> None:
     assert ran.stdout.split()[0] == "False"
 
 
-def nodes() -> Iterator[tuple[str, ast.AST]]:
+Nodes = list[tuple[str, ast.AST]]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Nodes:
     """Each part of the package's source, with its file."""
-    for path in sorted(FOLDER.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield path.relative_to(FOLDER).as_posix(), node
+    return [
+        (path.relative_to(FOLDER).as_posix(), node)
+        for path in sorted(FOLDER.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
 
 
-def test_a_class_is_at_most_250_lines() -> None:
+def test_a_class_is_at_most_250_lines(nodes: Nodes) -> None:
     classes = [
         (node.end_lineno - node.lineno + 1, f"{file}: {node.name}")
-        for file, node in nodes()
+        for file, node in nodes
         if isinstance(node, ast.ClassDef) and node.end_lineno is not None
     ]
 
     assert [each for each in classes if each[0] > 250] == []
 
 
-def test_one_module_owns_the_run_of_a_test() -> None:
+def test_one_module_owns_the_run_of_a_test(nodes: Nodes) -> None:
     owners = {
-        file for file, node in nodes() if isinstance(node, ast.FunctionDef) and node.name == "pytest_runtest_protocol"
+        file for file, node in nodes if isinstance(node, ast.FunctionDef) and node.name == "pytest_runtest_protocol"
     }
 
     assert owners == {"plugin/run.py"}
@@ -110,8 +115,8 @@ def test_one_module_owns_the_run_of_a_test() -> None:
 OWN = {"_fields", "_make", "_getframe", "_active"}
 
 
-def test_private_parts_of_torch_are_touched_in_probes_alone() -> None:
-    measuring = [each for each in nodes() if each[0].startswith("measure/") and "/probes/" not in each[0]]
+def test_private_parts_of_torch_are_touched_in_probes_alone(nodes: Nodes) -> None:
+    measuring = [each for each in nodes if each[0].startswith("measure/") and "/probes/" not in each[0]]
     attributes = {
         f"{file}:{node.lineno}: {ast.unparse(node)}"
         for file, node in measuring
