@@ -158,7 +158,7 @@ class _Data:
 
     def _changed(self, lane: LaneComparison) -> tuple[object, ...]:
         lists = (lane.unknown, lane.excused)
-        return (tuple(map(self._drift, lane.drifts)), *(tuple(map(self._text, each)) for each in lists))
+        return (tuple(map(self._drift, lane.by_cause)), *(tuple(map(self._text, each)) for each in lists))
 
     def _drift(self, drift: Drift) -> tuple[object, ...]:
         return (
@@ -249,7 +249,9 @@ def _number(value: object) -> float | None:
 def _counted(metric: str, entry: Entry, facts: Mapping[str, tuple[object, ...]]) -> tuple[Value, tuple[object, ...]]:
     if metric not in facts:
         return _unknown(entry.measurement, METRICS[metric].at), ()
-    return len(facts[metric]), facts[metric]
+    # Of facts that are the same, one is shown.
+    read = READERS[metric](entry.measurement) if metric in READERS and entry.measurement is not None else None
+    return read.count if read is not None else len(facts[metric]), facts[metric]
 
 
 def _known(seen: Measurement, name: str) -> Value:

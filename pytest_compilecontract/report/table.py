@@ -13,7 +13,7 @@ from pytest_compilecontract.wording import cut, middle
 from .color import Paint, unpainted
 
 # Where nobody says how wide a line may be.
-NAME_WIDTH, CELL_WIDTH = 60, 42
+NAME_WIDTH, CELL_WIDTH = 60, 60
 _FEWEST_NAME, _FEWEST_CELL = 20, 14
 _MOST_LINES = 3
 _MARGIN = "  "

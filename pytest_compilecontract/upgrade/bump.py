@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_compilecontract.compare.comparison import compare
-from pytest_compilecontract.compare.drift import Comparison
+from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
@@ -209,7 +209,8 @@ def _concluded(
     old, new = measured
     today = datetime.date.today()
     table = matrix([old.receipt, new.receipt], policy, waivers, today)
-    comparison = _rerun_by(new.python, table.comparisons[-1])
+    table = _rerun_by(new.python, table)
+    comparison = table.comparisons[-1]
     # pytest's arguments may leave tests out, and a run that did not come to its end did.
     whole = not bench.arguments and not comparison.stopped
     found = answer(comparison, policy, stale(comparison, waivers, today, whole=whole))
@@ -229,14 +230,24 @@ def _concluded(
     return Concluded(table=table, answer=found, policy=policy, graphs=graphs)
 
 
-def _rerun_by(python: Path | None, comparison: Comparison) -> Comparison:
-    """The comparison with commands that rerun a lane on the newer side's interpreter, which is not this one."""
+def _rerun_by(python: Path | None, table: Matrix) -> Matrix:
+    """The matrix with commands that rerun a lane on the newer side's interpreter, which is not this one."""
     if python is None:
-        return comparison
+        return table
     start = (str(_near(python)), "-m", "pytest")
-    reruns = (each.rerun and replace(each.rerun, start=start) for each in comparison.lanes)
-    lanes = (replace(each, rerun=rerun) for each, rerun in zip(comparison.lanes, reruns, strict=True))
-    return replace(comparison, lanes=tuple(lanes))
+
+    def there(lane: LaneComparison) -> LaneComparison:
+        return replace(lane, rerun=replace(lane.rerun, start=start)) if lane.rerun is not None else lane
+
+    rows = tuple(
+        replace(
+            row,
+            cells=tuple(replace(cell, lane=there(cell.lane)) if cell.lane is not None else cell for cell in row.cells),
+        )
+        for row in table.rows
+    )
+    comparisons = tuple(replace(each, lanes=tuple(map(there, each.lanes))) for each in table.comparisons)
+    return replace(table, rows=rows, comparisons=comparisons)
 
 
 def _notes(old: Measured, new: Measured) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.browser import NARROW, Page, needs_browser
-from support.receipts import BREAK, HOLDING, OLD, OTHER_BREAK, WORSENED, a_receipt, an_entry
+from support.receipts import BREAK, HOLDING, OLD, OTHER_BREAK, RECOMPILE, WORSENED, a_receipt, an_entry
 
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
@@ -203,6 +203,23 @@ def test_a_cell_opens_by_mouse_with_both_measurements_and_the_facts_that_differ(
     )
     assert row.find_element("css selector", "th").text == "≠ graph breaks\nworse, judged"
     assert "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_two[aot]'" in browser.detail
+
+
+def test_an_opened_cell_tells_the_cause_first_and_counts_facts_that_are_the_same(
+    browser: MatrixPage, tmp_path: Path
+) -> None:
+    worse = replace(WORSENED["graph_breaks"], recompiles=(RECOMPILE,) * 3)
+    browser.open(write(of_rows([lanes("tests/test_a.py::test_two", worse)], TORCHES), tmp_path / "matrix.html"))
+    browser.one(".lane-row .v-drifted").click()
+
+    told = browser.js("return [...document.querySelectorAll('#detail li > strong')].map((each) => each.textContent)")
+    rows = {
+        each.find_element("css selector", "th").text.split("\n")[0]: each.find_elements("css selector", "td")
+        for each in browser.all(".sides tr.worse")
+    }
+
+    assert told[:3] == ["graph breaks 0 -> 1", "recompiles 0 -> 3", "fullgraph yes -> no"]
+    assert [each.text.split("\n")[0] for each in rows["\u2260 recompiles"]] == ["0", "3"]
 
 
 def test_only_what_differs_can_be_asked_for(browser: MatrixPage, url: str) -> None:

@@ -71,7 +71,7 @@ def test_a_lane_that_drifted_is_rerun_on_the_interpreter_that_it_drifted_on(
 ) -> None:
     drifted = a_plan("2.12.1", a_run(a_course("2.12.1", WORSENED["graph_breaks"])))
 
-    bumped(bench, HELD_OLD, drifted)
+    bumped(bench, HELD_OLD, drifted, "--html=matrix.html")
 
     reruns = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  rerun: ")]
     assert reruns
@@ -80,6 +80,7 @@ def test_a_lane_that_drifted_is_rerun_on_the_interpreter_that_it_drifted_on(
         assert Path(bench.project, python).resolve().is_file()
         assert "new" in python
         assert words.startswith("pytest --compile-contracts --contract-lanes=")
+    assert f"{python} -m {words}".partition(" -- ")[0] in (bench.project / "matrix.html").read_text()
 
 
 def test_what_holds_may_be_upgraded(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
