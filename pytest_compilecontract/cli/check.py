@@ -44,6 +44,8 @@ SLOW_SECONDS = 30.0
 _QUICK = "lanes that compile kernels take longest; --lanes capture,aot counts graphs, breaks and recompiles alone"
 LONGEST_REASON = 300
 LONGEST_LIST = 20
+# Comments above one limit of a written contract.
+MOST_TOLERATED, COMMENT_WIDTH = 6, 112
 _MEASURING = """\
 from pathlib import Path
 
@@ -221,9 +223,18 @@ def _test_text(chosen: argparse.Namespace, receipt: Receipt, found: Proposal) ->
 
 
 def _folded(found: Proposal) -> str:
-    if len(found.decorator()) <= 100:
+    """The decorator, with what each limit tolerates as comments above it."""
+    if len(found.decorator()) <= 100 and not any(found.tolerates.values()):
         return found.decorator()
-    return "\n".join(["@compile_contract(", *(f"    {each}," for each in found.arguments()), ")"])
+    lines = []
+    for each in found.arguments():
+        said = found.tolerates.get(each.partition("=")[0], ())
+        more = [f"and {len(said) - MOST_TOLERATED} more"] if len(said) > MOST_TOLERATED else []
+        for number, text in enumerate((*said[:MOST_TOLERATED], *more)):
+            told = one_line(f"this tolerates {text}" if not number else text, COMMENT_WIDTH)
+            lines.append(f"    # {printed(plain(told))}")
+        lines.append(f"    {each},")
+    return "\n".join(["@compile_contract(", *lines, ")"])
 
 
 def _proposal(receipt: Receipt, sample: str) -> Proposal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import HostSync, Measurement, Speed, StepKernels
@@ -72,12 +72,17 @@ def _judge_graphs(limits: Limits, seen: Measurement, unmeasurable: str) -> Itera
 
 def undecided(limits: Limits, seen: Measurement) -> tuple[str, ...]:
     """What the verdict does not cover: limits that need a GPU if there is none, and what other processes did."""
-    unjudged = (
-        f"{limit.name} is not judged: {seen.unmeasured[limit.metric]}"
+    told = (f"{name} is not judged: {why}" for name, why in unjudged(limits.to_dict(), seen))
+    return (*told, *((seen.elsewhere,) if seen.elsewhere else ()))
+
+
+def unjudged(limits: Mapping[str, object], seen: Measurement) -> tuple[tuple[str, str], ...]:
+    """The limits that were given and not judged, because the device or the lane has no such thing; each with why."""
+    return tuple(
+        (limit.name, seen.unmeasured[limit.metric])
         for limit in LIMITS.values()
-        if limit.optional and getattr(limits, limit.name) is not None and means_nothing(seen, limit.metric)
+        if limit.optional and limits.get(limit.name) is not None and means_nothing(seen, limit.metric)
     )
-    return (*unjudged, *((seen.elsewhere,) if seen.elsewhere else ()))
 
 
 def _told_kernels(kernels: StepKernels | None) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import Measurement
@@ -12,6 +12,7 @@ from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Facts
 
 from .limits import judge
+from .tell import tolerated
 from .verdicts import doubts
 
 # The limits that a proposal may name. Not `max_graphs`: another number of graphs with no other break and no other
@@ -27,7 +28,7 @@ class Proposal:
 
     `facts` are the facts behind `refused`. `calls` is how many calls each lane checked, `steady` how many of them
     compiled nothing in the lane with the fewest. `allowed` has each fact that a stricter contract would not allow, as
-    a limit with the lines below it, and the lanes that show it.
+    a limit with the lines below it, and the lanes that show it. `tolerates` has what each limit above 0 is for.
     """
 
     limits: Limits
@@ -37,6 +38,7 @@ class Proposal:
     calls: int
     steady: int
     allowed: dict[tuple[str, Facts], tuple[str, ...]]
+    tolerates: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def decorator(self) -> str:
         """The decorator to paste above a test."""
@@ -89,6 +91,7 @@ def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:
         calls=calls,
         steady=steady,
         allowed=allowed,
+        tolerates=_tolerates(limits, list(sound.values())),
     )
 
 
@@ -101,6 +104,14 @@ def _allowed(sound: Mapping[str, Measurement], *, torch_version: str) -> dict[tu
             fact = (each.name, each.facts)
             found[fact] = (*found.get(fact, ()), lane)
     return found
+
+
+def _tolerates(limits: Limits, seen: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+    return {
+        name: tuple(dict.fromkeys(said for each in seen for said in tolerated(name, each)))
+        for name in (*_NAMED, "allow_recompile_limit")
+        if getattr(limits, name)
+    }
 
 
 def _limits(seen: Sequence[Measurement]) -> Limits:

@@ -73,6 +73,28 @@ def told_eager(frames: Sequence[EagerFrame]) -> Facts:
     return tuple(facts)
 
 
+def tolerated(limit: str, seen: Measurement) -> tuple[str, ...]:
+    """What a limit above 0 tolerates of a measurement, each thing in one sentence: "that GPT.forward runs in eager"."""
+    found: list[str] = []
+    if limit == "max_graph_breaks":
+        found = [f"a graph break at {told_line(each.location)}" for each in seen.graph_breaks or ()]
+    elif limit == "max_recompiles":
+        for each in seen.compiled_again or ():
+            found.append(f"that {_named(each.frame)} is compiled again: {first_line(each.guard) or each.kind}")
+    elif limit == "max_eager_frames":
+        for frame in seen.frames_run_eager or ():
+            at = f", {told_line(frame.location)}" if frame.location is not None else ""
+            found.append(f"that {_named(frame.frame)} runs in eager: {frame.cause}{at}")
+    elif limit == "allow_recompile_limit":
+        found = [f"that {_named(each.frame)} reaches {each.limit}" for each in seen.limit_hits or ()]
+    return tuple(found)
+
+
+def _named(frame: Location) -> str:
+    name = f"{frame.scope}.{frame.function}" if frame.scope else frame.function
+    return f"{name} ({frame.file}:{frame.line})"
+
+
 def told_operators(found: StepOperators | None) -> Facts:
     facts: list[tuple[str, ...]] = []
     for each in found.groups if found is not None else ():

@@ -14,6 +14,7 @@ from pytest_compilecontract.facts.measurement import Hunted, Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Verdict, Violation
+from pytest_compilecontract.judge.device import unjudged
 from pytest_compilecontract.wording import counted, cut, middle
 
 FAILURE_LINES = 25
@@ -50,6 +51,7 @@ class Row:
     """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured.
 
     `observed` is a test that is not marked as a contract: there may be hundreds, so they are summarized in one line.
+    `unjudged` are limits that were not judged here, each with the reason.
     """
 
     contract: str
@@ -59,6 +61,7 @@ class Row:
     reason: str = ""
     observed: bool = False
     frontier: str = ""
+    unjudged: tuple[tuple[str, str], ...] = ()
 
 
 def row_of(entry: Entry) -> Row:
@@ -71,6 +74,7 @@ def row_of(entry: Entry) -> Row:
         counts=counts,
         reason=entry.reason or _why_fewer(entry),
         frontier=entry.frontier.told() if entry.frontier is not None else "",
+        unjudged=unjudged(entry.limits, entry.measurement) if entry.measurement is not None else (),
     )
 
 
@@ -156,9 +160,27 @@ def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
     if verbosity < 0:
         return [*_not_held(rows), _totals(rows)]
     if verbosity > 0:
-        return [*_lane_lines(rows), _totals(rows)]
+        return [*_lane_lines(rows), *_unjudged(rows), _totals(rows)]
     told = [row for row in rows if not row.observed or row.verdict in _NOT_HELD]
-    return [*(_contract_lines(told) if told else ()), *_observed(rows), *_unmeasured(rows), _totals(rows)]
+    return [
+        *(_contract_lines(told) if told else ()),
+        *_observed(rows),
+        *_unmeasured(rows),
+        *_unjudged(rows),
+        _totals(rows),
+    ]
+
+
+def _unjudged(rows: Sequence[Row]) -> list[Line]:
+    """The limits that lanes hold without having been judged by them."""
+    held = [row for row in rows if row.verdict == "held" and row.unjudged]
+    if not held:
+        return []
+    reasons: dict[str, dict[str, None]] = {}
+    for name, reason in (each for row in held for each in row.unjudged):
+        reasons.setdefault(reason, {})[name] = None
+    told = "; ".join(f"{', '.join(names)} ({plain(reason)})" for reason, names in reasons.items())
+    return [(f"held, but not judged here in {counted(len(held), 'lane')}: {told}", {"yellow": True})]
 
 
 # A failure

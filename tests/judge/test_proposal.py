@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,29 @@ def test_an_allowance_is_named_where_it_is_needed(facts: dict[str, Any], line: s
     found = of(entry("aot", seen(**facts)))
 
     assert found.decorator() == line
+
+
+def test_what_each_limit_tolerates_is_told_once() -> None:
+    forward = replace(LINE, scope="GPT")
+    lost = replace(LOST, frame=forward, location=LINE)
+    facts = seen(
+        graph_breaks=(BREAK,), recompiles=(replace(RECOMPILE, frame=forward),), eager_frames=(lost,), limit_hits=(HIT,)
+    )
+
+    found = of(entry("aot", facts), entry("capture", facts))
+
+    assert found.tolerates == {
+        "max_graph_breaks": ("a graph break at model.py:3 in forward: x = f(x)",),
+        "max_recompiles": ("that GPT.forward (model.py:3) is compiled again: L['n'] == 3",),
+        "max_eager_frames": (
+            "that GPT.forward (model.py:3) runs in eager: graph break, model.py:3 in forward: x = f(x)",
+        ),
+        "allow_recompile_limit": ("that forward (model.py:3) reaches recompile_limit",),
+    }
+
+
+def test_a_limit_of_0_tolerates_nothing() -> None:
+    assert of(entry("aot", seen())).tolerates == {}
 
 
 def test_a_count_that_one_lane_cannot_measure_is_no_limit() -> None:

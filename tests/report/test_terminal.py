@@ -9,11 +9,20 @@ from typing import get_args
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.receipts import an_entry
 
 from pytest_compilecontract.escaping import printed
 from pytest_compilecontract.facts.measurement import EagerFrame, Location, Measurement
 from pytest_compilecontract.facts.verdict import Verdict, Violation
-from pytest_compilecontract.report.terminal import Row, counts_of, failure_text, headline, plain, summary_lines
+from pytest_compilecontract.report.terminal import (
+    Row,
+    counts_of,
+    failure_text,
+    headline,
+    plain,
+    row_of,
+    summary_lines,
+)
 
 COUNTS: dict[str, int | None] = {"graphs": 2, "graph_breaks": 1, "recompiles": 0, "eager_frames": 0, "ops_captured": 34}
 BLOCK = "tests/test_block.py::test_block"
@@ -43,6 +52,19 @@ def breaks(count: int) -> tuple[str, ...]:
         for number in range(count)
         for line in (f"model.py:{number} in forward: x.item()", "  reason", "  hint: do not")
     )
+
+
+@pytest.mark.parametrize("verbosity", [0, 1])
+def test_limits_that_a_lane_holds_without_being_judged_by_them_are_in_one_line(verbosity: int) -> None:
+    limits = {"max_kernels": 5, "max_host_syncs": 0, "max_graph_breaks": 0}
+    seen = Measurement(unmeasured={"kernels": "no CUDA device", "host_syncs": "no CUDA device"})
+    held = an_entry(seen, limits=limits)
+    broken = replace(held, lane="capture", verdict="violated")
+
+    rows = [row_of(held), row_of(replace(held, lane="inductor")), row_of(broken), row_of(an_entry(lane="dynamic"))]
+
+    told = [line for line in texts(rows, verbosity) if "judged" in line]
+    assert told == ["held, but not judged here in 2 lanes: max_kernels, max_host_syncs (no CUDA device)"]
 
 
 # A failure

@@ -123,6 +123,22 @@ def test_check_says_which_contract_holds(capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
 
 
+def test_init_writes_what_a_limit_tolerates_above_it(tmp_path: Path) -> None:
+    out = tmp_path / "test_written.py"
+
+    code = main(["init", "blocks:sample", "--lanes=capture", f"--out={out}"])
+
+    assert code == 0
+    assert (
+        "@compile_contract(\n"
+        "    max_recompiles=0,\n"
+        "    # this tolerates a graph break at blocks.py:13 in forward: if x.sum() > 0:\n"
+        "    max_graph_breaks=1,\n"
+        ")\n"
+        "def test_written(compile_lane):\n"
+    ) in out.read_text()
+
+
 def test_check_says_where_no_call_was_steady(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", "blocks:sizes", "--lanes=capture"])
 
