@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from pytest_compilecontract.facts.limits import Limits
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import Location, Measurement
 from pytest_compilecontract.facts.verdict import Verdict, Violation
 
 from .bounds import bound_of, eager_calls_allowed, not_known, numerics_given
 from .device import speed_text
+
+# Where torch's own code computes what a model does; that of optimizers, for instance, Dynamo compiles as the project's.
+_LAYERS = ("torch/nn/modules/", "torch/nn/utils/", "torch/nn/functional.py", "torch/distributions/")
+# How the runner says that it does not know.
+_UNKNOWN = re.compile("what ran in eager .* is unknown")
 
 
 def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
@@ -44,6 +50,7 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
         yield not_known(seen, "limit_hits")
     if seen.calls is None and "eager_by_request" in seen.unmeasured and limits.max_eager_frames is None:
         yield not_known(seen, "eager_by_request")
+    yield from _unseen(limits, seen)
     if limits.min_speedup is not None and seen.speed is not None:
         low, high = seen.speed.spread
         if low < limits.min_speedup <= high:
@@ -56,3 +63,28 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
         yield f"not compared with eager: {each}"
     if not eager_calls_allowed(limits) and any(call.graphs_executed is None for call in seen.calls):
         yield not_known(seen, "graphs_executed")
+
+
+def _unseen(limits: Limits, seen: Measurement) -> Iterator[str]:
+    """Breaks below torch's own code, which Dynamo then skips, where nothing recorded what ran in eager."""
+    if (
+        limits.max_eager_frames
+        or seen.operators_run is not None
+        or seen.raised is not None
+        or any(map(_UNKNOWN.match, seen.doubts))
+    ):
+        return
+    why = seen.unmeasured.get("operators_run", "the test makes its own calls")
+    for each in seen.graph_breaks or ():
+        torchs = [frame for stack in each.stacks for frame in stack[1:] if _is_skipped(frame)]
+        if torchs:
+            at, inside = each.location, torchs[0]
+            yield (
+                f"what ran in eager in {inside.function} of {inside.file} is unknown: it is torch's own code and broke "
+                f"at {at.file}:{at.line}, and {why}; max_eager_frames=1 allows it"
+            )
+
+
+def _is_skipped(frame: Location) -> bool:
+    # A module's call alone, as of one that has hooks or is disabled, may lead to the project's forward.
+    return frame.file.startswith(_LAYERS) and frame.file != "torch/nn/modules/module.py"

@@ -561,6 +561,49 @@ def test_calls_that_torch_was_asked_to_run_in_eager_are_a_doubt_where_they_canno
     assert doubts(Limits(), replace(own, calls=GOOD.calls)) == ()
 
 
+def broken_below(*files: str) -> GraphBreak:
+    """A break at model.py:9, which these files led to from model.py:5."""
+    inner = [Location(file=file, line=7, function="forward") for file in files]
+    ends = [Location(file="model.py", line=line, function="forward") for line in (5, 9)]
+    return GraphBreak(location=ends[1], kind="k", reason="r", stacks=((ends[0], *inner, ends[1]),))
+
+
+CONTAINER = "torch/nn/modules/container.py"
+UNSEEN = (
+    f"what ran in eager in forward of {CONTAINER} is unknown: it is torch's own code and broke at model.py:9, and "
+    "the body makes its own calls; max_eager_frames=1 allows it"
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "files", "said"),
+    [
+        (Limits(), [CONTAINER], (UNSEEN,)),
+        (Limits(max_eager_frames=0), [CONTAINER], (UNSEEN,)),
+        (Limits(max_eager_frames=1), [CONTAINER], ()),
+        (Limits(), [], ()),
+        (Limits(), ["torch/nn/modules/module.py"], ()),
+        (Limits(), ["layers.py", "contextlib.py", "torch/_dynamo/polyfills/__init__.py", "torch/optim/sgd.py"], ()),
+    ],
+    ids=["torch's code", "no eager frame", "eager frames allowed", "the project's", "a call", "not skipped"],
+)
+def test_what_ran_in_eager_below_torchs_code_is_a_doubt(
+    limits: Limits, files: list[str], said: tuple[str, ...]
+) -> None:
+    why = {"operators_run": "the body makes its own calls"}
+    seen = replace(GOOD, graph_breaks=(broken_below(*files),), operators_run=None, unmeasured=why)
+
+    assert doubts(limits, seen) == said
+
+
+def test_what_ran_in_eager_is_no_doubt_where_it_is_known_or_said_already() -> None:
+    seen = replace(GOOD, graph_breaks=(broken_below(CONTAINER),))
+    already = ("what ran in eager besides the graph breaks is unknown: the call starts processes",)
+
+    assert doubts(Limits(), replace(seen, operators_run=StepOperators(compiled=1, eager=0))) == ()
+    assert doubts(Limits(), replace(seen, operators_run=None, doubts=already)) == already
+
+
 def test_what_is_not_compared_is_a_doubt() -> None:
     numerics = Numerics(method="fp64", compared=1, uncompared=("call 0 output: cannot be read",))
 

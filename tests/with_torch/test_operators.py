@@ -25,6 +25,7 @@ from pytest_compilecontract.calls import call
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import Measurement, StepOperators
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.probes import operators
 
 pytestmark = pytest.mark.insides
@@ -635,6 +636,38 @@ def test_a_call_that_raises_the_next_time_tells_nothing(tmp_path: Path) -> None:
     entry = run(refuses)
 
     assert unknown(measured(entry)) == "a repeated call raises ValueError"
+
+
+def compared(model: nn.Module, lane: CompileLane) -> None:
+    def body(compile: Callable[..., Any]) -> list[torch.Tensor]:
+        compiled = compile(model)
+        return [compiled(torch.ones(2, 4)) for _ in range(3)]
+
+    lane.compare(body)
+
+
+def observed(model: nn.Module, lane: CompileLane) -> None:
+    with lane.observe():
+        lane.compile(model)(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("make", [compared, observed])
+@pytest.mark.parametrize(
+    ("block", "inside"),
+    [
+        (lambda: nn.Sequential(*layers()), "forward of torch/nn/modules/container.py"),
+        (encoder, "forward of torch/nn/modules/transformer.py"),
+        (Watch, None),
+    ],
+    ids=["a container", "an encoder layer", "a layer of the project"],
+)
+def test_own_calls_through_torchs_code_that_broke_are_unverified(
+    make: Callable[[nn.Module, CompileLane], None], block: Callable[[], nn.Module], inside: str | None
+) -> None:
+    entry = hold(lambda lane: make(Net(block()).eval(), lane))
+
+    assert entry.verdict == ("unverified" if inside else "held")
+    assert entry.reason.startswith(f"what ran in eager in {inside} is unknown" if inside else "")
 
 
 def test_a_body_makes_its_own_calls() -> None:
