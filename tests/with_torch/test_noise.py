@@ -387,8 +387,11 @@ def test_noise_that_scatters_further_than_compiled_excuses_less() -> None:
 
     assert find_bias(looked(compiled, eager, gold, moved)) is None
     assert find_bias(looked(compiled * 1.01, eager, gold, moved)) is not None
-    # What scatters as far as a run may be off as far as a run.
+    # What scatters as far as a run may be off as far as a run, and a single number shows no scatter.
     assert find_bias(looked(noisy(gold, 0.01, 2) * 1.01, eager, gold, moved)) is None
+    number = torch.tensor([0.5], dtype=torch.float64)
+    alone = [number * (1 + 0.003 * normal(1, seed=seed).item()) for seed in range(16)]
+    assert find_bias(looked(number * 1.006, number, number, alone)) is None
 
 
 def test_a_bias_that_a_close_choice_makes_is_noise() -> None:

@@ -171,7 +171,8 @@ def _of_dim(looked: Looked, dim: int | None) -> Iterator[Bias]:
     moves = [each - e for each in moved]
     share = _share(c - g, e - g, g, [move for move, by in zip(moves, looked.steps, strict=True) if by <= FURTHER])
     for means in (_factors(c - g, e - g, g, moves), _offsets(c - g, e - g, weights, moves, looked.size)):
-        means = replace(means, share=share)
+        # Few elements show no scatter.
+        means = replace(means, share=torch.where(means.freedom < FEW, 1.0, share))
         yield from _beyond(means, looked, dim, count, rms)
 
 
