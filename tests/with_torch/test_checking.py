@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.sessions import forked_pythons, run_session
 
+from pytest_compilecontract import processes
 from pytest_compilecontract.cli import check
 from pytest_compilecontract.cli.main import main
 
@@ -249,6 +250,8 @@ def test_a_sample_at_fault_is_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "QUIET_SECONDS", 600.0)
+    # A session that is forked has started a lane by the time of the usual look.
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
 
     code = main(["check", *words, "--lanes=capture"])
 
