@@ -47,8 +47,10 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
     test that compiles by itself has the stance, the grad mode and the default dtype that its project has set.
 
     Saved and put back: random generators, grad and inference mode, default dtype and device, determinism, matmul
-    precision, autocast, anomaly mode, threads, the stance, Dynamo's counters, and every Dynamo, Inductor and functorch
-    setting. Modes and hooks that the body leaves on are taken off. Dynamo's compiled code is dropped before and after.
+    precision, autocast, anomaly mode, threads, switches of torch's backends, the stance, Dynamo's counters, and every
+    Dynamo, Inductor and functorch setting. Modes and hooks that the body leaves on are taken off. Dynamo's compiled
+    code is dropped before and after. Not put back: functions given to `torch.compiler.allow_in_graph`, which torch
+    knows by their ids alone.
     """
     replaced = _replaced(lane, defaults or {})
     with contextlib.ExitStack() as stack:
@@ -122,8 +124,25 @@ def _set_warn_only(warn_only: bool) -> None:
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=warn_only)
 
 
+Setting = tuple[Callable[[], object], Callable[[Any], object]]
+
+
+def _attribute(owner: object, name: str) -> Setting:
+    def read() -> object:
+        try:
+            return getattr(owner, name, None)
+        except RuntimeError:  # it was set in torch's newer way, and this cannot say it
+            return None
+
+    def write(value: object) -> None:
+        if value is not None:
+            setattr(owner, name, value)
+
+    return read, write
+
+
 # How each is read, in torch's words, and set.
-_GLOBAL: dict[str, tuple[Callable[[], object], Callable[[Any], object]]] = {
+_GLOBAL: dict[str, Setting] = {
     # First, for it moves the grad mode.
     "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, set_inference_mode),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -152,6 +171,30 @@ _GLOBAL: dict[str, tuple[Callable[[], object], Callable[[Any], object]]] = {
         torch.is_deterministic_algorithms_warn_only_enabled,
         _set_warn_only,
     ),
+    # Which kernels run.
+    "torch.backends.mha.get_fastpath_enabled()": (
+        torch.backends.mha.get_fastpath_enabled,
+        torch.backends.mha.set_fastpath_enabled,
+    ),
+    **{
+        f"torch.backends.cuda.{name}_sdp_enabled()": (
+            getattr(torch.backends.cuda, f"{name}_sdp_enabled"),
+            getattr(torch.backends.cuda, f"enable_{name}_sdp"),
+        )
+        for name in ("flash", "mem_efficient", "math", "cudnn")
+    },
+    **{
+        f"torch.backends.{backend}.{name}": _attribute(getattr(torch.backends, backend), name)
+        for backend, names in (
+            ("cudnn", ("enabled", "benchmark", "deterministic", "allow_tf32")),
+            ("mkldnn", ("enabled", "deterministic")),
+        )
+        for name in names
+    },
+    **{
+        f"torch.backends.cuda.matmul.{name}": _attribute(torch.backends.cuda.matmul, name)
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    },
 }
 
 

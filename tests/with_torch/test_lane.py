@@ -766,6 +766,13 @@ def state_of_the_process() -> dict[str, Any]:
         "autocast": torch.is_autocast_enabled("cpu"),
         "anomaly": torch.is_anomaly_enabled(),
         "threads": torch.get_num_threads(),
+        "backends": {
+            "fastpath": torch.backends.mha.get_fastpath_enabled(),
+            "flash": torch.backends.cuda.flash_sdp_enabled(),
+            "benchmark": torch.backends.cudnn.benchmark,
+            "mkldnn": torch.backends.mkldnn.enabled,
+            "reduced": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        },
         "stance": importlib.import_module("torch._dynamo.eval_frame")._stance.stance,
         "counters": {group: dict(values) for group, values in counters.items() if values},
         "random": (random.getstate(), torch.get_rng_state().tolist()),
@@ -784,6 +791,11 @@ def changes_everything(lane: CompileLane) -> None:
     torch.set_autocast_enabled("cpu", True)
     torch.autograd.set_detect_anomaly(True)
     torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.compiler.set_stance("force_eager")
     random.seed(99)
     torch.manual_seed(99)
