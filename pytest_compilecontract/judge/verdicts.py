@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from pytest_compilecontract.facts.limits import Limits
@@ -14,8 +13,6 @@ from .device import speed_text
 
 # Where torch's own code computes what a model does; that of optimizers, for instance, Dynamo compiles as the project's.
 _LAYERS = ("torch/nn/modules/", "torch/nn/utils/", "torch/nn/functional.py", "torch/distributions/")
-# How the runner says that it does not know.
-_UNKNOWN = re.compile("what ran in eager .* is unknown")
 
 
 def doubts(limits: Limits, measurement: Measurement) -> tuple[str, ...]:
@@ -67,12 +64,8 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
 
 def _unseen(limits: Limits, seen: Measurement) -> Iterator[str]:
     """Breaks below torch's own code, which Dynamo then skips, where nothing recorded what ran in eager."""
-    if (
-        limits.max_eager_frames
-        or seen.operators_run is not None
-        or seen.raised is not None
-        or any(map(_UNKNOWN.match, seen.doubts))
-    ):
+    # Where the runner has a doubt, that is enough.
+    if limits.max_eager_frames or seen.operators_run is not None or seen.raised is not None or seen.doubts:
         return
     why = seen.unmeasured.get("operators_run", "the test makes its own calls")
     for each in seen.graph_breaks or ():
