@@ -16,6 +16,7 @@ from .run_view import WEIGHTS, LaneView, PlacedMark, does_not_hold
 
 # The marks that a limit is about, by its name.
 _MARKS_OF: dict[str, tuple[Kind, ...]] = {
+    "numerics": ("numbers",),
     "max_graph_breaks": ("break",),
     "fullgraph": ("break", "eager"),
     "max_recompiles": ("recompile",),

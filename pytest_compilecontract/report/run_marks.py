@@ -21,6 +21,7 @@ from pytest_compilecontract.facts.measurement import (
     LimitHit,
     Location,
     Measurement,
+    Numerics,
     Raised,
     Recompile,
 )
@@ -28,11 +29,12 @@ from pytest_compilecontract.judge.tell import STACK
 from pytest_compilecontract.wording import first_line, first_said
 
 # What hurts most first.
-Kind = Literal["error", "limit", "break", "eager", "skipped", "recompile", "operators", "sync", "cudagraph"]
+Kind = Literal["error", "numbers", "limit", "break", "eager", "skipped", "recompile", "operators", "sync", "cudagraph"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # As a tag beside a line.
 TAGS: dict[Kind, str] = {
     "error": "error",
+    "numbers": "wrong numbers",
     "limit": "recompile limit",
     "break": "graph break",
     "eager": "ran in eager",
@@ -45,6 +47,7 @@ TAGS: dict[Kind, str] = {
 # As what is counted.
 NOUNS: dict[Kind, tuple[str, str]] = {
     "error": ("error", "errors"),
+    "numbers": ("difference from eager", "differences from eager"),
     "limit": ("recompile limit", "recompile limits"),
     "break": ("graph break", "graph breaks"),
     "eager": ("eager frame", "eager frames"),
@@ -56,10 +59,13 @@ NOUNS: dict[Kind, tuple[str, str]] = {
 }
 # torch/_dynamo/guards.py and torch/csrc/dynamo/guards.cpp: "... size mismatch at index 0. expected 8, actual 9".
 _MOVED = re.compile(r"expected:? (?P<before>.+?),? actual:? (?P<after>.+)$")
+# Differences of a lane that are told beside its first.
+MOST = 4
 # Of a guard: none that says what moved is nearly as long.
 _LONGEST = 1000
 _WHY_OPERATORS = {
-    "graph break": "run by Dynamo's code between graphs: the call that breaks the graph, or code that combines results",
+    "graph break": "run by Dynamo's code around the graphs: a call that breaks the graph, or what reads numbers for a "
+    "graph and combines its results",
     "frame": "their frame fell back to eager, or reached its recompile limit",
 }
 
@@ -95,6 +101,8 @@ def marks_of(seen: Measurement) -> Iterator[tuple[Mark, int]]:
         yield _failure(failure, "compiling failed"), 1
     for failure in seen.errors_suppressed or ():
         yield _failure(failure, "compiling failed, and torch fell back to eager"), 1
+    if seen.numerics is not None and seen.numerics.differences:
+        yield _numbers(seen.numerics), len(seen.numerics.differences)
     for hit in seen.limit_hits or ():
         yield _limit_hit(hit), 1
     for found in seen.graph_breaks or ():
@@ -214,6 +222,18 @@ def _sync(found: HostSync) -> Mark:
 def _graph_skips(found: CudaGraphs | None) -> Iterator[tuple[Mark, int]]:
     for each in found.failures(whole=True) if found is not None else ():
         yield Mark(kind="cudagraph", title=first_line(str(each)), at=each.location), 1
+
+
+def _numbers(found: Numerics) -> Mark:
+    """What compiled has otherwise than eager; no line is known that made it so."""
+    first, *others = found.differences
+    most, _, rest = first.detail.partition("; ")
+    return Mark(
+        kind="numbers",
+        title=f"{first.at}: {first.kind}: {most}",
+        said=_said(("more", rest)),
+        more=tuple(("also", f"{each.at}: {each.kind}: {each.detail.partition('; ')[0]}") for each in others[:MOST]),
+    )
 
 
 def _failure(found: CompileFailure, what: str) -> Mark:

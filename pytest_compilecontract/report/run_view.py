@@ -27,6 +27,7 @@ Outcome = Literal["yes", "no", "not known"]
 # How much one mark of a kind hurts, by contract: files are in this order, and no number of it is ever shown.
 WEIGHTS: dict[Kind, int] = {
     "error": 100,
+    "numbers": 80,
     "limit": 60,
     "break": 50,
     "eager": 40,

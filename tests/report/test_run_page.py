@@ -31,6 +31,7 @@ from pytest_compilecontract.compare.drift import Drift, LaneComparison
 from pytest_compilecontract.facts.measurement import (
     Call,
     CompileFailure,
+    Difference,
     EagerFrame,
     EagerOps,
     Hunted,
@@ -478,6 +479,28 @@ def test_what_runs_eager_because_of_a_break_is_folded_under_it() -> None:
 
     title = "copy.deepcopy() is not supported"
     assert found == [(title, ["break"], ["eager", "skipped"], [0], ["max_eager_frames=0 (default)"])]
+
+
+def test_wrong_numbers_are_the_first_cause_with_what_differs() -> None:
+    output = Difference(at="call 0 output", kind="value", detail="1.01 times float64 in all elements; worst at [2]")
+    others = tuple(replace(output, at=f"call {index} output") for index in range(1, 9))
+    numerics = Numerics(method="fp64", compared=9, differences=(output, *others))
+    over = (
+        Violation(limit="max_graph_breaks=0", measured=1),
+        Violation(limit="numerics='fp64' (default)", measured="9 differences"),
+    )
+    seen = replace(BROKEN, recompiles=(), numerics=numerics)
+    receipt = a_receipt(entry("test_a", measurement=seen, verdict="violated", violations=over))
+
+    first, second = told(receipt)
+
+    title = "call 0 output: value: 1.01 times float64 in all elements"
+    assert first == (title, ["numbers"], [], [0], ["numerics='fp64' (default)"])
+    assert second[1] == ["break"]
+    (mark,) = (each for each in seen_in(receipt).marks if each.mark.kind == "numbers")
+    assert mark.place is None
+    assert mark.mark.said == (("more", "worst at [2]"),)
+    assert [label for label, _ in mark.more] == ["also"] * 4
 
 
 def test_a_frame_that_no_break_explains_is_a_cause_itself() -> None:
