@@ -30,6 +30,16 @@ from pytest_compilecontract.report.comparison import MOST_GROUPS, WIDTH, answer_
 HOSTILE = "\x1b]0;title\x07\x1b[31mred\x1b[0m\u202eleft\r\n\x00end"
 
 
+def test_a_graph_that_runs_again_is_said_to_be_captured_again() -> None:
+    lost = an_entry(WORSENED["capture"])
+
+    lines = comparison_lines(compare(before(lost), after(an_entry())))
+
+    assert "improved tests/test_block.py::test_block [aot]" in lines
+    assert any("captured again" in line for line in lines)
+    assert not any("capture lost" in line for line in lines)
+
+
 def test_what_changed_comes_first_with_its_fact_cause_and_command() -> None:
     worse = replace(HOLDING, graph_breaks=(OTHER_BREAK,), recompiles=(RECOMPILE,))
     old = before(an_entry(replace(HOLDING, graph_breaks=(BREAK,))), an_entry(lane="capture"), an_entry(lane="dynamic"))
