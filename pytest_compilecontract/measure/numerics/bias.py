@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -101,7 +101,6 @@ class _Means:
     freedom: torch.Tensor
     unit: torch.Tensor
     moves: torch.Tensor | None
-    share: torch.Tensor
 
 
 def find_bias(looked: Looked) -> Bias | None:
@@ -172,8 +171,7 @@ def _of_dim(looked: Looked, dim: int | None) -> Iterator[Bias]:
     share = _share(c - g, e - g, g, [move for move, by in zip(moves, looked.steps, strict=True) if by <= FURTHER])
     for means in (_factors(c - g, e - g, g, moves), _offsets(c - g, e - g, weights, moves, looked.size)):
         # Few elements show no scatter.
-        means = replace(means, share=torch.where(means.freedom < FEW, 1.0, share))
-        yield from _beyond(means, looked, dim, count, rms)
+        yield from _beyond(means, looked, dim, count, rms, torch.where(means.freedom < FEW, 1.0, share))
 
 
 def _share(off: torch.Tensor, own: torch.Tensor, g: torch.Tensor, moves: list[torch.Tensor]) -> torch.Tensor:
@@ -212,7 +210,6 @@ def _factors(off: torch.Tensor, own: torch.Tensor, g: torch.Tensor, moves: list[
         freedom=freedom,
         unit=torch.ones_like(of),
         moves=torch.stack([(each * g).sum(-1) / squares for each in moves]) if moves else None,
-        share=torch.ones_like(of),
     )
 
 
@@ -229,11 +226,12 @@ def _offsets(
         freedom=count - 1,
         unit=torch.full_like(of, size),
         moves=torch.stack([each.sum(-1) / count for each in moves]) if moves else None,
-        share=torch.ones_like(of),
     )
 
 
-def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor, rms: torch.Tensor) -> Iterator[Bias]:
+def _beyond(
+    means: _Means, looked: Looked, dim: int | None, count: torch.Tensor, rms: torch.Tensor, share: torch.Tensor
+) -> Iterator[Bias]:
     """The worst slice that scatter, eager's own bias and its noise do not explain."""
     # Nearer to the reference than eager is nothing to complain of, and as near to eager as that allows is no more.
     by = torch.minimum(means.of.abs(), (means.of - means.eagers).abs())
@@ -252,7 +250,7 @@ def _beyond(means: _Means, looked: Looked, dim: int | None, count: torch.Tensor,
         near = size[:, 0] <= FURTHER
         noise, _ = _noise(means.moves[near], by, size[near])
         suspect &= ~_moved_by_choice(means.moves[~near], by, noise * size[~near])
-        noise, beyond = _noise(means.moves[near] * means.share, by, size[near])
+        noise, beyond = _noise(means.moves[near] * share, by, size[near])
         settled = int(near.sum()) >= ENOUGH
         suspect &= beyond >= (NOISE if settled else DOUBTED)
         hopeful = (beyond < 2 * NOISE) & (not settled)
