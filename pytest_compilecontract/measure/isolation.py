@@ -99,21 +99,9 @@ def _reset() -> None:
     forget_examples()
 
 
-def _matmul_precision() -> str | None:
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was set by backend, and this cannot say it
-        return None
-
-
 def _set_default_device(device: torch.device) -> None:
     # None takes torch's function mode away, which "cpu" would leave in place, and in every guard.
     torch.set_default_device(None if device == torch.device("cpu") else device)
-
-
-def _set_matmul_precision(precision: str | None) -> None:
-    if precision is not None:
-        torch.set_float32_matmul_precision(precision)
 
 
 def _set_deterministic(enabled: bool) -> None:
@@ -127,18 +115,24 @@ def _set_warn_only(warn_only: bool) -> None:
 Setting = tuple[Callable[[], object], Callable[[Any], object]]
 
 
-def _attribute(owner: object, name: str) -> Setting:
-    def read() -> object:
+def _if_said(read: Callable[[], object], write: Callable[[Any], object]) -> Setting:
+    """A setting that torch may refuse to tell, since it was set by backend or in a newer way: it is left alone then."""
+
+    def told() -> object:
         try:
-            return getattr(owner, name, None)
-        except RuntimeError:  # it was set in torch's newer way, and this cannot say it
+            return read()
+        except RuntimeError:
             return None
 
-    def write(value: object) -> None:
+    def put(value: object) -> None:
         if value is not None:
-            setattr(owner, name, value)
+            write(value)
 
-    return read, write
+    return told, put
+
+
+def _attribute(owner: object, name: str) -> Setting:
+    return _if_said(functools.partial(getattr, owner, name, None), functools.partial(setattr, owner, name))
 
 
 # How each is read, in torch's words, and set.
@@ -165,7 +159,9 @@ _GLOBAL: dict[str, Setting] = {
     "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "torch.get_default_device()": (torch.get_default_device, _set_default_device),
-    "torch.get_float32_matmul_precision()": (_matmul_precision, _set_matmul_precision),
+    "torch.get_float32_matmul_precision()": _if_said(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    ),
     "torch.are_deterministic_algorithms_enabled()": (torch.are_deterministic_algorithms_enabled, _set_deterministic),
     "torch.is_deterministic_algorithms_warn_only_enabled()": (
         torch.is_deterministic_algorithms_warn_only_enabled,
