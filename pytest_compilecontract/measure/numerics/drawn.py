@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
 from pytest_compilecontract.facts.measurement import Difference
 from pytest_compilecontract.wording import counted
 
-from .judging import is_twin, tensor_facts
+from .judging import is_twin, judge_aliases, judge_facts, tensor_facts
 from .snapshot import Node, Run, ScalarLeaf, TensorLeaf
 
 # Of shapes and structure nothing is said: which tokens are sampled, or layers dropped, decides them too.
@@ -47,17 +48,14 @@ def _of_tensors(eager: Run, other: Run) -> Iterator[Difference]:
 
 def _of_aliases(eager: Run, other: Run) -> Iterator[Difference]:
     places = _outputs(eager).keys() & _outputs(other).keys()
-    for output, with_what in sorted(eager.aliases ^ other.aliases):
-        if output in places:
-            here, not_there = ("compiled", "eager") if (output, with_what) in other.aliases else ("eager", "compiled")
-            yield _difference(output, "alias", f"shares memory with {with_what} in {here}, not in {not_there}")
+    for found in judge_aliases(eager, other, eager):
+        if found.at in places:
+            yield from map(_drawn, found.differences)
 
 
 def _of_what_is_left(eager: Run, other: Run) -> Iterator[Difference]:
-    for kind, at in sorted({*eager.facts, *other.facts}):
-        ours, theirs = eager.facts.get((kind, at), ""), other.facts.get((kind, at), "")
-        if kind in LEFT and ours != theirs:
-            yield _difference(at, kind, f"compiled {theirs or 'not'}, eager {ours or 'not'}")
+    for found in judge_facts(eager, other, eager):
+        yield from (_drawn(each) for each in found.differences if each.kind in LEFT)
 
 
 def _outputs(run: Run) -> Mapping[str, Node]:
@@ -65,7 +63,11 @@ def _outputs(run: Run) -> Mapping[str, Node]:
 
 
 def _difference(at: str, kind: str, detail: str) -> Difference:
-    return Difference(at=at, kind=kind, detail=f"{detail}, {DRAWN}")
+    return _drawn(Difference(at=at, kind=kind, detail=detail))
+
+
+def _drawn(found: Difference) -> Difference:
+    return replace(found, detail=f"{found.detail}, {DRAWN}")
 
 
 def _nans(node: Node) -> int:

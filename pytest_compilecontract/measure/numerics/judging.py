@@ -142,8 +142,8 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
     verdicts += _missing(eager, compiled)
     uncompared = tuple(_uncompared(eager, verdicts))
     notes += _listed("compared by type alone:", [*_by_type_alone(eager)])
-    verdicts += _judge_aliases(eager, compiled, again)
-    verdicts += _judge_facts(eager, compiled, again)
+    verdicts += judge_aliases(eager, compiled, again)
+    verdicts += judge_facts(eager, compiled, again)
     return Judged(
         numerics=replace(_numerics(tolerance.method, notes, verdicts), uncompared=uncompared),
         open=frozenset(each.at for each in verdicts if each.hopeful and _has_other_values(each)),
@@ -432,7 +432,8 @@ def _largest_input(run: Run) -> float:
     return max((size_of(leaf.data) for _, leaf in leaves if leaf.data is not None), default=0.0)
 
 
-def _judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
+def judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
+    """Compare what outputs share memory with, except where two eager runs differ."""
     unstable = eager.aliases ^ again.aliases
     found: dict[str, list[str]] = {}
     for output, other in sorted(eager.aliases - compiled.aliases - unstable):
@@ -442,7 +443,7 @@ def _judge_aliases(eager: Run, compiled: Run, again: Run) -> list[Finding]:
     return [difference(output, "alias", "; ".join(details)) for output, details in found.items()]
 
 
-def _judge_facts(eager: Run, compiled: Run, again: Run) -> Iterator[Finding]:
+def judge_facts(eager: Run, compiled: Run, again: Run) -> Iterator[Finding]:
     """Compare what a run left besides values, except where two eager runs differ."""
     for kind, at in sorted({*eager.facts, *compiled.facts}):
         ours, theirs = eager.facts.get((kind, at), ""), compiled.facts.get((kind, at), "")
