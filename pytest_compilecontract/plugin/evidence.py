@@ -7,8 +7,9 @@ debugging: `files.evidence` has its folder, `measure.probes.evidence` fills it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -53,7 +54,28 @@ class Again(Protocol):
         """Add torch's minified program; returns why there is none, or an empty text."""
 
 
-def leave(turn: Turn, settings: Settings, path: Path, entry: Entry, again: Again) -> tuple[Evidence | None, str]:
+def with_evidence(
+    turn: Turn,
+    settings: Settings,
+    run: Callable[[], list[pytest.TestReport]],
+    again: Callable[[Entry], Again],
+) -> list[pytest.TestReport]:
+    """The reports of a run, which name the evidence that one more run leaves, if the lane is to show some."""
+    contract = turn.contract
+    assert settings.evidence is not None
+    folder = settings.evidence / folder_name(contract.item.nodeid, contract.lane.name)
+    clear(folder)
+    reports = run()
+    if (failed := _to_show(reports, held=settings.evidence_all)) is None:
+        return reports
+    report, entry = failed
+    with turn.more(reports):
+        found, why = _leave(turn, settings, folder, entry, again(entry))
+    _tell(reports, report, folder, found, why)
+    return reports
+
+
+def _leave(turn: Turn, settings: Settings, path: Path, entry: Entry, again: Again) -> tuple[Evidence | None, str]:
     """The evidence of one more run, or why there is none."""
     config = turn.contract.item.config
     if turn.process.lost:
@@ -95,7 +117,7 @@ def leave(turn: Turn, settings: Settings, path: Path, entry: Entry, again: Again
     return found, ""
 
 
-def to_show(reports: Sequence[pytest.TestReport], *, held: bool) -> tuple[pytest.TestReport, Entry] | None:
+def _to_show(reports: Sequence[pytest.TestReport], *, held: bool) -> tuple[pytest.TestReport, Entry] | None:
     """The report of a lane that leaves evidence, and its entry: of one that is not held, or with `held`, of any."""
     for report in reports:
         if (sent := vars(report).get(ENTRY)) is None:
@@ -112,7 +134,7 @@ def to_show(reports: Sequence[pytest.TestReport], *, held: bool) -> tuple[pytest
     return None
 
 
-def tell(
+def _tell(
     reports: Sequence[pytest.TestReport], report: pytest.TestReport, path: Path, found: Evidence | None, why: str
 ) -> None:
     """Name the evidence in the failure, if it is one, and in the entries of all reports, or say why there is none."""
@@ -142,10 +164,8 @@ class Evidencing:
     """The strategy around all others: their reports, with evidence if a lane is not held."""
 
     def __init__(self, inner: Sequence[Strategy], settings: Settings) -> None:
-        assert settings.evidence is not None
         self._inner = inner
         self._settings = settings
-        self._root: Path = settings.evidence
 
     def takes(self, contract: Contract) -> bool:
         """Whether a strategy takes it, or it would be run once."""
@@ -153,18 +173,12 @@ class Evidencing:
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
         """The reports of the contract, which name its evidence."""
-        contract = turn.contract
-        folder = self._root / folder_name(contract.item.nodeid, contract.lane.name)
-        clear(folder)
-        inner = strategy_of(self._inner, contract)
-        reports = inner.reports(turn) if inner is not None else [*turn.run_once(contract.lane).reports]
-        if (failed := to_show(reports, held=self._settings.evidence_all)) is None:
-            return reports
-        report, entry = failed
-        with turn.more(reports):
-            found, why = leave(turn, self._settings, folder, entry, _OnceMore(turn, self._settings, entry))
-        tell(reports, report, folder, found, why)
-        return reports
+
+        def run() -> list[pytest.TestReport]:
+            inner = strategy_of(self._inner, turn.contract)
+            return inner.reports(turn) if inner is not None else [*turn.run_once(turn.contract.lane).reports]
+
+        return with_evidence(turn, self._settings, run, partial(_OnceMore, turn, self._settings))
 
 
 class _OnceMore:

@@ -5,13 +5,14 @@ A contract is rerun by a strategy, in its lane; an observed test runs as pytest 
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from pytest_compilecontract.facts.evidence import folder_name
 from pytest_compilecontract.facts.receipt import Entry
-from pytest_compilecontract.files.evidence import Folder, clear
+from pytest_compilecontract.files.evidence import Folder
 
-from .evidence import leave, shown, tell, to_show
+from .evidence import shown, with_evidence
 from .item import Contract
 from .observe import Observer
 from .run import Turn
@@ -22,9 +23,7 @@ class ObservedEvidence:
     """The strategy for tests that are not contracts: their reports, with evidence of those that are not held."""
 
     def __init__(self, settings: Settings, observer: Observer) -> None:
-        assert settings.evidence is not None
         self._settings = settings
-        self._root = settings.evidence
         self._observer = observer
 
     def takes(self, _contract: Contract) -> bool:
@@ -33,17 +32,7 @@ class ObservedEvidence:
 
     def reports(self, turn: Turn) -> list[pytest.TestReport]:
         """The reports of the test, which name its evidence."""
-        contract = turn.contract
-        folder = self._root / folder_name(contract.item.nodeid, contract.lane.name)
-        clear(folder)
-        reports = turn.run_plainly()
-        if (failed := to_show(reports, held=self._settings.evidence_all)) is None:
-            return reports
-        report, entry = failed
-        with turn.more(reports):
-            found, why = leave(turn, self._settings, folder, entry, _OnceMore(turn, self._observer, entry))
-        tell(reports, report, folder, found, why)
-        return reports
+        return with_evidence(turn, self._settings, turn.run_plainly, partial(_OnceMore, turn, self._observer))
 
 
 class _OnceMore:
