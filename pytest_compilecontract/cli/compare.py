@@ -74,7 +74,7 @@ def _compared(chosen: argparse.Namespace) -> _Compared:
     policy, waivers, today = policy_of(chosen), waivers_of(chosen), datetime.date.today()
     old, new = read_run(chosen.old), read_run(chosen.new)
     comparison = waived(compare(old, new, policy), waivers, today)
-    said = stale(comparison, waivers, today, whole=not comparison.stopped, new=new.entries)
+    said = stale(comparison, waivers, today)
     return _Compared(old=old, new=new, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
 
 

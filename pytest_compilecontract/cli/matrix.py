@@ -66,7 +66,7 @@ def _matrix(chosen: argparse.Namespace) -> int:
     receipts = [read_run(path) for path in chosen.runs]
     found = matrix(receipts, policy, waivers, today, runs=[*map(_called, chosen.runs)])
     last = found.comparisons[-1] if found.comparisons else None
-    said = stale(last, waivers, today, whole=not last.stopped, new=receipts[-1].entries) if last else ()
+    said = stale(last, waivers, today) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
     graphs = [

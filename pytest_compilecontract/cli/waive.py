@@ -12,7 +12,8 @@ from pathlib import Path
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.gate import why_open
-from pytest_compilecontract.compare.waivers import KINDS, as_toml, waived
+from pytest_compilecontract.compare.waive import Rest, written
+from pytest_compilecontract.compare.waivers import KINDS, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.versions import minor_release, version_range
@@ -61,19 +62,11 @@ def _waive(chosen: argparse.Namespace) -> int:
     found = compare(read_run(chosen.old), read_run(chosen.new), policy_of(chosen))
     # What is waived already needs no second one.
     lanes = waived(found, waivers_of(chosen), datetime.date.today()).lanes
-    texts = [
-        as_toml(
-            lane,
-            torch=chosen.torch or _minor(lane.torch or ""),
-            issue=chosen.issue,
-            owner=chosen.owner,
-            expires=chosen.expires,
-            kind=chosen.kind,
-        )
-        for lane in lanes
-    ]
-    over = sum(bool(text) and lane.over_its_limits for lane, text in zip(lanes, texts, strict=True))
-    texts = [text for text in texts if text]
+    made = written((lane, chosen.torch or _minor(lane.torch or "")) for lane in lanes)
+    rest = Rest(issue=chosen.issue, owner=chosen.owner, expires=chosen.expires, kind=chosen.kind)
+    texts = [each.as_toml(rest) for each in made]
+    needing = {(each.contract, lane) for each in made for lane in each.lanes}
+    over = sum((lane.contract, lane.lane) in needing and lane.over_its_limits for lane in lanes)
     # What is printed is appended to a file: anything else belongs elsewhere.
     if texts:
         say("\n".join(texts))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry, Receipt
-from pytest_compilecontract.facts.rerun import rerun_command
+from pytest_compilecontract.facts.rerun import rerun_command, whole_folders
 
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
 from .cold import cold_of, stage_of
@@ -50,7 +50,8 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
         elif was is not None:
             lanes.append(_missing(was, stopped_after or _as_after(names.get(key[0]))))
     stopped = tuple(filter(None, (stopped_before, stopped_after)))
-    return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped)
+    ran = () if stopped or after.shard else whole_folders(after.command)
+    return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped, ran=ran)
 
 
 def compare_sides(before: Side, after: Side, policy: Policy = DEFAULT_POLICY) -> LaneComparison:
@@ -99,6 +100,7 @@ def _new(now: Side, stopped: str) -> LaneComparison:
         torch=now.environment.torch,
         reason=stopped or "nothing to compare with",
         rerun=rerun_command(now.entry),
+        now=now.entry,
     )
 
 
@@ -139,6 +141,7 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
         rerun=rerun_command(new),
         cold=cold_of(old, new),
         stage=stage_of(old, new),
+        now=new,
     )
 
 

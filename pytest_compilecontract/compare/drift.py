@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 
@@ -61,10 +62,11 @@ class Drift:
 class LaneComparison:
     """One lane of one contract, before and after.
 
-    `before` and `after` are the verdicts by its own limits, None if it was not in the run; `torch` is that of the newer
-    side. `unknown` are the metrics that cannot be compared, each with the reason. `excused` are those of which a rule
-    left facts out, each with the rule's name. `cold` is the time of the first call on both sides, if both measured it,
-    and `stage` the stage of compiling whose seconds changed most.
+    `before` and `after` are the verdicts by its own limits, None if it was not in the run; `torch` is that of the
+    newer side. `unknown` are the metrics that cannot be compared, each with the reason. `excused` are those of
+    which a rule left facts out, each with the rule's name. `now` is the newer side's entry, None if it has none.
+    `cold` is the time of the first call on both sides, if both measured it, and `stage` the stage of compiling
+    whose seconds changed most.
     """
 
     contract: str
@@ -83,6 +85,7 @@ class LaneComparison:
     worked_around: bool = False
     cold: tuple[Band, Band] | None = None
     stage: str = ""
+    now: Entry | None = field(default=None, compare=False, repr=False)
 
     @property
     def by_cause(self) -> tuple[Drift, ...]:
@@ -110,13 +113,14 @@ class Comparison:
     """Every lane of either side, in order of contract and lane. `before` and `after` name the torch of each side.
 
     `stopped` says, for each side whose tests did not run to their end, why: then an unknown number of lanes may be
-    missing.
+    missing. `ran` are the folders of which the newer side ran every test, "" for all of them; empty if it is not known.
     """
 
     before: str
     after: str
     lanes: tuple[LaneComparison, ...] = ()
     stopped: tuple[str, ...] = ()
+    ran: tuple[str, ...] = ()
 
     @property
     def drifts(self) -> tuple[Drift, ...]:

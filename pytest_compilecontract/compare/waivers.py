@@ -2,8 +2,8 @@
 
     [[waiver]]
     contract = "contracts/test_decoder.py::*"      # a glob
-    lane = "inductor"                              # a glob
-    metric = "graph_breaks"                        # or a list, or "*" for any metric
+    lane = "inductor"                              # a glob, or a list
+    metric = "graph_breaks"                        # or a list, "*" for any, or {graph_breaks = 1}: that many at worst
     fact = "mask = mask.tolist()"                  # a glob, or a list, for the source line; with or instead of a metric
     torch = ">=2.12,<2.14"
     issue = "https://github.com/pytorch/pytorch/issues/1"
@@ -18,7 +18,7 @@ A waiver that has expired, that no longer matches a lane or that no lane needs i
 from __future__ import annotations
 
 import datetime
-import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +28,16 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import Numerics, StepOperators
 from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.verdict import STEADY
 from pytest_compilecontract.facts.versions import VersionRange, version_range
 from pytest_compilecontract.regular import refuse_special
-from pytest_compilecontract.wording import meant
+from pytest_compilecontract.wording import first_line, meant
 
-from .drift import Comparison, Drift, Fact, LaneComparison
+from .drift import Comparison, Drift, Fact, LaneComparison, Value
 from .tell import facts_of
 
 Kind = Literal["workaround", "open-risk"]
@@ -43,13 +45,21 @@ KINDS: tuple[Kind, ...] = ("workaround", "open-risk")
 FILE = Path("contracts/waivers.toml")
 MOST_BYTES = 1024 * 1024
 ANY = "*"
-_TEXTS = ("contract", "lane", "torch", "issue", "owner")
-_KEYS = (*_TEXTS, "metric", "fact", "expires", "kind", "note")
+_TEXTS = ("contract", "torch", "issue", "owner")
+_KEYS = ("contract", "lane", "metric", "fact", "torch", "issue", "owner", "expires", "kind", "note")
+# Metrics whose facts have lines.
+LINED = ("errors", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "eager_ops")
 # What is counted of a break, and has no line of its own: tolerated with the line that is.
-_FOLLOWING = ("capture", "fullgraph", "limits", "ops_captured")
+FOLLOWING = ("capture", "fullgraph", "limits", "ops_captured")
+# The limits of that. A line says nothing of other limits, such as those of numbers, memory and speed.
+_COUNTED = ("graph_breaks", "recompiles", "graphs", "eager_frames", "operators_run", "ops_captured", "limit_hits")
+_LIMITS_FOLLOWING = frozenset(
+    ["fullgraph", "capture_targets", STEADY, *(name for name, limit in LIMITS.items() if limit.metric in _COUNTED)]
+)
 # What a metric is called here, or where a drift is printed.
 _NAMED = {called: name for name in GATEABLE for called in (name, METRICS[name].label)}
-_NEEDLESS = "is no longer needed"
+_BRACKET = re.compile(r"\[(?![*?]\])")
+_TIMES = re.compile(r" ?\(\d+ times\)$")
 _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 
 
@@ -57,11 +67,12 @@ _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 class Waiver:
     """Drift that is tolerated, in each of `metrics`. `place` is its file and line, `expires` the last day it holds.
 
-    With `facts`, only drift that they cause: each is a glob for a line's text, its place, or both as in a report.
+    With `facts`, only drift that they cause: each is a glob for a line's text, its place, or both as in a report, with
+    or without the reason. `worst` has, by metric, the worst value that is tolerated; of a metric without one any is.
     """
 
     contract: str
-    lane: str
+    lanes: tuple[str, ...]
     metrics: tuple[str, ...]
     torch: VersionRange
     issue: str
@@ -69,28 +80,55 @@ class Waiver:
     expires: datetime.date
     kind: Kind
     facts: tuple[str, ...] = ()
+    worst: tuple[tuple[str, Value], ...] = ()
     note: str = ""
     place: str = ""
 
     def is_about(self, lane: LaneComparison) -> bool:
         """Whether it applies to this lane, with the torch that the lane ran on."""
-        named = fnmatchcase(lane.contract, _glob(self.contract)) and fnmatchcase(lane.lane, self.lane)
+        named = fnmatchcase(lane.contract, _glob(self.contract)) and any(fnmatchcase(lane.lane, g) for g in self.lanes)
         return named and lane.torch is not None and lane.torch in self.torch
 
     def names(self, fact: Fact) -> bool:
         """Whether it names this fact."""
-        told = (fact.where, fact.source, f"{fact.where}: {fact.source}")
-        return not self.facts or any(fnmatchcase(text, _glob(each)) for each in self.facts for text in told if text)
+        place = [text for text in (fact.where, fact.source, f"{fact.where}: {fact.source}") if text]
+        reason = reason_of(fact)
+        told = [*place, *(f"{text}: {reason}" for text in place if reason)]
+        return not self.facts or any(
+            fnmatchcase(text, glob) for each in self.facts for glob in _globs(each) for text in told
+        )
+
+    def allows(self, drift: Drift) -> bool:
+        """Whether it tolerates drift of this metric, and so much of it."""
+        worst = dict(self.worst).get(drift.metric, ANY)
+        if drift.metric not in self.metrics or worst == ANY:
+            return drift.metric in self.metrics
+        if isinstance(worst, str) or isinstance(drift.after, str):
+            return worst == drift.after
+        metric = METRICS[drift.metric]
+        near = metric.band or 0.0
+        return drift.after >= worst * (1 - near) if metric.better == "higher" else drift.after <= worst * (1 + near)
 
     @property
     def exact(self) -> bool:
-        """Whether it names one lane of one contract."""
-        return not set("*?") & {*self.contract, *self.lane}
+        """Whether it names one contract, and lanes by name."""
+        return not set("*?") & {*self.contract, *"".join(self.lanes)}
+
+    @property
+    def by_lane(self) -> tuple[Waiver, ...]:
+        """It as a waiver for each of the lanes that it names; itself if it has a glob for them."""
+        globs = set("*?") & {*"".join(self.lanes)}
+        return (self,) if globs else tuple(replace(self, lanes=(lane,)) for lane in self.lanes)
 
     def __str__(self) -> str:
         metrics = [ANY] if self.metrics == GATEABLE else self.metrics
-        what = self.facts if self.facts and self.metrics == GATEABLE else (*metrics, *self.facts)
-        return f"{self.contract} [{self.lane}] {', '.join(what)}"
+        what = self.facts or metrics if self.worst or self.metrics == GATEABLE else (*metrics, *self.facts)
+        return f"{self.contract} [{', '.join(self.lanes)}] {', '.join(what)}"
+
+
+def reason_of(fact: Fact) -> str:
+    """The reason of a fact as a waiver names it: its first line, however often it occurred."""
+    return first_line(_TIMES.sub("", fact.reason))
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -137,7 +175,7 @@ def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime
         return lane
     found = _tolerating(lane.drifts, wanted)
     drifts = tuple(_marked(drift, found.get(drift.metric, [])) for drift in lane.drifts)
-    if any(_is_worse(drift) and not drift.waived for drift in drifts):
+    if any(is_worse(drift) and not drift.waived for drift in drifts):
         return replace(lane, drifts=drifts)
     used = [waiver for drift in drifts if drift.waived for waiver in found[drift.metric]]
     return replace(
@@ -150,44 +188,55 @@ def waived_lane(lane: LaneComparison, waivers: Iterable[Waiver], today: datetime
 
 
 def stale(
-    comparison: Comparison,
-    waivers: Iterable[Waiver],
-    today: datetime.date,
-    *,
-    whole: bool,
-    new: Iterable[Entry] | None = None,
+    comparison: Comparison, waivers: Iterable[Waiver], today: datetime.date, *, whole: bool = True
 ) -> tuple[str, ...]:
     """The waivers to delete, one line each: where, which, and why.
 
-    If a run is not `whole`, a glob without a match is not stale. `new` are the entries of the newer run: a waiver for a
-    fact that they still have may be needed by another comparison.
+    A glob can only be stale if the newer run is known to have run all that it may match, and not if a caller knows of
+    tests that were left out (not `whole`). A waiver for a fact that the newer run still has may be needed by another
+    comparison.
     """
-    entries = None if new is None else {(each.contract, each.lane): each for each in new}
-    found = [(waiver, _why_stale(waiver, comparison, today, whole)) for waiver in waivers]
-    if entries is not None:
-        found = [
-            (waiver, "" if why == _NEEDLESS and _shows(waiver, comparison, entries) else why) for waiver, why in found
-        ]
     return tuple(
-        f"{waiver.place}: the waiver of {waiver} {why}: {_what_would_do(waiver, comparison, today)}"
-        for waiver, why in found
-        if why
+        f"{waiver.place}: the waiver of {waiver} {said}"
+        for waiver in waivers
+        if (said := _stale(waiver, comparison, today, whole and _ran_all(waiver, comparison)))
     )
 
 
-def _what_would_do(waiver: Waiver, comparison: Comparison, today: datetime.date) -> str:
-    """What to do about a stale waiver: if it has expired and its drift remains, or may remain, not just delete it."""
+def _stale(waiver: Waiver, comparison: Comparison, today: datetime.date, whole: bool) -> str:
+    """Why a waiver is stale, and what to do; empty if it is not."""
+    if waiver.expires < today:
+        return f"expired on {waiver.expires}: {_what_would_do(waiver, comparison)}"
+    whys = {each.lanes: _why_stale(each, comparison, whole) for each in waiver.by_lane}
+    found = dict.fromkeys(why for why in whys.values() if why)
+    if not found:
+        return ""
+    if all(whys.values()) and len(found) == 1:
+        return f"{next(iter(found))}: delete it"
+    lanes = {why: ", ".join(lane for each, told in whys.items() if told == why for lane in each) for why in found}
+    return "; ".join(f"{why} in {named}: take out {named}" for why, named in lanes.items())
+
+
+def _ran_all(waiver: Waiver, comparison: Comparison) -> bool:
+    """Whether the newer run has every contract that the waiver may be about."""
+    known = re.split(r"[*?]", waiver.contract, maxsplit=1)[0]
+    return any(not folder or known.startswith(f"{folder}/") for folder in comparison.ran)
+
+
+def _what_would_do(waiver: Waiver, comparison: Comparison) -> str:
+    """What to do about a waiver that has expired: if its drift remains, or may remain, not just delete it."""
     lanes = [lane for lane in comparison.lanes if waiver.is_about(lane)]
-    if waiver.expires < today and not lanes:
+    if not lanes:
         return "delete it if its drift is gone, no lane that it is about ran"
-    needed = waiver.expires < today and _is_needed(waiver, lanes)
-    return "the drift is still there: fix it, or set a later date" if needed else "delete it"
+    if _is_needed(waiver, lanes):
+        return "the drift is still there: fix it, or set a later date"
+    return "delete it"
 
 
 def _is_needed(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
     """Whether a lane has a drift that the waiver would tolerate."""
     return any(
-        drift.metric in waiver.metrics and _is_worse(drift) and (not waiver.facts or any(map(waiver.names, drift.came)))
+        drift.metric in waiver.metrics and is_worse(drift) and (not waiver.facts or any(map(waiver.names, drift.came)))
         for lane in lanes
         for drift in lane.drifts
     )
@@ -195,29 +244,41 @@ def _is_needed(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
 
 def _tolerating(drifts: Sequence[Drift], waivers: Sequence[Waiver]) -> dict[str, list[Waiver]]:
     """By metric, the waivers that together tolerate all of its drift; empty if some of it remains."""
-    found = {drift.metric: _covering(drift, waivers) for drift in drifts if _is_worse(drift)}
-    by_line = [waiver for each in found.values() for waiver in each if waiver.facts]
-    for metric in _FOLLOWING:
-        if metric in found and not found[metric]:
-            found[metric] = [waiver for waiver in by_line if metric in waiver.metrics][:1]
+    worse = [drift for drift in drifts if is_worse(drift)]
+    found = {drift.metric: _covering(drift, waivers) for drift in worse}
+    by_line = [waiver for metric in LINED for waiver in found.get(metric, ()) if waiver.facts]
+    for drift in worse:
+        if drift.metric in FOLLOWING and not found[drift.metric]:
+            found[drift.metric] = _covering(drift, waivers, [each for each in by_line if each.allows(drift)])
     return found
 
 
-def _covering(drift: Drift, waivers: Sequence[Waiver]) -> list[Waiver]:
-    about = [waiver for waiver in waivers if drift.metric in waiver.metrics]
+def _covering(drift: Drift, waivers: Sequence[Waiver], by_line: Sequence[Waiver] = ()) -> list[Waiver]:
+    """The waivers that together tolerate this drift; `by_line` tolerate the lines that it may come of."""
+    about = [waiver for waiver in waivers if waiver.allows(drift)]
     if whole := [waiver for waiver in about if not waiver.facts]:
         return whole[-1:]
-    if not drift.came or drift.metric in _FOLLOWING:
-        return []
-    each = [next((waiver for waiver in about if waiver.names(fact)), None) for fact in drift.came]
+    if drift.metric in FOLLOWING and drift.metric != "limits":
+        return [*by_line[:1]]
+    each = [_naming(fact, about) or (follows(fact) and next(iter(by_line), None)) or None for fact in drift.came]
     return [] if None in each else list(dict.fromkeys(waiver for waiver in each if waiver is not None))
 
 
+def _naming(fact: Fact, waivers: Sequence[Waiver]) -> Waiver | None:
+    return next((waiver for waiver in waivers if waiver.names(fact)), None)
+
+
+def follows(limit: Fact) -> bool:
+    """Whether it is a limit of what follows from a line."""
+    return limit.where.partition("=")[0].removesuffix(" (default)") in _LIMITS_FOLLOWING
+
+
 def _marked(drift: Drift, by: Sequence[Waiver]) -> Drift:
-    return replace(drift, waived=by[0].issue) if by and _is_worse(drift) else drift
+    return replace(drift, waived=by[0].issue) if by and is_worse(drift) else drift
 
 
-def _is_worse(drift: Drift) -> bool:
+def is_worse(drift: Drift) -> bool:
+    """Whether it is drift that fails a lane."""
     return drift.gates and drift.direction == "worse"
 
 
@@ -226,9 +287,7 @@ def _said(waiver: Waiver) -> str:
     return f"{waiver.kind}, {waiver.issue} ({waiver.owner}, until {waiver.expires}){note}"
 
 
-def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, whole: bool) -> str:
-    if waiver.expires < today:
-        return f"expired on {waiver.expires}"
+def _why_stale(waiver: Waiver, comparison: Comparison, whole: bool) -> str:
     lanes = [lane for lane in comparison.lanes if waiver.is_about(lane)]
     if not lanes:
         # On another torch than it speaks of it says nothing, and is still needed.
@@ -239,16 +298,15 @@ def _why_stale(waiver: Waiver, comparison: Comparison, today: datetime.date, who
     if "errors" not in waiver.metrics and any(lane.after == "broken" for lane in lanes):
         # A lane that broke off shows no other drift.
         return ""
-    return "" if _is_needed(waiver, lanes) else _NEEDLESS
+    return "" if _is_needed(waiver, lanes) or _shows(waiver, lanes) else "is no longer needed"
 
 
-def _shows(waiver: Waiver, comparison: Comparison, entries: Mapping[tuple[str, str], Entry]) -> bool:
+def _shows(waiver: Waiver, lanes: Iterable[LaneComparison]) -> bool:
     """Whether a lane still has a fact that the waiver is about, even if both runs have it."""
-    found = [entries.get((lane.contract, lane.lane)) for lane in comparison.lanes if waiver.is_about(lane)]
-    lanes = [each for each in found if each is not None]
+    entries = [lane.now for lane in lanes if lane.now is not None]
     if not waiver.facts:
-        return any(_has(each, metric) for each in lanes for metric in waiver.metrics)
-    facts = [told for each in lanes for metric, told in facts_of(each).items() if metric in waiver.metrics]
+        return any(_has(each, metric) for each in entries for metric in waiver.metrics)
+    facts = [told for each in entries for metric, told in facts_of(each).items() if metric in waiver.metrics]
     return any(waiver.names(fact) for told in facts for _, fact in told)
 
 
@@ -271,12 +329,17 @@ def _glob(contract: str) -> str:
     return contract.replace("[", "[[]")
 
 
+def _globs(fact: str) -> tuple[str, str]:
+    # In a line, brackets are Python's; but "[*]" is also how a glob has a "*" that is one.
+    return _glob(fact), _BRACKET.sub("[[]", fact)
+
+
 def _waiver(table: Mapping[str, object], place: str) -> Waiver:
     for key in table:
         if key not in _KEYS:
             raise UsageError(f"{place}: unknown key {key!r} (known keys: {', '.join(_KEYS)})")
-    for key in (*_TEXTS[:2], "metric", *_TEXTS[2:], "expires", "kind"):
-        if key not in table and (key != "metric" or "fact" not in table):
+    for key in _KEYS:
+        if key not in table and key not in ("fact", "note") and (key != "metric" or "fact" not in table):
             raise UsageError(f"{place}: {key}: missing")
     texts: dict[str, str] = {}
     for key in (*_TEXTS, "note"):
@@ -284,7 +347,7 @@ def _waiver(table: Mapping[str, object], place: str) -> Waiver:
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"{place}: {key}: expected a string, got {value!r}")
         texts[key] = value
-    metrics = _metrics(table.get("metric", ANY), place)
+    metrics, worst = _metrics(table.get("metric", ANY), place)
     kind = next((each for each in KINDS if each == table["kind"]), None)
     if kind is None:
         raise UsageError(f"{place}: kind: expected {' or '.join(map(repr, KINDS))}, got {table['kind']!r}")
@@ -294,9 +357,11 @@ def _waiver(table: Mapping[str, object], place: str) -> Waiver:
     if type(expires) is not datetime.date:
         raise UsageError(f"{place}: expires: expected a date such as 2027-01-31 without quotes, got {expires!r}")
     return Waiver(
-        **{key: texts[key] for key in ("contract", "lane", "issue", "owner")},
+        **{key: texts[key] for key in ("contract", "issue", "owner")},
+        lanes=_texts(table["lane"], f"{place}: lane: expected a string or a list of them"),
         kind=kind,
         metrics=metrics,
+        worst=worst,
         facts=_texts(table["fact"], f"{place}: fact: expected a string or a list of them") if "fact" in table else (),
         torch=version_range(texts["torch"], where=f"{place}: torch"),
         expires=expires,
@@ -305,16 +370,22 @@ def _waiver(table: Mapping[str, object], place: str) -> Waiver:
     )
 
 
-def _metrics(given: object, place: str) -> tuple[str, ...]:
-    """The metrics that a waiver names: one, a list, or "*"; by name or by the label in reports."""
+def _metrics(given: object, place: str) -> tuple[tuple[str, ...], tuple[tuple[str, Value], ...]]:
+    """The metrics that a waiver names, by name or by the label in reports, and the worst value of each in a table."""
     if given == ANY:
-        return GATEABLE
-    names = _texts(given, f"{place}: metric: expected a string, a list of strings, or '*'")
+        return GATEABLE, ()
+    values = given if isinstance(given, dict) else {}
+    names = _texts([*values] or given, f"{place}: metric: expected a string, a list of strings, a table, or '*'")
     for each in names:
         if each not in _NAMED:
             known = ", ".join(sorted(GATEABLE))
             raise UsageError(f"{place}: metric: unknown metric {each!r}{meant(each, _NAMED)} (known metrics: {known})")
-    return tuple(dict.fromkeys(_NAMED[each] for each in names))
+    for name, value in values.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number and not (isinstance(value, str) and value):
+            raise UsageError(f"{place}: metric.{name}: expected its worst value, or '*' for any, got {value!r}")
+    metrics = tuple(dict.fromkeys(_NAMED[each] for each in names))
+    return metrics, tuple((_NAMED[name], value) for name, value in values.items())
 
 
 def _texts(given: object, expected: str) -> tuple[str, ...]:
@@ -323,16 +394,3 @@ def _texts(given: object, expected: str) -> tuple[str, ...]:
     if not texts or len(texts) < len(listed):
         raise UsageError(f"{expected}, got {given!r}")
     return texts
-
-
-def as_toml(lane: LaneComparison, *, torch: str, issue: str, owner: str, expires: datetime.date, kind: Kind) -> str:
-    """The waiver, as TOML, for everything that drifted in a lane; empty if nothing needs one."""
-    metrics = list(dict.fromkeys(drift.metric for drift in lane.drifts if _is_worse(drift) and not drift.waived))
-    if not metrics:
-        return ""
-    texts = {"contract": lane.contract, "lane": lane.lane}
-    named = metrics[0] if len(metrics) == 1 else metrics
-    rest = {"torch": torch, "issue": issue, "owner": owner}
-    # JSON's strings and lists are TOML's as well.
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**texts, "metric": named, **rest}.items()]
-    return "\n".join(["[[waiver]]", *lines, f"expires = {expires}", f"kind = {json.dumps(kind)}", ""])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,18 @@ from .receipt import Entry
 # The lane of a test that compiles by itself has no backend of its own, and no option chooses it.
 _BODY = ""
 PYTEST = ("pytest",)
+# Options that choose some of the tests or lanes; and those that have a value of their own.
+_CHOOSING = (
+    "--deselect",
+    "--ignore",
+    "--ignore-glob",
+    "--lf",
+    "--last-failed",
+    "--sw",
+    "--stepwise",
+    "--contract-lanes",
+)
+_VALUED = ("-p", "-o", "-c", "-n", "-W", "-r")
 # With the folder that it is started in on the path.
 AS_MODULE = ("python", "-m", "pytest")
 # For people to write their own in place of the dots.
@@ -65,6 +79,25 @@ def rerun_command(entry: Entry, start: Sequence[str] = PYTEST) -> Command:
     repeat = (f"--contract-repeat={entry.repeats}",) if entry.repeats > 1 else ()
     options = ("--compile-contracts", *observe, *lane, *repeat)
     return Command(start=tuple(start), options=options, tests=(entry.test,))
+
+
+def whole_folders(session: str) -> tuple[str, ...]:
+    """The folders of which a session ran every test, from its command in a receipt; "" for all, none if not known."""
+    try:
+        words = shlex.split(session)
+    except ValueError:
+        return ()
+    begin = AS_MODULE if words[: len(AS_MODULE)] == [*AS_MODULE] else PYTEST
+    given = words[len(begin) :]
+    paths: list[str] = []
+    for before, word in zip(("", *given), given, strict=False):
+        if word.startswith(("-k", "-m")) or word.partition("=")[0] in (*_CHOOSING, "--contract-shard", "--"):
+            return ()
+        if not word.startswith("-") and before not in _VALUED:
+            paths.append(word.removeprefix("./").rstrip("/"))
+    if any(re.fullmatch(r"\w[^:]*(?<!\.py)", path) is None for path in paths):
+        return ()
+    return tuple(paths) or ("",)
 
 
 def start_of(session: str) -> tuple[str, ...]:

@@ -211,9 +211,7 @@ def _concluded(
     table = matrix([old.receipt, new.receipt], policy, waivers, today)
     table = _rerun_by(new.python, table)
     comparison = table.comparisons[-1]
-    # pytest's arguments may leave tests out, and a run that did not come to its end did.
-    whole = not bench.arguments and not comparison.stopped
-    found = answer(comparison, policy, stale(comparison, waivers, today, whole=whole))
+    found = answer(comparison, policy, stale(comparison, waivers, today))
     if changed:
         note = "the project's files changed while it was measured, so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)

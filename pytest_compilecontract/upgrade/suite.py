@@ -167,7 +167,7 @@ class Suite:
     def _receipt(self, stopped: str) -> Receipt:
         self.course.settle(Environment(torch=self.torch))
         entries, environments = dict(self.course.entries), dict(self.course.environments)
-        file = self.folder / RECEIPT
+        file, command = self.folder / RECEIPT, ""
         if file.is_file():
             try:
                 own = read_receipt(file)
@@ -177,6 +177,7 @@ class Suite:
                 # pytest-xdist's controller knows of workers that died, of which no event tells.
                 entries |= {entry.test: entry for entry in own.entries}
                 environments |= own.environments
+                command = own.command
         used = {entry.environment for entry in entries.values()}
         return Receipt(
             plugin=__version__,
@@ -185,6 +186,7 @@ class Suite:
             entries=tuple(entries.values()),
             # Without entries, nothing else says which torch this was.
             setup=Setup(asked=self.name, not_finished=stopped) if stopped or not entries else None,
+            command=command,
         )
 
 

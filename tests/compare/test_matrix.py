@@ -40,7 +40,7 @@ HOSTILE = "\x1b[31m| a `b` <script>x</script> @someone #7 [x](http://y) *z*\n\n#
 def a_waiver(kind: str) -> Waiver:
     return Waiver(
         contract="*",
-        lane="*",
+        lanes=("*",),
         metrics=("numerics",),
         torch=version_range(">=2.13", where=""),
         issue="https://example.org/7",

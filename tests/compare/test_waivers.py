@@ -13,7 +13,7 @@ from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison
 from pytest_compilecontract.compare.gate import answer
-from pytest_compilecontract.compare.waivers import Waiver, as_toml, read_waivers, stale, waived
+from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.files.receipt import write_receipt
@@ -114,23 +114,6 @@ def test_a_waiver_of_several_metrics_is_stale_once_none_of_them_drifts(file: Pat
     assert "numerics, recompiles is no longer needed" in said
 
 
-def test_what_is_written_of_a_drift_waives_it(file: Path) -> None:
-    both = replace(WORSENED["numerics"], recompiles=WORSENED["recompiles"].recompiles)
-    comparison = compared(both, HOLDING)
-    issue, expires = "https://example.org/1", datetime.date(2027, 1, 31)
-
-    texts = [
-        as_toml(lane, torch="==2.15.*", issue=issue, owner='a "b"', expires=expires, kind="workaround")
-        for lane in comparison.lanes
-    ]
-    file.write_text("\n".join(texts))
-
-    assert texts[1] == ""
-    (found,) = read_waivers(file)
-    assert (found.owner, found.metrics) == ('a "b"', ("recompiles", "numerics"))
-    assert found.is_about(replace(comparison.lanes[0], torch="2.15.0"))
-
-
 def test_a_lane_that_broke_can_be_waived(file: Path) -> None:
     broken = after(an_entry(Measurement(raised=RAISED), verdict="broken", reason="raised"))
 
@@ -182,6 +165,36 @@ def test_of_one_that_expired_nothing_is_known_where_its_lanes_did_not_run(file: 
 )
 def test_a_part_of_the_tests_cannot_tell(file: Path, measured: Measurement, change: tuple[str, str]) -> None:
     assert stale(compared(measured, HOLDING), waivers(file, change), TODAY, whole=False) == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "waived", "stales"),
+    [
+        ("pytest --compile-contracts", "test_block.py::*", 1),
+        ("pytest --compile-contracts tests", "test_block.py::*", 1),
+        ("pytest --compile-contracts tests", "test_gone.py::*", 1),
+        ("pytest --compile-contracts other", "test_gone.py::*", 0),
+        ("pytest --compile-contracts -k block", "test_block.py::*", 0),
+    ],
+)
+def test_what_a_run_left_out_is_known_by_its_command(command: str, waived: str, stales: int, file: Path) -> None:
+    found = waivers(file, ("test_block.py::*", waived))
+    new = replace(after(an_entry()), command=command)
+
+    assert len(stale(compare(before(an_entry()), new), found, TODAY)) == stales
+
+
+@pytest.mark.parametrize("measured", [HOLDING, WORSENED["graph_breaks"], WORSENED["numerics"]])
+@pytest.mark.parametrize("change", [("someone", "someone"), ("2026-06-15", "2026-06-14"), ('"numerics"', '"*"')])
+def test_a_session_and_the_gate_say_the_same_of_one_lane(
+    measured: Measurement, change: tuple[str, str], file: Path
+) -> None:
+    found = waivers(file, ("test_block.py::*", "test_block.py::test_block"), change)
+    of_the_gate = compared(measured, HOLDING)
+    # What a session compares with its baselines.
+    of_a_session = Comparison(before="", after="", lanes=of_the_gate.lanes)
+
+    assert stale(of_the_gate, found, TODAY) == stale(of_a_session, found, TODAY, whole=False)
 
 
 def test_a_part_of_the_tests_can_tell_of_one_lane(file: Path) -> None:

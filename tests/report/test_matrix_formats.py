@@ -159,7 +159,7 @@ def test_what_the_policy_lets_be_is_skipped(verdict: str) -> None:
 def test_a_waived_drift_is_skipped_and_says_its_issue() -> None:
     waiver = Waiver(
         contract="*",
-        lane="*",
+        lanes=("*",),
         metrics=("recompiles",),
         torch=version_range(">=2.13", where=""),
         issue="https://example.org/7",
