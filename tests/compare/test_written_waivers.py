@@ -219,6 +219,17 @@ def test_many_keys_are_named_by_what_they_have_in_common(file: Path) -> None:
     assert waived(compared(one_more), waivers, TODAY).lanes[0].verdict == "drifted"
 
 
+@pytest.mark.parametrize(("worst", "verdict"), [("capture", "waived"), ("aot", "drifted"), ("*", "waived")])
+def test_a_rung_is_tolerated_by_its_name(worst: str, verdict: str, file: Path) -> None:
+    was, now = WORSE["frontier"]
+    comparison = compare(before(was), after(now))
+    (found,) = made_of(comparison)
+    file.write_text(replace(found, facts=(), worst=(("frontier", worst),)).as_toml(REST))
+
+    assert dict(found.worst)["frontier"] == "capture"
+    assert waived(comparison, read_waivers(file), TODAY).lanes[0].verdict == verdict
+
+
 def test_a_star_in_a_line_stands_for_itself(file: Path) -> None:
     def broken_at(source: str) -> Comparison:
         place = replace(COPY, source=source)
