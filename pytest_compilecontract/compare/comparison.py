@@ -6,7 +6,7 @@ known is never held: a metric that only one side measured makes its lane unverif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry, Receipt
@@ -14,12 +14,14 @@ from pytest_compilecontract.facts.rerun import rerun_command, whole_folders
 
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
 from .cold import cold_of, stage_of
-from .drift import Comparison, Drift, LaneComparison, Verdict
+from .drift import Comparison, Drift, LaneComparison, Value, Verdict
 from .pair import Pair
 from .policy import DEFAULT_POLICY, Policy
-from .renamed import renamed
-from .side import Side, sides_of
+from .renamed import perhaps_renamed, renamed
+from .side import Key, Side, sides_of
 
+# Metrics that are told of a test that may have been renamed.
+MOST_TOLD = 4
 # What is the same in every repeat, or the lane is unstable.
 _EXACT = Policy(gate=frozenset(name for name in GATEABLE if name not in BANDED), band={})
 
@@ -36,6 +38,7 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
     known: dict[tuple[str, str], Attribution] = {}
     lanes: list[LaneComparison] = []
     names = renamed(old, new, _is_unchanged)
+    perhaps = perhaps_renamed(old, new, names)
     for key in sorted({*old, *new}):
         was, now = old.get(key), new.get(key)
         if all(side is None or side.entry.verdict == "reference" for side in (was, now)):
@@ -46,9 +49,11 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
                 known[where] = between_environments(was, now)
             lanes.append(_compared(was, now, with_lane(known[where], was.entry, now.entry), policy))
         elif now is not None:
-            lanes.append(_new(now, stopped_before or _as_before(names.get(key[0]))))
+            said = _as_before(names.get(key[0])) or _perhaps_before(perhaps.get(key[0]), now, old, policy)
+            lanes.append(_new(now, stopped_before or said))
         elif was is not None:
-            lanes.append(_missing(was, stopped_after or _as_after(names.get(key[0]))))
+            said = _as_after(names.get(key[0])) or _perhaps_after(perhaps.get(key[0]), was, new, policy)
+            lanes.append(_missing(was, stopped_after or said))
     stopped = tuple(filter(None, (stopped_before, stopped_after)))
     ran = () if stopped or after.shard else whole_folders(after.command)
     return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped, ran=ran)
@@ -88,6 +93,33 @@ def _as_before(names: tuple[str, str] | None) -> str:
 
 def _as_after(names: tuple[str, str] | None) -> str:
     return f"not in the newer run; {names[1]}, which is new, measured the same: renamed?" if names is not None else ""
+
+
+def _perhaps_before(names: tuple[str, str] | None, now: Side, old: Mapping[Key, Side], policy: Policy) -> str:
+    if names is None:
+        return ""
+    differs = _differing(old[names[0], now.entry.lane], now, policy)
+    return f"perhaps {names[0]}, which is missing, renamed: {differs}"
+
+
+def _perhaps_after(names: tuple[str, str] | None, was: Side, new: Mapping[Key, Side], policy: Policy) -> str:
+    if names is None:
+        return ""
+    differs = _differing(was, new[names[1], was.entry.lane], policy)
+    return f"not in the newer run; perhaps renamed to {names[1]}, which is new: {differs}"
+
+
+def _differing(was: Side, now: Side, policy: Policy) -> str:
+    """What differs in a lane of two contracts that may be one, in a line; the root cause first."""
+    found = compare_sides(was, now, policy)
+    drifts = sorted(found.by_cause, key=lambda drift: not drift.gates)
+    told = [f"{METRICS[drift.metric].label} {_short(drift.before)} -> {_short(drift.after)}" for drift in drifts]
+    verdicts = f"{found.before} -> {found.after}" if found.before != found.after else ""
+    return ", ".join([*told[:MOST_TOLD], *filter(None, [verdicts])]) or found.reason or "no difference in this lane"
+
+
+def _short(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _new(now: Side, stopped: str) -> LaneComparison:

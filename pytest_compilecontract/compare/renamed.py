@@ -1,4 +1,4 @@
-"""Renamed tests: a missing and a new contract that measured the same in the same lanes.
+"""Renamed tests: a missing and a new contract that measured the same in the same lanes, or nearly so in one file.
 
 Reported as a question and never judged: two contracts that measure the same need not be one. If several candidates fit,
 as with small tests of one kind, nothing is reported.
@@ -6,10 +6,13 @@ as with small tests of one kind, nothing is reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 from .side import Key, Side
 
+# Of the operations that either captured, the part that both did: below it a test is another one, not a changed one.
+ALIKE = 0.5
 # By lane, what a contract showed there.
 Lanes = Mapping[str, Side]
 
@@ -30,6 +33,42 @@ def renamed(
             if all(same(lanes[lane], others[lane]) for lane in lanes):
                 found |= {was: (was, now), now: (was, now)}
     return found
+
+
+def perhaps_renamed(
+    old: Mapping[Key, Side], new: Mapping[Key, Side], known: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    """Pairs (older name, newer name) of contracts that may be one that was renamed and changed, by either name.
+
+    They are the only missing and the only new contract of their file, or of their name in any file; they have the same
+    lanes and limits, and captured much the same operations. Those in `known` are left out.
+    """
+    gone = {name: each for name, each in _by_contract(old, {name for name, _ in new}).items() if name not in known}
+    come = {name: each for name, each in _by_contract(new, {name for name, _ in old}).items() if name not in known}
+    pairs: set[tuple[str, str]] = set()
+    for at in (0, 2):
+        were, are = _by_part(gone, at), _by_part(come, at)
+        pairs |= {(*were[part], *are[part]) for part in were if len(were[part]) == len(are.get(part, ())) == 1}  # type: ignore[misc]
+    fitting = {(was, now) for was, now in pairs if _is_alike(gone[was], come[now])}
+    times = Counter(name for pair in pairs for name in pair)
+    return {name: pair for pair in fitting if max(times[each] for each in pair) == 1 for name in pair}
+
+
+def _by_part(names: Iterable[str], part: int) -> dict[str, list[str]]:
+    """Names by their file (0), or by what follows it (2)."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.partition("::")[part], []).append(name)
+    return found
+
+
+def _is_alike(was: Lanes, now: Lanes) -> bool:
+    """Whether one may be the other, changed."""
+    if was.keys() != now.keys() or any(was[lane].entry.limits != now[lane].entry.limits for lane in was):
+        return False
+    both = [(Counter(dict(_operations(was[lane]))), Counter(dict(_operations(now[lane])))) for lane in was]
+    shared, all_ = sum((one & other).total() for one, other in both), sum((one | other).total() for one, other in both)
+    return shared > 0 and shared >= ALIKE * all_
 
 
 def _by_look(contracts: Mapping[str, Lanes]) -> dict[Hashable, list[tuple[str, Lanes]]]:
