@@ -57,13 +57,16 @@ class Found:
 class Recorded:
     """The result of recording: the lanes written and those refused, each as (contract, lane[, why]).
 
-    `unmeasured` counts those refused because nothing was measured: giving a reason does not record these.
+    `unmeasured` counts those refused because nothing was measured: giving a reason does not record these. `measured`
+    counts all lanes that could be recorded, and `without` those that have no baseline and were not to get one.
     """
 
     files: tuple[Path, ...] = ()
     lanes: tuple[tuple[str, str], ...] = ()
     refused: tuple[tuple[str, str, str], ...] = ()
     unmeasured: int = 0
+    measured: int = 0
+    without: int = 0
 
 
 class Baselines:
@@ -208,13 +211,17 @@ class Baselines:
         written: dict[Path, Baseline] = {}
         lanes: list[tuple[str, str]] = []
         refused: list[tuple[str, str, str]] = []
-        unmeasured = 0
+        unmeasured = measured = without = 0
         for entry in entries:
             environment = environments[entry.environment]
             path = self.path(entry.contract, environment_key(environment))
             baseline = written.get(path) or self._file(path) or Baseline()
             kept = baseline.contracts.get(entry.contract, {}).get(entry.lane)
-            if entry.verdict in ("unmeasured", "reference") or mode == ("changed" if kept is None else "new"):
+            if entry.verdict in ("unmeasured", "reference"):
+                continue
+            measured += 1
+            if mode == ("changed" if kept is None else "new"):
+                without += kept is None
                 continue
             if kept is not None and not self._says_otherwise(entry, environment, baseline):
                 continue
@@ -233,7 +240,14 @@ class Baselines:
             write_bytes(path, to_json(baseline))
             self._read[path] = baseline
         self._older.clear()
-        return Recorded(files=tuple(written), lanes=tuple(lanes), refused=tuple(refused), unmeasured=unmeasured)
+        return Recorded(
+            files=tuple(written),
+            lanes=tuple(lanes),
+            refused=tuple(refused),
+            unmeasured=unmeasured,
+            measured=measured,
+            without=without,
+        )
 
     def _says_otherwise(self, entry: Entry, environment: Environment, baseline: Baseline) -> bool:
         """Whether an entry differs from its baseline; if not, the baseline is left unchanged."""

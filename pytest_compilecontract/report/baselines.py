@@ -18,6 +18,8 @@ from .terminal import FAILURE_LINES, Line
 MOST = 20
 # How a session is started where nothing else is known.
 SESSION = Command()
+# The verdicts of lanes that fail by themselves, with a text of their own.
+_TOLD = ("violated", "unverified", "unstable")
 _ORDER: tuple[Verdict, ...] = (
     "held",
     "improved",
@@ -39,7 +41,9 @@ def drift_text(lane: LaneComparison, found: Found, mode: str, refusal: str) -> s
     accept = "accept it as the baseline:"
     if refusal:
         accept = cut(f"accept it as the baseline, with your reason ({plain(refusal)}):")
-    tail = ["rerun this lane alone:", plain(str(lane.rerun)), accept, _recording(mode, lane, reason=bool(refusal))]
+    # Above it, the text of what the lane fails by itself has its command.
+    rerun = [] if lane.after in _TOLD else ["rerun this lane alone:", plain(str(lane.rerun))]
+    tail = [*rerun, accept, _recording(mode, lane, reason=bool(refusal))]
     body = list(lane_lines(lane))
     room = FAILURE_LINES - 1 - len(tail)
     if len(body) > room:
@@ -102,12 +106,15 @@ def record_lines(recorded: Recorded, folder: str, mode: str = "all", session: Co
         (
             f"recorded {counted(len(recorded.lanes), 'lane')} in {counted(len(recorded.files), 'file')} of {folder}"
             if recorded.lanes
-            else "nothing recorded: no lane is new or changed"
-            if not recorded.refused
-            else "nothing recorded",
+            else f"nothing recorded{_why_nothing(recorded, mode)}",
             {},
         )
     ]
+    if recorded.without:
+        to_record = session.recording("new")
+        lines.append(
+            (f"  {counted(recorded.without, 'lane')} without a baseline; to record: {to_record}", {"yellow": True})
+        )
     for contract, lane, why in recorded.refused[:MOST]:
         lines.append((cut(f"  not recorded: {plain(contract)} [{plain(lane)}]: {plain(why)}"), {"red": True}))
     if len(recorded.refused) > MOST:
@@ -116,6 +123,19 @@ def record_lines(recorded: Recorded, folder: str, mode: str = "all", session: Co
         them = "those that were measured" if recorded.unmeasured else "them"
         lines.append((f"  to record {them} anyway: {session.recording(mode, reason=True)}", {}))
     return lines
+
+
+def _why_nothing(recorded: Recorded, mode: str) -> str:
+    """Why nothing was recorded and nothing refused, as a suffix."""
+    if recorded.refused:
+        return ""
+    if not recorded.measured:
+        return ": no lane was measured"
+    if mode == "new":
+        return ": every lane has a baseline"
+    if mode == "changed" and recorded.without == recorded.measured:
+        return ": no lane has a baseline"
+    return ": no lane has changed" if mode == "changed" else ": no lane is new or changed"
 
 
 def what_drifted(lane: LaneComparison, labels: Mapping[str, str] = MappingProxyType({})) -> str:

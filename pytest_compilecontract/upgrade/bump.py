@@ -32,6 +32,7 @@ from pytest_compilecontract.report.comparison import answer_lines
 from pytest_compilecontract.report.matrix import markdown, terminal_lines
 from pytest_compilecontract.report.page import Graphs
 from pytest_compilecontract.report.table import room
+from pytest_compilecontract.wording import counted
 
 from .bench import Bench, Measured, claimed
 from .checkout import Checkout, checkout_of
@@ -43,7 +44,7 @@ from .sides import Side, sides_from
 KEPT = ".compilecontract"
 # pytest's options that say where a run goes, which is decided here, or that write what a comparison must not.
 OURS = ("--contract-report", "--contract-record", "--contract-baselines", "--contract-accept-reason")
-MOST_DIFFERING = 12
+MOST_DIFFERING = 4
 # Lanes of which evidence is collected, on each side.
 MOST_EVIDENCE = 50
 
@@ -220,7 +221,9 @@ def _concluded(
     files = f"receipts: {typed([str(_near(old.file)), str(_near(new.file))])}"
     paint = color.paint_of(chosen.colors)
     lines = terminal_lines(table, everything=chosen.verbose, width=room(sys.stdout), paint=paint)
-    for line in (*notes, files, "", *lines, "", *told(paint)):
+    *reasons, answered = told(paint)
+    # Once before all that it rests on, and once where a terminal stops.
+    for line in (answered, *notes, files, "", *lines, "", *reasons, answered):
         print(printed(line))
     if chosen.summary:
         _add_summary(chosen.summary, table, notes, told())
@@ -254,10 +257,23 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
         if old.found.torch == new.found.torch and not differing(old.found.packages, new.found.packages, {}):
             yield f"both sides have torch {old.found.torch} and the same packages: nothing was upgraded"
         if changes := differing(old.found.packages, new.found.packages, asked):
-            more = f", and {len(changes) - MOST_DIFFERING} more" if len(changes) > MOST_DIFFERING else ""
-            yield f"besides what was requested, these differ: {', '.join(changes[:MOST_DIFFERING])}{more}"
+            yield _told_packages(changes)
         if old.found.python != new.found.python:
             yield f"the two sides run on different Pythons: {old.found.python} and {new.found.python}"
+
+
+def _told_packages(changes: Sequence[str]) -> str:
+    """The packages that differ unrequested, in a line: the first of those on both sides, and how many there are."""
+    lone = [change for change in changes if change.startswith(f"{change.split()[0]} none ") or change.endswith(" none")]
+    both = [change for change in changes if change not in lone]
+    left = len(both[MOST_DIFFERING:])
+    said = [", ".join(both[:MOST_DIFFERING]) + (f", and {left} more" if left else "")] if both else []
+    if lone:
+        few = f": {', '.join(lone)}" if len(changes) <= MOST_DIFFERING else ""
+        said.append(f"{counted(len(lone), 'package')} on one side only{few}")
+    folded = left or (lone and len(changes) > MOST_DIFFERING)
+    where = " (packages.txt beside each receipt has all)" if folded else ""
+    return f"besides what was requested, these differ: {'; '.join(said)}{where}"
 
 
 def _near(file: Path) -> Path:

@@ -9,8 +9,10 @@ import pytest
 from support.receipts import NEW, OLD, an_entry
 
 from pytest_compilecontract.baselines.gone import collected_from, gone
+from pytest_compilecontract.baselines.kept import Mode
 from pytest_compilecontract.baselines.store import Baselines
 from pytest_compilecontract.facts.rerun import AS_MODULE, Command
+from pytest_compilecontract.facts.verdict import Verdict
 from pytest_compilecontract.report.baselines import record_lines
 from pytest_compilecontract.report.gone import gone_lines
 
@@ -118,6 +120,34 @@ def test_a_command_that_records_starts_pytest_as_the_session_was_started() -> No
     assert str(session.recording("new")) == (
         "python -m pytest --compile-contracts --contract-lanes=aot --contract-record=new"
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "known", "verdict", "said"),
+    [
+        (
+            "changed",
+            False,
+            "held",
+            ["nothing recorded: no lane has a baseline", "  1 lane without a baseline; to record:"],
+        ),
+        ("changed", True, "held", ["nothing recorded: no lane has changed"]),
+        ("new", True, "held", ["nothing recorded: every lane has a baseline"]),
+        ("all", True, "held", ["nothing recorded: no lane is new or changed"]),
+        ("all", False, "unmeasured", ["nothing recorded: no lane was measured"]),
+    ],
+)
+def test_that_nothing_was_recorded_has_its_reason(
+    mode: Mode, known: bool, verdict: Verdict, said: list[str], tmp_path: Path
+) -> None:
+    entries = [replace(an_entry(contract="test_a.py::test_a"), verdict=verdict)]
+    if known:
+        Baselines(tmp_path, tmp_path).record(entries, {"here": OLD}, "all")
+
+    recorded = Baselines(tmp_path, tmp_path).record(entries, {"here": OLD}, mode)
+
+    found = [text.partition(" pytest")[0] for text, _ in record_lines(recorded, "contracts/baselines", mode)]
+    assert found == said
 
 
 @pytest.mark.parametrize(

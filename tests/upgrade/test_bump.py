@@ -88,6 +88,7 @@ def test_what_holds_may_be_upgraded(bench: Bench, capsys: pytest.CaptureFixture[
 
     out, err = capsys.readouterr()
     assert out == (
+        "may we upgrade from torch 2.11.0 to torch 2.12.1? yes\n"
         "receipts: .compilecontract/receipts/torch-2.11.0/receipt.json "
         ".compilecontract/receipts/torch-2.12.1/receipt.json\n"
         "\n"
@@ -178,7 +179,7 @@ def test_a_torch_that_cannot_be_imported_has_its_cell(bench: Bench, capsys: pyte
 
     lines = capsys.readouterr().out.splitlines()
     said = "torch 2.12.1: could not be imported: ImportError: libcuda.so.1: cannot open"
-    assert [line.split()[:3] for line in lines[2:5]] == [
+    assert [line.split()[:3] for line in lines[3:6]] == [
         ["torch", "2.11.0", "torch"],
         ["installed", "yes", "yes"],
         ["imported", "yes", "no:"],
@@ -341,15 +342,39 @@ def test_libraries_that_differ_unasked_are_told(bench: Bench, capsys: pytest.Cap
 
     bumped(bench, HELD_OLD, a_plan("2.12.1", packages=libraries))
 
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == "besides what was requested, these differ: numpy 2.3.5 -> 2.4.0"
+    answered, note, *_, last = capsys.readouterr().out.splitlines()
+    assert note == "besides what was requested, these differ: numpy 2.3.5 -> 2.4.0"
+    assert answered == last == "may we upgrade from torch 2.11.0 to torch 2.12.1? yes"
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        (
+            {"numpy": "2.4.0", "sympy": "1.14"},
+            "numpy 2.3.5 -> 2.4.0; 1 package on one side only: sympy none -> 1.14",
+        ),
+        (
+            {"numpy": "2.4.0", **{f"lone-{number}": "1" for number in range(93)}},
+            "numpy 2.3.5 -> 2.4.0; 93 packages on one side only (packages.txt beside each receipt has all)",
+        ),
+    ],
+)
+def test_many_packages_that_differ_are_folded(
+    packages: dict[str, str], said: str, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bumped(bench, HELD_OLD, a_plan("2.12.1", packages=packages))
+
+    note = capsys.readouterr().out.splitlines()[1]
+    assert note == f"besides what was requested, these differ: {said}"
+    assert (bench.project / ".compilecontract/receipts/torch-2.12.1/packages.txt").is_file()
 
 
 def test_an_upgrade_to_the_same_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     code = bumped(bench, HELD_OLD, HELD_OLD)
 
-    first = capsys.readouterr().out.splitlines()[0]
-    assert (code, first) == (YES, "both sides have torch 2.11.0 and the same packages: nothing was upgraded")
+    note = capsys.readouterr().out.splitlines()[1]
+    assert (code, note) == (YES, "both sides have torch 2.11.0 and the same packages: nothing was upgraded")
 
 
 def test_the_summary_is_markdown_added_to_a_file(bench: Bench) -> None:
@@ -498,7 +523,7 @@ def test_a_torch_that_cannot_be_installed_has_its_cell(bench: Bench, capsys: pyt
         "torch==9.9.9, we can conclude that your requirements are unsatisfiable."
     )
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[2:5]] == [
+    assert [line.split()[:3] for line in lines[3:6]] == [
         ["torch", "2.11.0", "torch"],
         ["installed", "yes", "no:"],
         ["imported", "yes", "not"],
