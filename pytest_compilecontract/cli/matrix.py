@@ -12,10 +12,11 @@ from pathlib import Path
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import Policy
+from pytest_compilecontract.compare.side import apart
 from pytest_compilecontract.compare.waivers import stale
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, printed_json
-from pytest_compilecontract.facts.receipt import RECEIPT
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
 from pytest_compilecontract.files.evidence import graphs_of
 from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.measure.environment import plugin_version
@@ -53,9 +54,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     table.set_defaults(command=_matrix)
 
 
-def _called(run: Path) -> str:
-    """The name of a run, to distinguish it from others with the same torch: its folder, or else its file."""
-    return run.parent.name if run.name == RECEIPT and run.parent.name else run.stem
+def _called(run: Path, receipt: Receipt) -> str:
+    """The name of a run, to distinguish it from others with the same torch: its folder or file, with its workers."""
+    name = run.parent.name if run.name == RECEIPT and run.parent.name else run.stem
+    # What ran on each machine is a column for each, and has one environment.
+    worker = receipt.entries[0].worker if len(receipt.environments) == 1 and receipt.entries else ""
+    return f"{name}, {worker}" if worker else name
 
 
 def _matrix(chosen: argparse.Namespace) -> int:
@@ -63,15 +67,14 @@ def _matrix(chosen: argparse.Namespace) -> int:
     wanted = _wanted(chosen)
     policy, waivers = policy_of(chosen), waivers_of(chosen)
     today = datetime.date.today()
-    receipts = [read_run(path) for path in chosen.runs]
-    found = matrix(receipts, policy, waivers, today, runs=[*map(_called, chosen.runs)])
+    runs = [(path, _called(path, part), part) for path in chosen.runs for part in apart(read_run(path))]
+    receipts = [receipt for _, _, receipt in runs]
+    found = matrix(receipts, policy, waivers, today, runs=[called for _, called, _ in runs])
     last = found.comparisons[-1] if found.comparisons else None
     said = stale(last, waivers, today) if last else ()
     answered = answer(last, policy, said) if last else None
     # Each is written before the next is made: of a large matrix they need not all be there at once.
-    graphs = [
-        graphs_of(receipt_file(path).parent, receipt) for path, receipt in zip(chosen.runs, receipts, strict=True)
-    ]
+    graphs = [graphs_of(receipt_file(path).parent, receipt) for path, _, receipt in runs]
     made = Made(found=found, answered=answered, policy=policy, everything=chosen.verbose, graphs=tuple(graphs))
     for kind, path in wanted:
         write_bytes(path, rendered(kind, made))

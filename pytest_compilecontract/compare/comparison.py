@@ -6,11 +6,12 @@ known is never held: a metric that only one side measured makes its lane unverif
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command, whole_folders
+from pytest_compilecontract.facts.versions import minor_release
 
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
 from .cold import cold_of, stage_of
@@ -56,7 +57,14 @@ def compare(before: Receipt, after: Receipt, policy: Policy = DEFAULT_POLICY) ->
             lanes.append(_missing(was, stopped_after or said))
     stopped = tuple(filter(None, (stopped_before, stopped_after)))
     ran = () if stopped or after.shard else whole_folders(after.command)
-    return Comparison(before=torch_of(before), after=torch_of(after), lanes=tuple(lanes), stopped=stopped, ran=ran)
+    return Comparison(
+        before=torch_of(before),
+        after=torch_of(after),
+        lanes=tuple(lanes),
+        stopped=stopped,
+        ran=ran,
+        mixed=_mixed(new.values()),
+    )
 
 
 def compare_sides(before: Side, after: Side, policy: Policy = DEFAULT_POLICY) -> LaneComparison:
@@ -77,6 +85,12 @@ def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
         for said in pair.unknown:
             found.setdefault(said, f"{said} (repeat {number})")
     return tuple(found.values())
+
+
+def _mixed(sides: Iterable[Side]) -> tuple[str, ...]:
+    """The releases of torch that ran these lanes, if they are not of one minor release."""
+    torches = sorted({side.environment.torch for side in sides if side.environment.torch})
+    return tuple(torches) if len(set(map(minor_release, torches))) > 1 else ()
 
 
 # A lane

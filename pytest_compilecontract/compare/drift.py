@@ -114,6 +114,7 @@ class Comparison:
 
     `stopped` says, for each side whose tests did not run to their end, why: then an unknown number of lanes may be
     missing. `ran` are the folders of which the newer side ran every test, "" for all of them; empty if it is not known.
+    `mixed` are the releases of torch of the newer side, if each ran some of its lanes.
     """
 
     before: str
@@ -121,6 +122,7 @@ class Comparison:
     lanes: tuple[LaneComparison, ...] = ()
     stopped: tuple[str, ...] = ()
     ran: tuple[str, ...] = ()
+    mixed: tuple[str, ...] = ()
 
     @property
     def drifts(self) -> tuple[Drift, ...]:

@@ -33,7 +33,9 @@ def answer(comparison: Comparison, policy: Policy = DEFAULT_POLICY, stale: tuple
         return Answer(outcome="no", against=against, open=unknown, stale=stale)
     compared = any(lane.compared for lane in comparison.lanes)
     note = "; ".join(comparison.stopped) if comparison.stopped else "" if compared else _nothing(comparison)
-    if unknown or not compared or comparison.stopped:
+    if comparison.mixed and not note:
+        note = f"each lane ran on one of torch {', '.join(comparison.mixed)}, and says nothing of the others"
+    if unknown or note:
         return Answer(outcome="not known", open=unknown, note=note)
     return Answer(outcome="yes")
 

@@ -109,13 +109,12 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
         given = set(receipt.shard.tests)
         if strange := next((entry.test for entry in receipt.entries if entry.test not in given), ""):
             raise UsageError(f"{name}: {one_line(strange)} is not a test of {receipt.shard}")
-        for environment in receipt.environments.values():
-            if environment == _NOWHERE:
-                continue
+        for environment in _with_checkout(receipt.environments.values()):
             kept = _of_settings(environment)
             first = first or (name, kept)
             if differing := next(_differing(first[1], kept), ""):
-                raise UsageError(f"{name} and {first[0]} were not run in the same way: {differing}")
+                them = f"{name}: its workers" if name == first[0] else f"{name} and {first[0]}"
+                raise UsageError(f"{them} were not run in the same way: {differing}")
         if receipt.command:
             words = _of_the_whole(receipt.command)
             command = command or (name, words)
@@ -127,6 +126,14 @@ def _refuse_mixed(receipts: Mapping[str, Receipt]) -> None:
                 if known[1] != entry.lane_settings:
                     said = f"lane {entry.lane} has different settings"
                     raise UsageError(f"{name} and {known[0]} were not run in the same way: {said}")
+
+
+def _with_checkout(environments: Iterable[Environment]) -> Iterator[Environment]:
+    """The environments of one session, those that are known; what a worker has a copy of is of the session's commit."""
+    known = [each for each in environments if each != _NOWHERE]
+    commit, dirty = next(((each.commit, each.dirty) for each in known if each.commit), (None, None))
+    for each in known:
+        yield each if each.commit else replace(each, commit=commit, dirty=dirty)
 
 
 def _of_the_whole(command: str) -> str:

@@ -248,8 +248,12 @@ def _by_list(row: MatrixRow, columns: Sequence[Column]) -> Iterator[tuple[str, l
 
 
 def _where(cell: Cell, column: Column) -> str:
-    device = plain(cell.environment.device or "") if cell.environment is not None else ""
-    return f"{plain(column.name)}, {device}" if device else plain(column.name)
+    if cell.environment is None:
+        return plain(column.name)
+    torches = {each.torch for each in column.environments.values()}
+    # Of workers with other releases, only one ran the lane.
+    name = f"torch {cell.environment.torch}" if len(torches) > 1 and cell.environment.torch else column.name
+    return ", ".join(plain(each) for each in (name, cell.environment.device or "") if each)
 
 
 def _table_cell(cell: Cell) -> TableCell:

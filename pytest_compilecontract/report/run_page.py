@@ -13,7 +13,7 @@ from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.evidence import KINDS, Evidence, kind_of
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
-from pytest_compilecontract.facts.receipt import Environment, Receipt
+from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command, start_of
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
@@ -51,7 +51,7 @@ def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created
     environments = list(receipt.environments.values())
     return rendered(
         "run",
-        _Data(view, beside, receipt.command).whole(),
+        _Data(view, beside, receipt).whole(),
         outcome=view.outcome,
         question=visible(view.sentence),
         torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
@@ -113,8 +113,9 @@ def link_to(path: str) -> str:
 class _Data:
     """The page's data: each text once, and everything else by number."""
 
-    def __init__(self, view: RunView, beside: str, command: str) -> None:
-        self._start = start_of(command)
+    def __init__(self, view: RunView, beside: str, receipt: Receipt) -> None:
+        self._start = start_of(receipt.command)
+        self._environments = receipt.environments
         self._view = view
         self._beside = beside
         self._texts, self._modules, self._calls, self._lanes_of = Texts(), Numbers(), Numbers(), Numbers()
@@ -161,10 +162,17 @@ class _Data:
             [ran.compiled, ran.eager] if ran is not None else 0,
             self._text("" if entry.verdict in ("unmeasured", "reference") else str(rerun_command(entry, self._start))),
             list(map(self._text, doubts)),
-            list(map(self._text, (*drift, *lane_notes(entry)))),
+            list(map(self._text, (*drift, *self._where(entry), *lane_notes(entry)))),
             list(self._unmeasured(seen)) if seen is not None else [],
             self._evidence(entry.evidence) if entry.evidence is not None else 0,
         ]
+
+    def _where(self, entry: Entry) -> Iterator[str]:
+        """Where the lane ran, if not all lanes ran there."""
+        if len(self._environments) > 1 and entry.environment in self._environments:
+            found = self._environments[entry.environment]
+            told = (f"torch {found.torch}" if found.torch else "no torch", found.device or "", entry.worker)
+            yield f"ran in environment {entry.environment}: {', '.join(filter(None, told))}"
 
     def _lane_words(self) -> Iterator[tuple[str, str]]:
         """A description of each lane."""

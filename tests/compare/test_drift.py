@@ -822,7 +822,7 @@ def test_a_lane_twice_in_a_receipt_is_refused() -> None:
     with pytest.raises(ReceiptError) as caught:
         compare(twice, after(an_entry()))
 
-    assert str(caught.value) == f"{CONTRACT}, lane aot: twice (environments 'here' and 'here'), compare one at a time"
+    assert str(caught.value) == f"{CONTRACT}, lane aot: twice, in environment 'here'"
 
 
 # Attribution

@@ -52,6 +52,33 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
+def elsewhere(new: Receipt, torch: str) -> Receipt:
+    """The same run, with one more lane that ran on another machine."""
+    there = replace(new.environments["here"], torch=torch)
+    lane = replace(an_entry(lane="capture"), environment="there", worker="gw1")
+    return replace(new, environments={**new.environments, "there": there}, entries=(*new.entries, lane))
+
+
+@pytest.mark.parametrize(
+    ("torch", "measured", "code"),
+    [
+        ("2.15.1", HOLDING, 0),
+        ("2.14.0", HOLDING, 3),
+        ("2.14.0", WORSENED["graph_breaks"], 1),
+    ],
+)
+def test_lanes_that_ran_on_other_releases_say_nothing_of_this_one(
+    torch: str, measured: Measurement, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = before(an_entry(), an_entry(lane="capture"))
+
+    assert gate(old, elsewhere(after(an_entry(measured)), torch)) == code
+    if code == 3:
+        assert capsys.readouterr().out.endswith(
+            "not known: each lane ran on one of torch 2.14.0, 2.15.0, and says nothing of the others\n"
+        )
+
+
 def gate(old: Receipt, new: Receipt, *options: str) -> int:
     write_receipt(Path("old/receipt.json"), old)
     write_receipt(Path("new.json"), new)
@@ -253,7 +280,7 @@ def test_a_policy_that_gates_nothing_knows_nothing() -> None:
         ),
         pytest.param(
             lambda: write_receipt(Path("old.json"), before(an_entry(), an_entry(test="x"))),
-            "tests/test_block.py::test_block, lane aot: twice (environments 'here' and 'here'), compare one at a time",
+            "tests/test_block.py::test_block, lane aot: twice, in environment 'here'",
             id="a-lane-twice",
         ),
         pytest.param(

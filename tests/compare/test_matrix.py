@@ -31,7 +31,7 @@ from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt, Setup
 from pytest_compilecontract.facts.versions import version_range
 from pytest_compilecontract.files.receipt import write_receipt
-from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, markdown, terminal_lines
+from pytest_compilecontract.report.matrix import MOST_CHARACTERS, MOST_ROWS, lists_of, markdown, terminal_lines
 
 MIDDLE = replace(OLD, torch="2.13.0")
 HOSTILE = "\x1b[31m| a `b` <script>x</script> @someone #7 [x](http://y) *z*\n\n# head"
@@ -160,6 +160,49 @@ def test_a_torch_that_does_not_import_is_another_cell_than_a_lane_that_fails() -
 
     assert [str(column.imported) for column in found.columns] == ["yes", f"no: {reason}"]
     assert found.rows[0].cells[1].verdict == "unmeasured"
+
+
+def ran_on_two(*lanes: str) -> Receipt:
+    """A run with two workers, each with its own torch, the newer first; `lanes` ran on both."""
+    new = [replace(an_entry(WORSENED["graph_breaks"], lane=lane), environment="here", worker="gw0") for lane in lanes]
+    old = [replace(an_entry(lane=lane), environment="there", worker="gw1") for lane in lanes]
+    return replace(after(*new, *old), environments={"here": NEW, "there": OLD})
+
+
+def test_a_run_of_every_lane_on_each_machine_has_a_column_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "receipt.json"
+    write_receipt(file, ran_on_two("aot", "capture"))
+
+    codes = [main(["matrix", str(file)]), main(["gate", str(file), str(file)])]
+
+    out, err = capsys.readouterr()
+    assert codes == [1, 2]
+    assert out.startswith("may we upgrade from torch 2.11.0 to torch 2.15.0? no: 2 lanes drifted\n")
+    assert "twice, in environments 'here' and 'there'; `compilecontract matrix` has a column for each" in err
+
+
+def test_machines_with_one_torch_are_told_apart_by_their_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run" / "receipt.json"
+    write_receipt(file, replace(ran_on_two("aot"), environments={"here": OLD, "there": replace(OLD, device="other")}))
+
+    main(["matrix", str(file)])
+
+    assert "torch 2.11.0 (run, gw0)  torch 2.11.0 (run, gw1)" in capsys.readouterr().out
+
+
+def test_a_lane_is_listed_with_the_torch_that_it_ran_on() -> None:
+    both = ran_on_two("aot")
+    mixed = replace(both, entries=(both.entries[0], replace(an_entry(lane="mine"), environment="there")))
+
+    found = matrix([before(an_entry(), an_entry(lane="mine")), mixed])
+
+    told = [line for row in found.rows for lines in lists_of(row, found.columns).values() for line in lines]
+    assert any(line.startswith("torch 2.15.0, A processor: drifted") for line in told)
+    assert not any("torch 2.11.0, torch 2.15.0" in line for line in told)
 
 
 def test_columns_of_one_torch_are_told_apart_by_their_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,45 @@ def test_machines_may_differ_in_what_is_their_own() -> None:
     assert len(made.entries) == len(LANES)
 
 
+def with_a_worker_elsewhere(found: dict[str, Receipt], **changes: Any) -> None:
+    """In the first shard, which has two tests, the second ran on a worker on another machine."""
+    here, there = found["s1"].entries
+    found["s1"] = replace(
+        found["s1"],
+        environments={"here": OLD, "there": replace(OLD, device="another", **changes)},
+        entries=(here, replace(there, environment="there", worker="gw1")),
+    )
+
+
+def test_a_worker_that_has_a_copy_is_of_the_commit_of_its_session() -> None:
+    found = shards()
+    with_a_worker_elsewhere(found, commit=None, dirty=None)
+
+    made = merged(found)
+
+    assert {each.environment for each in made.entries} == {"here", "there"}
+    # What is in the receipt is what the worker knew.
+    assert (made.environments["here"].commit, made.environments["there"].commit) == (OLD.commit, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"torch": "2.15.0"}, "torch 2.15.0, not 2.11.0"),
+        ({"commit": "b" * 40}, f"commit {'b' * 40}, not {'a' * 40}"),
+        ({"commit": None, "dirty": None, "python": "3.12.1"}, "python 3.12.1, not 3.11.7"),
+    ],
+)
+def test_workers_of_one_session_that_differ_are_named_as_such(changes: dict[str, Any], said: str) -> None:
+    found = shards()
+    with_a_worker_elsewhere(found, **changes)
+
+    with pytest.raises(UsageError) as caught:
+        merged(found)
+
+    assert str(caught.value) == f"s1: its workers were not run in the same way: {said}"
+
+
 def test_a_shard_that_was_cut_short_is_told_of_the_whole() -> None:
     found = shards()
     found["s2"] = replace(found["s2"], setup=Setup(asked="torch 2.11.0", not_finished="it was interrupted"))

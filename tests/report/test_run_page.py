@@ -625,6 +625,17 @@ def data_of(page: str) -> dict[str, list[list[int]]]:
     return data
 
 
+def test_a_lane_says_where_it_ran_if_not_all_ran_there() -> None:
+    elsewhere = replace(OLD, torch="2.15.0", device=None)
+    receipt = a_receipt(entry("test_fine"), replace(entry("test_far"), environment="there", worker="gw1"))
+    both = replace(receipt, environments={**receipt.environments, "there": elsewhere})
+
+    told = [text for text in data_of(page_of(both))["texts"] if "ran in environment" in str(text)]
+
+    assert told == ["ran in environment there: torch 2.15.0, gw1", "ran in environment here: torch 2.11.0, A processor"]
+    assert "ran in environment" not in page_of(receipt)
+
+
 def test_the_page_answers_before_anything_else() -> None:
     page = page_of(replace(a_run(), command="pytest --compile-contracts"))
 
