@@ -1,5 +1,6 @@
 """Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
+from .agreed import Kept, agreed, apart, kept, why_apart
 from .apart import Apart, trim
 from .bias import ENOUGH
 from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
@@ -53,6 +54,7 @@ __all__ = [
     "Branch",
     "Copies",
     "Judged",
+    "Kept",
     "Opaque",
     "Run",
     "Runs",
@@ -61,7 +63,9 @@ __all__ = [
     "TensorLeaf",
     "Tolerance",
     "again",
+    "agreed",
     "aliases",
+    "apart",
     "attributes_of",
     "beside_values",
     "elements",
@@ -79,6 +83,7 @@ __all__ = [
     "joined",
     "judge",
     "judged",
+    "kept",
     "kind_of",
     "leaves_of",
     "moved",
@@ -96,5 +101,6 @@ __all__ = [
     "snapshot",
     "tensors_in",
     "trim",
+    "why_apart",
     "wide",
 ]
