@@ -11,6 +11,8 @@ ANYWHERE = ("capture", "aot", "inductor", "dynamic")
 # Inductor in each precision that models run in, and under CUDA graphs.
 PRECISIONS = ("float32", "tf32", "bf16", "autocast")
 CARD = (*PRECISIONS, "cudagraphs")
+# A policy: what Inductor makes of it on a CPU, too, and what CUDA graphs make of that.
+POLICY = ("aot", "inductor", "cudagraphs")
 # Whole models: on a CPU no Inductor, which takes half a minute for each.
 MODEL = ("aot", *CARD)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from contracts.card import POLICY
 from contracts.policies.conditional import Branching, Either, Experts, LoopedExperts, Outside, compile_paths
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -38,7 +39,7 @@ def looped(model: Experts) -> LoopedExperts:
     return loop
 
 
-@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["capture", "aot"])
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["capture", *POLICY])
 def test_a_router_with_capacity_is_one_graph(compile_lane: CompileLane) -> None:
     """Trained, whatever the tokens choose: one graph, no break, no recompile, and gradients as in eager."""
     compile_lane.train(experts(), [(tokens(),) for _ in range(3)], loss=lambda output: output[0].square().mean())

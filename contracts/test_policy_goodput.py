@@ -8,6 +8,7 @@ import time
 import torch
 from torch import nn
 
+from contracts.card import POLICY
 from contracts.policies.goodput import Goodput
 from contracts.policies.regional import Block, Stack
 from pytest_compilecontract import compile_contract
@@ -19,14 +20,14 @@ STEPS = 20
 
 def trained(compile_lane: CompileLane, rows: list[int]) -> tuple[Goodput, float]:
     """Steps of so many rows each with a checkpoint halfway, and the seconds of all by a clock of its own."""
-    model = Stack([Block(WIDTH) for _ in range(2)], WIDTH)
+    model = Stack([Block(WIDTH) for _ in range(2)], WIDTH).to(compile_lane.device)
     compiled = compile_lane.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     started = time.perf_counter()
     with Goodput() as run:
         for number, each in enumerate(rows, start=1):
             with run.step():
-                loss = compiled(torch.randn(each, WIDTH)).square().mean()
+                loss = compiled(torch.randn(each, WIDTH, device=compile_lane.device)).square().mean()
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -41,7 +42,7 @@ def adds_up(run: Goodput, whole: float) -> bool:
     return abs(run.whole - whole) <= 0.01 * whole
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["aot"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=POLICY)
 def test_the_parts_add_up_to_the_whole(compile_lane: CompileLane) -> None:
     """Compiling, the rest of the step that compiled, a checkpoint and steady steps are all of the run."""
     with compile_lane.observe():

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
+from contracts.card import POLICY
 from contracts.distributed import one_rank  # noqa: F401 - a fixture
 from contracts.policies.local_views import Scaled, clip_, whole_view
 from contracts.policies.regional import compile_regions
@@ -38,7 +39,7 @@ def spread(mesh: DeviceMesh) -> Scaled:
 
 def sharded(mesh: DeviceMesh) -> nn.Module:
     """FSDP2 around the block: outside of a forward its parameters are DTensors, within it they are plain."""
-    return fully_shard(nn.Sequential(Scaled()), mesh=mesh)
+    return fully_shard(nn.Sequential(Scaled()).to(mesh.device_type), mesh=mesh)
 
 
 def compiled_inside(compile_lane: CompileLane) -> Callable[[Any], Any]:
@@ -46,7 +47,7 @@ def compiled_inside(compile_lane: CompileLane) -> Callable[[Any], Any]:
     return lambda model: compile_regions(model, Scaled, functools.partial(compile_lane.compile, in_place=True))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", "aot"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", *POLICY])
 @pytest.mark.parametrize("made", [plain, spread], ids=["plain", "dtensor"])
 def test_the_same_code_is_one_graph(compile_lane: CompileLane, one_rank: DeviceMesh, made: Made) -> None:  # noqa: F811
     """What asks for a local view costs no break, whether the parameters are plain or DTensors."""

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from contracts.card import POLICY
 from contracts.distributed import one_rank  # noqa: F401 - a fixture
 from contracts.policies.order import OrderError, check_order, layers
 from contracts.policies.regional import Block, Stack
@@ -26,8 +27,8 @@ Compile = Callable[..., Any]
 Wrap = Callable[[nn.Module, Compile, DeviceMesh], nn.Module]
 
 
-def a_stack() -> Stack:
-    return Stack([Block(WIDTH) for _ in range(2)], WIDTH)
+def a_stack(mesh: DeviceMesh) -> Stack:
+    return Stack([Block(WIDTH) for _ in range(2)], WIDTH).to(mesh.device_type)
 
 
 def ddp_around_compile(model: nn.Module, compile: Compile, _mesh: DeviceMesh) -> nn.Module:
@@ -41,7 +42,8 @@ def compile_around_ddp(model: nn.Module, compile: Compile, _mesh: DeviceMesh) ->
 def trained(model: nn.Module, steps: int = 3) -> list[Tensor]:
     """The losses of some steps, and the parameters after them."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = torch.linspace(-1, 1, steps * 4 * WIDTH).reshape(steps, 4, WIDTH)
+    device = next(model.parameters()).device
+    batches = torch.linspace(-1, 1, steps * 4 * WIDTH, device=device).reshape(steps, 4, WIDTH)
     losses = []
     for batch in batches:
         loss = model(batch).square().mean()
@@ -57,13 +59,13 @@ def wrapped(compile_lane: CompileLane, wrap: Wrap, mesh: DeviceMesh) -> nn.Modul
 
     def body(compile: Compile) -> list[Tensor]:
         torch.manual_seed(0)
-        return trained(wrap(a_stack(), compile, mesh))
+        return trained(wrap(a_stack(mesh), compile, mesh))
 
     compile_lane.compare(body)
-    return wrap(a_stack(), compile_lane.compile, mesh)
+    return wrap(a_stack(mesh), compile_lane.compile, mesh)
 
 
-@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["aot"])
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=POLICY)
 def test_distribute_around_compile_is_whole(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
     """The declared order: what DDP does is around the graph, and breaks nothing."""
     model = wrapped(compile_lane, ddp_around_compile, one_rank)
@@ -88,7 +90,7 @@ def test_compile_around_distribute_runs_and_is_named(compile_lane: CompileLane, 
     )
 
 
-@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=["aot"])
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0, lanes=POLICY)
 def test_a_block_within_fsdp_is_in_order(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
     """Blocks compiled in place within FSDP2: distribute around compile, one graph for all of them."""
 
@@ -105,11 +107,11 @@ def test_a_block_within_fsdp_is_in_order(compile_lane: CompileLane, one_rank: De
 @compile_contract(max_graphs=1, lanes=["aot"])
 def test_parallelize_that_finds_no_wrapped_block_is_named(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
     """A plan that names blocks by their path does nothing to blocks that are wrapped: exact numbers, no DTensor."""
-    model = a_stack()
+    model = a_stack(one_rank)
     with compile_lane.observe():
         model.blocks[0] = compile_lane.compile(model.blocks[0])
         parallelize_module(model, one_rank, {"blocks.0.linear": ColwiseParallel()})
-        model(torch.ones(4, WIDTH))
+        model(torch.ones(4, WIDTH, device=one_rank.device_type))
 
     assert not any(isinstance(each, DTensor) for each in model.parameters())
     with pytest.raises(OrderError, match=r"found compile \(torch\.compile\) at blocks\.0$"):
@@ -119,14 +121,14 @@ def test_parallelize_that_finds_no_wrapped_block_is_named(compile_lane: CompileL
 @compile_contract(lanes=["aot"])
 def test_one_branch_that_is_wrong_is_named(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
     """A first block in order does not excuse the second, in which FSDP2 came inside what is compiled."""
-    model = a_stack()
+    model = a_stack(one_rank)
 
     with compile_lane.observe():
         first, second = (compile_lane.compile(each) for each in model.blocks)
         model.blocks[0] = fully_shard(nn.Sequential(first), mesh=one_rank)
         fully_shard(second._orig_mod.linear, mesh=one_rank)
         model.blocks[1] = second
-        model(torch.ones(4, WIDTH))
+        model(torch.ones(4, WIDTH, device=one_rank.device_type))
 
     with pytest.raises(OrderError) as caught:
         check_order(model, ORDER)

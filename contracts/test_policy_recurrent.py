@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from contracts.card import POLICY
 from contracts.policies import recurrent as policy
 from contracts.policies.recurrent import Recurrent, Streaming
 from pytest_compilecontract import compile_contract
@@ -31,15 +32,15 @@ def gradients(model: nn.Module) -> list[Tensor | None]:
     return [each.grad for each in model.parameters()]
 
 
-def trained(attached: int) -> Callable[[Compile], object]:
+def trained(attached: int, device: torch.device | None = None) -> Callable[[Compile], object]:
     """A body that trains over CALLS chunks, with one backward for each `attached` of them."""
 
     def body(compile: Compile) -> object:
-        model = Recurrent(CHANNELS)
+        model = Recurrent(CHANNELS).to(device)
         carried = policy.Carried(compile(model), model.start(BATCH), attached=attached)
         outputs = []
         for first in range(0, CALLS, attached):
-            part = [carried(chunk(number)) for number in range(first, first + attached)]
+            part = [carried(chunk(number).to(device)) for number in range(first, first + attached)]
             torch.stack(part).square().mean().backward()
             outputs += [each.detach() for each in part]
         return outputs, gradients(model), carried.state.detach()
@@ -47,10 +48,10 @@ def trained(attached: int) -> Callable[[Compile], object]:
     return body
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", "aot"])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", *POLICY])
 def test_a_carried_state_is_one_graph(compile_lane: CompileLane) -> None:
     """Detached between the chunks, the state goes through one graph from the first chunk to the last."""
-    compile_lane.compare(trained(1))
+    compile_lane.compare(trained(1, compile_lane.device))
 
 
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["aot"])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
+from contracts.card import POLICY
 from contracts.policies.regional import Block, Stack
 from contracts.policies.safe import CompileConfig, CompileError, maybe_compile
 from pytest_compilecontract import compile_contract
@@ -43,8 +44,11 @@ def batch() -> tuple[Tensor]:
 
 
 def config(compile_lane: CompileLane, **changes: Any) -> CompileConfig:
-    """The lane's own backend, and these changes."""
-    return CompileConfig(**{"backend": {"aot": "aot_eager"}.get(compile_lane.name, "inductor"), **changes})
+    """The lane's own backend and mode, and these changes."""
+    given: dict[str, object] = {"backend": {"aot": "aot_eager"}.get(compile_lane.name, "inductor")}
+    if compile_lane.name == "cudagraphs":
+        given["mode"] = "reduce-overhead"
+    return CompileConfig(**{**given, **changes})
 
 
 def all_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
@@ -159,14 +163,15 @@ def draws_otherwise(graph: Any, _inputs: Any) -> Any:
     return drawing
 
 
-@compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True, lanes=["aot"])
+@compile_contract(max_graphs=1, max_recompiles=0, max_graph_breaks=0, check_state_dict=True, lanes=POLICY)
 def test_what_can_be_trusted_is_compiled_in_place(compile_lane: CompileLane) -> None:
     """Forward and backward are one graph each, of the trial and of the model alike, and the model stays itself."""
     model = a_stack()
 
-    compile_lane.train(
-        model, [batch(), batch()], compile_with=lambda each: maybe_compile(each, config(compile_lane), batch())
-    )
+    def compiled(each: nn.Module) -> nn.Module:
+        return maybe_compile(each, config(compile_lane), tuple(x.to(compile_lane.device) for x in batch()))
+
+    compile_lane.train(model, [batch(), batch()], compile_with=compiled)
 
 
 @compile_contract(max_graphs=0, min_ops_captured=0, lanes=["aot"])
