@@ -767,3 +767,75 @@ def test_every_fault_of_a_device_is_noticed() -> None:
     planted = [each for entry in entries for each in entry.planted]
     assert {(each.outcome, each.why) for each in planted} == {("noticed", "")}
     assert {each.fault for each in planted} == {"host-sync", "kernel", "memory-kept", "cuda-graph-skipped"}
+
+
+LANES = """
+    import torch
+    from torch import nn
+
+    from pytest_compilecontract import compile_contract
+    from test_losing import out_of_bounds
+
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(64, 64)
+            self.drop = nn.Dropout()
+
+        def forward(self, x):
+            return self.drop(torch.relu(self.inner(x)))
+
+
+    def calls():
+        return [(torch.randn(8, 64),) for _ in range(4)]
+
+
+    @compile_contract(lanes=["inductor", "cudagraphs", "cpu"], same_as="inductor")
+    def test_agrees(compile_lane):
+        compile_lane.run(Block().eval(), *calls())
+        compile_lane.train(Block().eval(), calls())
+
+
+    @compile_contract(lanes=["cudagraphs", "cpu"], same_as="inductor")
+    def test_one_device_is_off(compile_lane):
+        factor = 1.0 if compile_lane.name == "inductor" else 1.01
+        compile_lane.run(lambda x: x.sin() * factor, *calls())
+
+
+    @compile_contract(lanes=["cudagraphs", "cpu"], same_as="inductor")
+    def test_drops(compile_lane):
+        compile_lane.run(Block(), *calls())
+
+
+    @compile_contract(lanes=["aot"], same_as="capture")
+    def test_loses_the_device_in_the_other_lane(compile_lane):
+        if compile_lane.name == "capture":
+            compile_lane.run(out_of_bounds, (torch.ones(64),))
+        compile_lane.run(torch.sin, *calls())
+"""
+CPU_LANE = """
+    [tool.compilecontract.lanes.cpu]
+    device = "cpu"
+"""
+
+
+def test_lanes_on_two_devices_are_compared(session: pytest.Pytester) -> None:
+    session.makepyfile(test_lanes=textwrap.dedent(LANES))
+    session.makepyprojecttoml(textwrap.dedent(CPU_LANE))
+
+    session.runpytest_subprocess(*plugin(), "--compile-contracts", "--contract-report=report", "test_lanes.py")
+
+    entries = json.loads((session.path / "report" / "receipt.json").read_text())["entries"]
+    found = {each["test"].partition("::test_")[2]: each for each in entries}
+    said = {name: [each["measured"] for each in entry["violations"]] for name, entry in found.items()}
+    held = {name: entry["verdict"] for name, entry in found.items() if name.startswith("agrees")}
+    assert held == dict.fromkeys(("agrees[inductor]", "agrees[cudagraphs]", "agrees[cpu]"), "held"), said
+    assert said["one_device_is_off[cpu]"] == said["one_device_is_off[cudagraphs]"] == ["results differ"]
+    assert found["drops[cudagraphs]"]["verdict"] == "held"
+    assert found["drops[cpu]"]["violations"][0]["facts"] == [
+        ["results not compared", "random numbers are drawn differently on cpu and cuda"]
+    ]
+    lost = found["loses_the_device_in_the_other_lane[aot]"]
+    assert (lost["verdict"], "illegal memory access" in lost["reason"]) == ("broken", True)
+    assert lost["lane"] == "aot"
