@@ -48,7 +48,9 @@ def specs_from(words: Sequence[str], *, where: str) -> dict[str, str]:
         found = _parsed(word)
         # "2.12.1" alone is a name to packaging, and a version to whoever typed it.
         if found is None or found.marker is not None or word[:1].isdigit():
-            raise UsageError(f"{where}: expected a requirement such as torch==2.12.1, got {word!r}")
+            option = "--from-python" if where == "--from" else "--python"
+            path = f" (an interpreter is named with {option})" if "/" in word or "\\" in word else ""
+            raise UsageError(f"{where}: expected a requirement such as torch==2.12.1, got {word!r}{path}")
         name = canonicalize_name(found.name)
         if name in specs:
             raise UsageError(f"{where}: {name} twice ({specs[name]!r} and {word!r})")

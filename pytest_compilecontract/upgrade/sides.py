@@ -42,7 +42,8 @@ def sides_from(chosen: argparse.Namespace, project: Path) -> tuple[Side, Side]:
     new_specs = specs_from(chosen.specs, where="bump")
     if not new_specs and chosen.python is None:
         raise UsageError(
-            "nothing to upgrade to: name it before all options, for example: compilecontract bump torch==2.12.1"
+            "nothing to upgrade to: name it before all options, for example: compilecontract bump torch==2.12.1; or an "
+            "interpreter that has it: --python PATH"
         )
     old = _side_before(specs_from(chosen.before, where="--from"), chosen.from_python, new_specs, project)
     # What is named on the old side alone stays as it is.

@@ -679,9 +679,15 @@ def test_the_torch_of_this_python_is_what_to_upgrade_from(bench: Bench, monkeypa
     [
         (
             [],
-            "nothing to upgrade to: name it before all options, for example: compilecontract bump torch==2.12.1",
+            "nothing to upgrade to: name it before all options, for example: compilecontract bump torch==2.12.1; or an "
+            "interpreter that has it: --python PATH",
         ),
         (["torch=2.12.1"], "bump: expected a requirement such as torch==2.12.1, got 'torch=2.12.1'"),
+        (
+            ["new/bin/python"],
+            "bump: expected a requirement such as torch==2.12.1, got 'new/bin/python' (an interpreter is named with "
+            "--python)",
+        ),
         (
             ["torch==2.12.1", "--from", "torch==2.12.1"],
             "both sides are torch 2.12.1: nothing is upgraded",
@@ -701,7 +707,16 @@ def test_the_torch_of_this_python_is_what_to_upgrade_from(bench: Bench, monkeypa
             "--group docs: not in {}/pyproject.toml (there is no dependency-groups table)",
         ),
     ],
-    ids=["nothing", "a wrong pin", "the same", "no interpreter", "no project", "recording", "no group"],
+    ids=[
+        "nothing",
+        "a wrong pin",
+        "an interpreter",
+        "the same",
+        "no interpreter",
+        "no project",
+        "recording",
+        "no group",
+    ],
 )
 def test_what_cannot_be_used_is_one_line(
     bench: Bench, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
