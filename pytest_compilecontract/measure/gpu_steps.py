@@ -295,10 +295,10 @@ def _growth_without_garbage(step: Callable[[], object]) -> int:
 
 def _shared_outputs(step: Callable[[], object]) -> tuple[str, ...]:
     """Outputs that the next step changed while they were held: overwritten, or freed."""
-    kept = list(numerics.tensors_in(step()))
+    kept = _results(step())
     before = [_copy(each) for each in kept]
     places = [_place(each) for each in kept]
-    later = list(numerics.tensors_in(step()))
+    later = _results(step())
     taken = {_place(each) for each in later}
     torch.cuda.synchronize()
     return tuple(
@@ -307,6 +307,11 @@ def _shared_outputs(step: Callable[[], object]) -> tuple[str, ...]:
         # The same values again in the same place: the next step wrote there.
         if place is not None and (place in taken or not _is_still(tensor, copy))
     )
+
+
+def _results(output: object) -> list[torch.Tensor]:
+    """The tensors of an output; of a wrapper subclass those that it consists of."""
+    return [each for each in numerics.tensors_in(output) if not numerics.is_wrapper(each)]
 
 
 def _place(tensor: torch.Tensor) -> int | None:

@@ -176,6 +176,8 @@ class Passes:
     def _wide(self, job: Job, eager: Trail, dtype: torch.dtype, mode: Refusals | None) -> Reference:
         """The pass in a wider dtype, or why there is none; `mode` runs operators without that dtype in another."""
         to, name = (numerics.wide if dtype == torch.float64 else numerics.single), numerics.short(dtype)
+        if why := numerics.why_not_cast([(each.args, each.kwargs) for each in job.calls], to):
+            return Reference(trail=None, dtype=name, absent=why)
         self.start_anew(job.state)
         default = torch.get_default_dtype()
         try:

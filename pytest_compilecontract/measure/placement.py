@@ -13,6 +13,7 @@ from pytest_compilecontract.calls import call
 from . import numerics
 from .probes.modules import Tensors, buffers_of
 from .state import State
+from .tensors import Data
 
 # `tensor.data = other` changes the dtype of such a tensor alone, and not its values (seen on torch 2.13).
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -69,17 +70,21 @@ def _moved(tensor: torch.Tensor, device: torch.device | None, dtype: torch.dtype
     if (to_device, to_dtype) == (tensor.device, tensor.dtype):
         yield
         return
-    data, grad = tensor.data, tensor.grad if tensor.is_leaf else None
+    data, grad = Data(tensor), tensor.grad if tensor.is_leaf else None
     try:
-        _give(tensor, data.to(to_device, to_dtype), None if grad is None else grad.to(to_device, to_dtype))
+        with _new_gradient(tensor, None if grad is None else grad.to(to_device, to_dtype)):
+            data.give(data.own.to(to_device, to_dtype))
         yield
     finally:
-        _give(tensor, data, grad)
+        with _new_gradient(tensor, grad):
+            data.give_back()
 
 
-def _give(tensor: torch.Tensor, data: torch.Tensor, grad: torch.Tensor | None) -> None:
+@contextlib.contextmanager
+def _new_gradient(tensor: torch.Tensor, grad: torch.Tensor | None) -> Iterator[None]:
+    """Give a leaf another gradient once it has its new data, which the old one does not fit."""
     if tensor.is_leaf:
         tensor.grad = None
-    tensor.data = data
+    yield
     if grad is not None:
         tensor.grad = grad

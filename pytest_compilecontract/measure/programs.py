@@ -48,6 +48,11 @@ class Trail:
         found.append(kept)
         return kept
 
+    def leave_out(self, group: str, at: str, reason: str) -> None:
+        """Note that what should be at a place cannot be compared."""
+        unread = numerics.Opaque(type="Tensor", unread=reason)
+        self.groups.setdefault(group, []).append(numerics.Snapshot(nodes={at: unread}))
+
     def run(self) -> numerics.Run:
         """The trail as the numerics compare it."""
         return numerics.Run(
@@ -143,11 +148,16 @@ class _Gradients:
     def through(self, output: object, leaves: Mapping[str, torch.Tensor], trail: Trail, at: str) -> None:
         """Run backward from an output, and keep the gradients."""
         __tracebackhide__ = True
+        roots, without = _roots(output)
+        if roots and without:
+            # torch guesses that every output gets a gradient of its own kind: none of part of them can be taken.
+            for index, reason in enumerate(without):
+                trail.leave_out("grad", f"{at} grad of output {index}", reason)
+            return
         if not self._around.recorded:
-            roots = [each for each in _floating(output) if each.requires_grad]
             torch.autograd.backward(roots, [self._upstream(each) for each in roots])
             return
-        root = _weighted_sum(output)
+        root = _weighted_sum(roots, without)
         self._around.before_backward(root)
         root.backward()  # type: ignore[no-untyped-call]
         grads = {name: each.grad for name, each in leaves.items() if each.requires_grad and each.is_leaf}
@@ -329,26 +339,31 @@ def _own_loss(output: object) -> torch.Tensor:
         return loss
     if isinstance(output, torch.Tensor) and output.dim() == 0:
         return output
-    squares = [each.float().square().mean() for each in _floating(output)]
+    floating, without = numerics.roots_in(output)
+    squares = [each.float().square().mean() for each in floating]
     if not squares:
-        raise UsageError("compile_lane.train: the output has no floating-point tensor to make a loss from; give loss=")
+        why = f" ({without[0]})" if without else ""
+        raise UsageError(
+            f"compile_lane.train: the output has no floating-point tensor to make a loss from{why}; give loss="
+        )
     return torch.stack(squares).sum()
 
 
-def _weighted_sum(output: object) -> torch.Tensor:
+def _roots(output: object) -> tuple[list[torch.Tensor], list[str]]:
+    """The plain tensors from which a backward starts, and why others have none."""
+    found, without = numerics.roots_in(output)
+    return [each for each in found if each.requires_grad], without
+
+
+def _weighted_sum(roots: list[torch.Tensor], without: list[str]) -> torch.Tensor:
     """A scalar that gives each element a different gradient: a plain sum is constant after a softmax."""
-    weighted = [
-        (each.double() * _weights(each)).sum().to(each.device) for each in _floating(output) if each.requires_grad
-    ]
+    weighted = [(each.double() * _weights(each)).sum().to(each.device) for each in roots]
     if not weighted:
-        raise UsageError("check_grads=True, but no output requires a gradient")
+        why = f": {without[0]}" if without else ""
+        raise UsageError(f"check_grads=True, but no output requires a gradient{why}")
     return torch.stack(weighted).sum()
 
 
 def _weights(tensor: torch.Tensor) -> torch.Tensor:
     # Not from a generator: the run's own random numbers must not move.
     return torch.linspace(0.5, 1.5, tensor.numel(), dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
-
-
-def _floating(value: object) -> list[torch.Tensor]:
-    return [each for each in numerics.tensors_in(value) if each.is_floating_point()]

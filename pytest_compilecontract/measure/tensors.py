@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -112,8 +111,33 @@ def why_not_wide(tensor: torch.Tensor) -> str:
 def wide(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The values in a wider dtype with the same layout: elements that share memory still do."""
     if not _overlaps(data):
-        return data.to(dtype)
+        found = data.to(dtype)
+        if type(found) is not type(data):
+            raise TypeError(f"a {type(data).__qualname__} becomes a {type(found).__name__}")
+        return found
     return _memory(data).to(dtype).as_strided(data.shape, data.stride())
+
+
+class Data:
+    """The data of a tensor, which it has again after it was given other data.
+
+    Of a wrapper subclass they are in its attributes: `tensor.data = ...` changes only what it says of itself.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self.own = tensor, tensor.data
+        self._attributes = numerics.attributes_of(tensor) if numerics.is_wrapper(tensor) else {}
+
+    def give(self, data: torch.Tensor) -> None:
+        self._give(data, numerics.attributes_of(data) if numerics.is_wrapper(self._tensor) else {})
+
+    def give_back(self) -> None:
+        self._give(self.own, self._attributes)
+
+    def _give(self, data: torch.Tensor, attributes: dict[str, object]) -> None:
+        self._tensor.data = data
+        for name, value in attributes.items():
+            setattr(self._tensor, name, value)
 
 
 def same(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
@@ -144,8 +168,8 @@ def _are(tensor: torch.Tensor, saved: torch.Tensor, same: Same) -> bool:
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The plain tensors that a tensor of any kind consists of."""
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        for _, inner in _inner(tensor):
+    if numerics.is_wrapper(tensor):
+        for inner in numerics.parts_of_wrapper(tensor).values():
             yield from _pieces(inner)
     elif tensor.is_nested:
         yield from tensor.unbind()
@@ -167,16 +191,10 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor.resolve_conj().resolve_neg()
 
 
-def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
-    names, _ = tensor.__tensor_flatten__()
-    found = [(name, getattr(tensor, name)) for name in names]
-    return [(name, each) for name, each in found if isinstance(each, torch.Tensor)]
-
-
 def _write(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        saved = dict(_inner(data))
-        for name, inner in _inner(tensor):
+    if numerics.is_wrapper(tensor):
+        saved = numerics.parts_of_wrapper(data)
+        for name, inner in numerics.parts_of_wrapper(tensor).items():
             if name in saved:
                 _write(inner, saved[name])
     elif tensor.layout in _COMPRESSED:

@@ -1,9 +1,19 @@
 """Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
-from .agreed import Kept, agreed, apart, kept, why_apart
 from .apart import Apart, trim
 from .bias import ENOUGH
-from .copies import Copies, gradients_in, has_storage, leaves_of, moved, single, tensors_in, wide
+from .copies import (
+    Copies,
+    gradients_in,
+    has_storage,
+    leaves_of,
+    moved,
+    roots_in,
+    single,
+    tensors_in,
+    why_not_cast,
+    wide,
+)
 from .drawn import beside_values
 from .iterators import again, position
 from .judging import Judged, Runs, judge, judged
@@ -43,6 +53,7 @@ from .snapshot import (
     short,
     snapshot,
 )
+from .subclasses import compared_parts, is_wrapper, metadata_of, parts_of_wrapper
 
 __all__ = [
     "ENOUGH",
@@ -54,7 +65,6 @@ __all__ = [
     "Branch",
     "Copies",
     "Judged",
-    "Kept",
     "Opaque",
     "Run",
     "Runs",
@@ -63,11 +73,10 @@ __all__ = [
     "TensorLeaf",
     "Tolerance",
     "again",
-    "agreed",
     "aliases",
-    "apart",
     "attributes_of",
     "beside_values",
+    "compared_parts",
     "elements",
     "elements_of",
     "entries",
@@ -80,17 +89,20 @@ __all__ = [
     "is_projects",
     "is_pythons",
     "is_users",
+    "is_wrapper",
     "joined",
     "judge",
     "judged",
-    "kept",
     "kind_of",
     "leaves_of",
+    "metadata_of",
     "moved",
     "only",
     "own_dict",
+    "parts_of_wrapper",
     "position",
     "renamed",
+    "roots_in",
     "same_bits",
     "same_memory",
     "same_run",
@@ -101,6 +113,6 @@ __all__ = [
     "snapshot",
     "tensors_in",
     "trim",
-    "why_apart",
+    "why_not_cast",
     "wide",
 ]

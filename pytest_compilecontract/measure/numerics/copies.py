@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..probes.tensors import base_of, negated, viewed_again, without_torch_function
+from ..probes.tensors import base_of, negated, viewed_again, waited, without_torch_function
 from .parts import (
     DEPTH,
     Bound,
@@ -23,6 +23,7 @@ from .parts import (
     parts_of,
 )
 from .rule import is_number
+from .subclasses import NotOpened, compared_parts, is_plain, is_wrapper, opened, rebuilt, with_parts
 
 T = TypeVar("T")
 
@@ -114,22 +115,59 @@ class _Tensors:
         self._dtype = to
         self._device = device
         self._storages: dict[tuple[int, torch.dtype | None], torch.UntypedStorage] = {}
+        # Kept, for `memo` knows them by their ids: a wrapper may make them for who asks.
+        self._parts: list[torch.Tensor] = []
 
     def copy(self, tensor: torch.Tensor) -> Any:
         """Copy a tensor, and add it to `memo`."""
         if id(tensor) in self.memo:
             return self.memo[id(tensor)]
         with torch.inference_mode(tensor.is_inference()), torch.no_grad(), without_torch_function():
-            base = base_of(tensor)
-            new = self._view(tensor, self.copy(base)) if base is not None and is_plain(base) else None
-            if new is None:
-                new = self._whole(tensor)
+            new = self._wrapper(tensor) if is_wrapper(tensor) else self._in_memory(tensor)
         self.memo[id(tensor)] = new
+        made = {*vars(new)} if is_wrapper(tensor) else set[str]()
         for name, value in vars(tensor).items():
-            setattr(new, name, _deepcopy(value, self.memo))
+            # A wrapper that is made of its parts has its own.
+            if name not in made or isinstance(value, (bool, int, float, str)):
+                setattr(new, name, _deepcopy(value, self.memo))
         if tensor.is_leaf and tensor.grad is not None:
             new.grad = self.copy(tensor.grad)
         return new
+
+    def _in_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        base = base_of(tensor)
+        new = self._view(tensor, self.copy(base)) if base is not None and is_plain(base) else None
+        if new is None:
+            new = self._whole(tensor)
+        if type(new) is not type(tensor):
+            # `as_subclass` would make one more view.
+            new.__class__ = type(tensor)
+        return new
+
+    def _wrapper(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A wrapper of copies: what its parts share with others, they still share."""
+        waited(tensor)
+        new = rebuilt(tensor, lambda part: self._part(part, above=tensor.requires_grad))
+        dtype, device = self._dtype(tensor.dtype), self._device or tensor.device
+        if (new.dtype, new.device.type) != (dtype, device.type):
+            # What it says of itself is not in the parts.
+            new = tensor.detach().to(device=device, dtype=dtype, copy=True)
+        if type(new) is not type(tensor) or new.dtype != dtype:
+            raise TypeError(f"a {type(tensor).__qualname__} cannot be cast to {dtype}")
+        new = new.detach() if new.requires_grad else new
+        if not tensor.requires_grad:
+            return new
+        if tensor.is_leaf:
+            return new.requires_grad_()
+        seed = new.clone().requires_grad_()
+        with torch.enable_grad():
+            return _Middle.apply(seed, [new])  # type: ignore[no-any-return, no-untyped-call]
+
+    def _part(self, part: torch.Tensor, *, above: bool) -> torch.Tensor:
+        """The copy of a part; `above` is whether autograd sees the wrapper, and not what it is made of."""
+        self._parts.append(part)
+        new: torch.Tensor = self.copy(part)
+        return new.detach() if above and new.requires_grad else new
 
     def _view(self, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor | None:
         """The same view of another base; None if that cannot be, as with a base in another dtype."""
@@ -217,17 +255,14 @@ def _is_laid_out_as(new: torch.Tensor, tensor: torch.Tensor) -> bool:
     )
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is copied here. A wrapper subclass copies itself."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
 def _deep(value: T, found: Iterable[torch.Tensor], alone: Iterable[object], tensors: _Tensors) -> T:
-    """A deep copy of a value; `found` are the plain tensors in it, `alone` the objects that are shared."""
+    """A deep copy of a value; `found` are the tensors in it, `alone` the objects that are shared."""
     for tensor in found:
+        if not (is_plain(tensor) or is_wrapper(tensor)):
+            continue
         try:
             tensors.copy(tensor)
-        except (RuntimeError, NotImplementedError, TypeError):
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError, AssertionError):
             # deepcopy below tries its own way, and what it cannot copy is shared.
             continue
     tensors.memo.update((id(each), each) for each in alone)
@@ -276,7 +311,46 @@ def single(dtype: torch.dtype) -> torch.dtype:
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in containers and objects, in order, each once."""
+    """The tensors in containers and objects, in order; after a wrapper subclass those that it consists of."""
+    return (each for tensor in _tensors(value) for each in with_parts(tensor))
+
+
+def roots_in(value: object) -> tuple[list[torch.Tensor], list[str]]:
+    """Plain tensors with all floating-point elements of the tensors in a value, from which a backward can start.
+
+    Also why there are none for others that require a gradient.
+    """
+    found, without = list[torch.Tensor](), list[str]()
+    pending = [*_tensors(value)]
+    while pending:
+        tensor = pending.pop(0)
+        if not tensor.requires_grad and any(each.requires_grad for each in with_parts(tensor)):
+            # Made by the program: autograd goes to what it consists of.
+            pending[:0] = compared_parts(tensor).values()
+        elif tensor.is_floating_point():
+            try:
+                found += opened(tensor)
+            except NotOpened as reason:
+                without += [str(reason)] if tensor.requires_grad else []
+    return found, without
+
+
+def why_not_cast(value: object, to: Callable[[torch.dtype], torch.dtype]) -> str:
+    """Why a subclass among the tensors in a value cannot be copied to another dtype; empty if all can."""
+    for tensor in _tensors(value):
+        kind, dtype = type(tensor), tensor.dtype
+        if kind in (torch.Tensor, torch.nn.Parameter) or to(dtype) == dtype or torch.nn.parameter.is_lazy(tensor):
+            continue
+        try:
+            fits = (is_plain(tensor) or is_wrapper(tensor)) and _Tensors(to=to).copy(tensor).dtype == to(dtype)
+        except Exception:  # noqa: BLE001 - a subclass refuses in its own way
+            fits = False
+        if not fits:
+            return f"a {kind.__qualname__} cannot be cast to {str(to(dtype)).removeprefix('torch.')}"
+    return ""
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     return (each for each in _Walk().over(value) if isinstance(each, torch.Tensor))
 
 
@@ -289,10 +363,9 @@ class _Walk:
         self._seen: set[int] = set()
 
     def over(self, value: Any, depth: int = 0) -> Iterator[torch.Tensor | torch.nn.Module]:
-        """The plain tensors, and the modules."""
+        """The tensors, and the modules."""
         if isinstance(value, torch.Tensor):
-            if is_plain(value):
-                yield value
+            yield value
             return
         if id(value) in self._seen or depth > DEPTH:
             return

@@ -458,6 +458,8 @@ def _judge_place(place: _Place, steps: _Steps, tolerance: Tolerance) -> Finding:
             incidental = _is_incidental(place.eager) or _differ_by_the_way(place.eager, place.again)
             return Finding(at=place.at, unstable="" if incidental else "its structure")
         return difference(place.at, *built)
+    if isinstance(place.eager, Branch) and place.eager.itself is not None:
+        return _judge_wrapper(place)
     if isinstance(place.eager, TensorLeaf) and isinstance(place.compiled, TensorLeaf):
         slack = steps.slack(place)
         return _judge_tensor(place, place.eager, place.compiled, slack, tolerance)
@@ -465,6 +467,26 @@ def _judge_place(place: _Place, steps: _Steps, tolerance: Tolerance) -> Finding:
         return _judge_scalar(place, place.eager, place.compiled, tolerance)
     reasons = [each.unread for each in (place.eager, place.compiled) if isinstance(each, Opaque) and each.unread]
     return Finding(at=place.at, unread=f"cannot be read ({reasons[0]})" if reasons else "")
+
+
+def _judge_wrapper(place: _Place) -> Finding:
+    """A tensor that consists of others, which are judged at their places: what it is itself."""
+    eager, compiled, again = (
+        each.itself if isinstance(each, Branch) else None for each in (place.eager, place.compiled, place.again)
+    )
+    if eager is None or compiled is None or again is None:
+        return Finding(at=place.at, unstable="its structure")
+    return Finding(at=place.at, differences=_other_facts(place.at, eager, compiled, again))
+
+
+def _other_facts(at: str, eager: TensorLeaf, compiled: TensorLeaf, again: TensorLeaf) -> tuple[Difference, ...]:
+    """The facts in which compiled differs from eager, and eager not from itself."""
+    unstable = {fact for fact, _ in tensor_facts(eager, again)}
+    return tuple(
+        Difference(at=at, kind=fact, detail=detail)
+        for fact, detail in tensor_facts(eager, compiled)
+        if fact not in unstable
+    )
 
 
 def _differ_by_the_way(one: Node, other: Node | None) -> bool:
@@ -550,12 +572,7 @@ def _judge_tensor(
     again = place.again
     if not isinstance(again, TensorLeaf) or again.shape != eager.shape or again.dtype != eager.dtype:
         return Finding(at=place.at, unstable="its shape or dtype")
-    unstable = {fact for fact, _ in tensor_facts(eager, again)}
-    differences = tuple(
-        Difference(at=place.at, kind=fact, detail=detail)
-        for fact, detail in tensor_facts(eager, compiled)
-        if fact not in unstable
-    )
+    differences = _other_facts(place.at, eager, compiled, again)
     if compiled.shape != eager.shape or is_complex(compiled) != is_complex(eager):
         return Finding(at=place.at, compared=True, differences=differences)
     values = _values(place, eager, compiled, again, slack, tolerance)

@@ -33,6 +33,7 @@ from .parts import (
     parts_of,
 )
 from .rule import is_number, same_bits
+from .subclasses import compared_parts, is_wrapper, metadata_of
 
 DENSE = 1 << 26  # elements up to which a sparse tensor is compared as a dense one
 EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are compared byte by byte
@@ -40,6 +41,10 @@ EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are com
 REST = "[...]"
 # Why there is nothing to compare in a tensor of shapes alone.
 NO_VALUES = "has no values"
+# A size that is another for each part of a nested tensor.
+RAGGED = -1
+# The part that stands for what a wrapper is besides the tensors that it consists of.
+METADATA = ".__tensor_flatten__()[1]"
 # The group of what a run made beside all that was there before.
 MADE = "made"
 
@@ -94,12 +99,14 @@ class ScalarLeaf:
 class Branch:
     """A container or object: its type, and the places of its parts; `incidental` are those that may be ignored.
 
-    `identity` tells mutable containers apart, as long as they are alive at the same time.
+    `identity` tells mutable containers apart, as long as they are alive at the same time. `itself` has the facts of a
+    tensor that consists of others, as a wrapper subclass does: its values are theirs.
     """
 
     type: str
     parts: tuple[str, ...]
     incidental: tuple[str, ...] = ()
+    itself: TensorLeaf | None = None
     identity: int = field(default=0, compare=False)
 
 
@@ -327,8 +334,8 @@ class _Walk:
         if known is not None and isinstance(known[1], TensorLeaf):
             self.nodes[at] = known[1]
             return True
-        inner = _inner_tensors(tensor)
-        if inner is None or depth > DEPTH:
+        inner = _inner_tensors(tensor) if depth <= DEPTH else None
+        if inner is None:
             leaf = tensor_leaf(tensor, self._like.get(at))
             self._copies[id(tensor)] = (tensor, leaf)
             self.nodes[at] = leaf
@@ -336,13 +343,26 @@ class _Walk:
                 if not name.startswith("_") and leaf.unread != NO_VALUES:
                     self.visit(part, f"{at}.{name}", within_object=True, depth=depth + 1)
             return True
-        self.nodes[at] = Branch(
-            type=f"{_type_name(tensor)}[{short(tensor.dtype)}, {_shape(tensor)}, {tensor.device}]",
-            parts=tuple(label for label, _ in inner),
-        )
+        metadata = metadata_of(tensor) if is_wrapper(tensor) else None
+        labels = (*(label for label, _ in inner), *(() if metadata is None else (METADATA,)))
+        self.nodes[at] = Branch(type=_type_name(tensor), parts=labels, itself=_facts(tensor, NO_VALUES))
         for label, part in inner:
             self.visit(part, at + label, within_object=False, depth=depth + 1)
+        if metadata is not None:
+            self._metadata(metadata, at + METADATA, depth + 1)
         return True
+
+    def _metadata(self, value: object, at: str, depth: int) -> None:
+        """What a wrapper says of itself is compared by `==`, as Dynamo does, where its class defines that."""
+        if type(value) in (tuple, list, dict) and depth <= DEPTH:
+            parts = [*(parts_of(value)[0] or ())]
+            self.nodes[at] = Branch(type=_type_name(value), parts=tuple(label for label, _ in parts))
+            for label, part in parts:
+                self._metadata(part, at + label, depth + 1)
+        elif is_scalar(value) or type(value).__eq__ is object.__eq__:
+            self.visit(value, at, within_object=False, depth=depth)
+        else:
+            self.nodes[at] = ScalarLeaf(type=_type_name(value), value=value)
 
     def _numpy(self, value: Any, at: str) -> bool:
         tensor = torch.as_tensor(value.copy() if hasattr(value, "flags") else value)
@@ -390,38 +410,42 @@ def _first_line(error: Exception) -> str:
 
 def _inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]] | None:
     """The tensors that a wrapper subclass or a nested tensor consists of; None for a plain tensor."""
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        # A jagged tensor notes its longest part once somebody asked for it.
-        return [(f".{name}", getattr(tensor, name)) for name in names if not name.endswith("seqlen_tensor")]
+    if is_wrapper(tensor):
+        return [(f".{name}", part) for name, part in compared_parts(tensor).items()]
     if tensor.is_nested:
         return [(f"[{index}]", part) for index, part in enumerate(tensor.unbind())]
     return None
 
 
-def _shape(tensor: torch.Tensor) -> str:
-    """The sizes, with a star for ragged ones, whose symbol differs each time."""
-    if tensor.is_nested and tensor.layout == torch.strided:
-        return f"[{tensor.size(0)}, *]"
-    return f"[{', '.join(str(size) if isinstance(size, int) else '*' for size in tensor.shape)}]"
+def _sizes(sizes: Iterable[object]) -> tuple[int, ...]:
+    """Sizes or strides, with RAGGED in place of a symbol, which differs each time."""
+    return tuple(each if isinstance(each, int) else RAGGED for each in sizes)
 
 
 def tensor_leaf(tensor: torch.Tensor, like: Node | None = None) -> TensorLeaf:
     data, unread = _dense(tensor)
     other = like.kept if isinstance(like, TensorLeaf) else None
-    strided = tensor.layout == torch.strided
+    return replace(
+        _facts(tensor, unread),
+        kept=None if data is None else other if other is not None and other.holds(data) else Apart(data),
+        memory=_memory(tensor) if tensor.layout == torch.strided else None,
+    )
+
+
+def _facts(tensor: torch.Tensor, unread: str) -> TensorLeaf:
+    """A tensor without its values."""
+    nested = tensor.is_nested and tensor.layout == torch.strided
     return TensorLeaf(
         type=_type_name(tensor),
         dtype=tensor.dtype,
-        shape=tuple(int(size) for size in tensor.shape),
-        stride=_stride(tensor) if strided else None,
+        shape=(tensor.size(0), RAGGED) if nested else _sizes(tensor.shape),
+        stride=_stride(tensor) if tensor.layout in (torch.strided, torch.jagged) and not nested else None,
         device=str(tensor.device),
         layout=short(tensor.layout),
         requires_grad=tensor.requires_grad,
         has_graph=tensor.grad_fn is not None,
-        kept=None if data is None else other if other is not None and other.holds(data) else Apart(data),
+        kept=None,
         unread=unread,
-        memory=_memory(tensor) if strided else None,
     )
 
 
@@ -452,9 +476,10 @@ def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
 
 def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
     """The strides that matter: none for an empty tensor, 0 for a dimension of size 1."""
-    if tensor.numel() == 0:
+    sizes, strides = _sizes(tensor.shape), _sizes(tensor.stride())
+    if 0 in sizes:
         return ()
-    return tuple(0 if size == 1 else int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tuple(0 if size == 1 else step for size, step in zip(sizes, strides, strict=True))
 
 
 def _memory(tensor: torch.Tensor) -> Memory | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -21,7 +21,7 @@ from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Location
 
 from .protocols import Operator
-from .schemas import TorchDispatchMode, is_operator, is_view, mapped, tensors_in, written
+from .schemas import TorchDispatchMode, is_operator, is_view, is_wrapper, mapped, tensors_in, written
 from .source import Paths
 
 # Of so many results one goes up and one goes down.
@@ -141,11 +141,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self,
         func: Callable[..., object],
-        types: object,
+        types: Iterable[type],
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
+        if any(map(is_wrapper, types)):
+            # What it does with the tensors that it consists of comes here, too.
+            return NotImplemented
         if not is_operator(func):
             return func(*args, **kwargs)
         if clock.seconds() > self._ends:

@@ -44,6 +44,11 @@ def is_view(func: Operator) -> bool:
     return any(each is not None and not each.is_write for each in aliases)
 
 
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of a class consist of others, with which their operators are called in turn."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
 # An operator takes and gives tensors, and lists of them: torch's pytree, which knows every container, takes most of the
 # time of a mode in which operators are small.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 
@@ -104,7 +103,7 @@ class State:
         Raises:
             NotWide: a tensor cannot be cast, such as one inside a transform of torch.func.
         """
-        before: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
+        before: list[tuple[torch.Tensor, tensors.Data, torch.Tensor | None]] = []
         try:
             for name, tensor in self.tensors.items():
                 dtype = to(tensor.dtype)
@@ -112,12 +111,12 @@ class State:
                     raise NotWide(f"{name!r} {reason}, and cannot be cast to {numerics.short(dtype)}")
                 grad = tensor.grad if tensor.is_leaf else None
                 try:
-                    data = tensor.data
+                    data = tensors.Data(tensor)
                     before.append((tensor, data, grad))
                     if tensor.is_leaf:
                         tensor.grad = None
                     if dtype != tensor.dtype:
-                        tensor.data = tensors.wide(data, dtype)
+                        data.give(tensors.wide(data.own, dtype))
                 except (RuntimeError, NotImplementedError, TypeError) as error:
                     wanted = numerics.short(dtype)
                     raise NotWide(f"{name!r} cannot be cast to {wanted}: {first_said(message_of(error))}") from error
@@ -126,7 +125,7 @@ class State:
             for tensor, data, grad in before:
                 if tensor.is_leaf:
                     tensor.grad = None
-                if tensor.dtype != data.dtype:
-                    tensor.data = data
+                if tensor.dtype != data.own.dtype:
+                    data.give_back()
                 if tensor.is_leaf:
                     tensor.grad = grad
