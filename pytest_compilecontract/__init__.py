@@ -57,6 +57,10 @@ def compile_contract(*function: object, **limits: object) -> object:
         max_collectives (int): maximum number of collectives over the compiled calls, in lanes with ranks
         same_collectives (bool): compiled must run as many collectives of each kind as eager, in lanes with ranks
 
+    Lanes compared with one another:
+        same_as (str): a lane that every other lane of the contract must agree with, in graphs, breaks, recompiles,
+            eager frames, changes of the state dict, and results; that lane runs first, in the same test
+
     Limits that are judged only on a CUDA device, in a steady step after the calls that are counted:
         cudagraphs ("required", "partitioned"): in lanes that use CUDA graphs, every steady step must be replayed
             from them, whole or in parts

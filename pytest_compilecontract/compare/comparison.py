@@ -113,14 +113,20 @@ def _perhaps_before(names: tuple[str, str] | None, now: Side, old: Mapping[Key, 
     if names is None:
         return ""
     differs = _differing(old[names[0], now.entry.lane], now, policy)
-    return f"perhaps {names[0]}, which is missing, renamed: {differs}"
+    return f"perhaps {_beside(*names)}, which is missing, renamed: {differs}"
 
 
 def _perhaps_after(names: tuple[str, str] | None, was: Side, new: Mapping[Key, Side], policy: Policy) -> str:
     if names is None:
         return ""
     differs = _differing(was, new[names[1], was.entry.lane], policy)
-    return f"not in the newer run; perhaps renamed to {names[1]}, which is new: {differs}"
+    return f"not in the newer run; perhaps renamed to {_beside(*names[::-1])}: {differs}"
+
+
+def _beside(name: str, other: str) -> str:
+    """A contract as it is called beside another: without its file if it is the same."""
+    (file, _, test), others = name.partition("::"), other.partition("::")[0]
+    return test if file == others and test else name
 
 
 def _differing(was: Side, now: Side, policy: Policy) -> str:
@@ -145,7 +151,7 @@ def _new(now: Side, stopped: str) -> LaneComparison:
         after=now.entry.verdict,
         torch=now.environment.torch,
         reason=stopped or "nothing to compare with",
-        rerun=rerun_command(now.entry),
+        rerun=rerun_command(now.entry, now.start),
         now=now.entry,
     )
 
@@ -158,7 +164,7 @@ def _missing(was: Side, stopped: str) -> LaneComparison:
         before=was.entry.verdict,
         after=None,
         reason=stopped or "not in the newer run",
-        rerun=rerun_command(was.entry),
+        rerun=rerun_command(was.entry, was.start),
     )
 
 
@@ -184,7 +190,7 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
         unknown=unknown,
         excused=excused,
         attribution=attribution,
-        rerun=rerun_command(new),
+        rerun=rerun_command(new, now.start),
         cold=cold_of(old, new),
         stage=stage_of(old, new),
         now=new,

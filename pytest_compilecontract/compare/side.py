@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.facts.rerun import PYTEST, start_of
 from pytest_compilecontract.facts.versions import version_key
 
 Key = tuple[str, str]
@@ -17,11 +18,15 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One lane before or after: what was measured, where, and torch's own defaults there (empty if not known)."""
+    """One lane before or after: what was measured, where, and torch's own defaults there (empty if not known).
+
+    `start` are the words that started pytest.
+    """
 
     entry: Entry
     environment: Environment
     defaults: Mapping[str, str] = field(default_factory=dict)
+    start: tuple[str, ...] = PYTEST
 
 
 def sides_of(receipt: Receipt) -> dict[Key, Side]:
@@ -31,6 +36,7 @@ def sides_of(receipt: Receipt) -> dict[Key, Side]:
         ReceiptError: the receipt has a lane of a contract twice, for example in several environments.
     """
     sides: dict[Key, Side] = {}
+    start = start_of(receipt.command)
     for entry in receipt.entries:
         key = (entry.contract, entry.lane)
         if key in sides:
@@ -42,7 +48,7 @@ def sides_of(receipt: Receipt) -> dict[Key, Side]:
             raise ReceiptError(f"{entry.contract}, lane {entry.lane}: twice, {where}")
         environment = receipt.environments[entry.environment]
         defaults = receipt.defaults.get(environment.defaults or "", {})
-        sides[key] = Side(entry=entry, environment=environment, defaults=defaults)
+        sides[key] = Side(entry=entry, environment=environment, defaults=defaults, start=start)
     return sides
 
 

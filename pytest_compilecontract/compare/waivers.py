@@ -122,7 +122,10 @@ class Waiver:
 
     def __str__(self) -> str:
         metrics = [ANY] if self.metrics == GATEABLE else self.metrics
-        what = self.facts or metrics if self.worst or self.metrics == GATEABLE else (*metrics, *self.facts)
+        facts = (
+            [self.facts[0] + (f" and {len(self.facts) - 1} more" if len(self.facts) > 1 else "")] if self.facts else []
+        )
+        what = facts or metrics if self.worst or self.metrics == GATEABLE else (*metrics, *facts)
         return f"{self.contract} [{', '.join(self.lanes)}] {', '.join(what)}"
 
 
@@ -155,9 +158,18 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{path}: waiver: expected tables such as [[waiver]]")
     lines = [number for number, line in enumerate(text.splitlines(), start=1) if _TABLE.match(line)]
+    shown = _from_here(path)
     # Only where each table has a line of its own is it known which is whose.
-    places = [f"{path}:{line}" for line in lines] if len(lines) == len(tables) else [str(path)] * len(tables)
+    places = [f"{shown}:{line}" for line in lines] if len(lines) == len(tables) else [str(shown)] * len(tables)
     return tuple(_waiver(table, place) for table, place in zip(tables, places, strict=True))
+
+
+def _from_here(path: Path) -> Path:
+    """The path from the current folder, if it is below it: the same whoever reads the file."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (OSError, ValueError):
+        return path
 
 
 def waived(comparison: Comparison, waivers: Sequence[Waiver], today: datetime.date) -> Comparison:

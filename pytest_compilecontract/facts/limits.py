@@ -58,6 +58,7 @@ class Limits:
     ranks_agree: bool | None = None
     max_collectives: int | None = None
     same_collectives: bool | None = None
+    same_as: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The limits that the author gave, as plain data, without those that equal the default."""
@@ -121,6 +122,7 @@ def _contradictions(limits: Limits) -> Iterator[str]:
         yield "numerics=None contradicts check_grads=True"
     yield from _contradictions_of_ladder(limits)
     yield from _contradictions_of_ranks(limits)
+    yield from _contradictions_of_another(limits)
     if limits.min_ops_captured and limits.max_graphs == 0:
         yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
 
@@ -133,6 +135,15 @@ def _contradictions_of_ladder(limits: Limits) -> Iterator[str]:
     if limits.lanes is not None:
         yield "frontier has lanes of its own, so it contradicts lanes"
     yield from faults(limits.frontier, limits.min_frontier)
+
+
+def _contradictions_of_another(limits: Limits) -> Iterator[str]:
+    if limits.same_as is None:
+        return
+    if limits.frontier is not None:
+        yield f"frontier runs lanes of its own, so it contradicts same_as={limits.same_as!r}"
+    if limits.ranks is not None:
+        yield f"same_as={limits.same_as!r} runs both lanes in one process, so it contradicts ranks={limits.ranks}"
 
 
 def _contradictions_of_ranks(limits: Limits) -> Iterator[str]:
@@ -284,5 +295,6 @@ LIMITS: dict[str, Limit] = {
         Limit(name="ranks_agree", kind=_FLAG),
         Limit(name="max_collectives", bounds="most", kind=_COUNT, metric="collectives", fixture=True),
         Limit(name="same_collectives", kind=_FLAG, metric="collectives", fixture=True),
+        Limit(name="same_as", kind=Kind(text="the name of a lane", accepts=_is_name), fixture=True),
     )
 }

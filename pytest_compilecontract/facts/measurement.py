@@ -576,6 +576,7 @@ class Measurement:
     hunted            what a hunt checked; the other metrics are those of the sequence that failed or compiled most
     collectives       the collectives that the calls run in process groups, in lanes with ranks
     overwritten       outputs that a later call changed after they were returned
+    beside            results compared with those of the lane that `same_as` names
     cuda_graphs, kernels, host_syncs, memory, speed
                       of steady steps on a CUDA device, after the counted calls
     """
@@ -616,6 +617,7 @@ class Measurement:
     collectives: Collectives | None = None
     overwritten: tuple[str, ...] | None = None
     hunted: Hunted | None = None
+    beside: Numerics | None = None
     cuda_graphs: CudaGraphs | None = None
     kernels: StepKernels | None = None
     host_syncs: tuple[HostSync, ...] | None = None

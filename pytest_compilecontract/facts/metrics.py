@@ -278,6 +278,7 @@ _ALL = (
     Metric(name="caches", kept=False),
     Metric(name="counters", kept=False),
     Metric(name="capture_targets", join=joins.targets),
+    Metric(name="beside", join=joins.numerics, kept=False),
     Metric(name="raised", join=joins.first),
     Metric(name="raised_in_both", join=joins.first),
     Metric(name="doubts", join=joins.once),

@@ -19,6 +19,7 @@ from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
+from .beside import Lanes
 from .gpu_steps import nowhere, with_facts
 from .group import is_shared
 from .hunt import Budget, Hunt, Where, not_held
@@ -83,6 +84,7 @@ class CompileLane:
         self.measurements: list[Measurement] = []
         self.trained = False
         self.open = True
+        self.beside = Lanes()
         self._lane = lane
         self._limits = limits
         self._timed = timed
@@ -248,7 +250,8 @@ class CompileLane:
             budget=budget,
             where=Where.of(sys._getframe(1), lane=self.name),
         )
-        return self._keep(hunt.through(drawn))
+        with self.beside.left_out():
+            return self._keep(hunt.through(drawn))
 
     def _hold_sequence(self, target: object, compile_with: Compiles, made: Sequence[Moded]) -> Held:
         __tracebackhide__ = True
@@ -279,16 +282,12 @@ class CompileLane:
     @contextlib.contextmanager
     def observe(self) -> Iterator[Observation]:
         """Measure everything that is compiled inside the block, in any thread. Starts without compiled code."""
-        self._refuse_when_over()
+        _refuse_outside(self)
         with observing(self._paths, self._lane) as seen:
             try:
                 yield seen
             finally:
                 self.measurements.append(seen.measurement)
-
-    def _refuse_when_over(self) -> None:
-        if not self.open:
-            raise UsageError("compile_lane measures in the body of the test, not in a fixture: only the body is judged")
 
     def _keep(self, held: Held) -> Measurement:
         __tracebackhide__ = True
@@ -299,7 +298,7 @@ class CompileLane:
 
     def _held(self, target: object, program: Program, calls: Sequence[call], compile_with: Compiles) -> Held:
         __tracebackhide__ = True
-        self._refuse_when_over()
+        _refuse_outside(self)
         _refuse_target(target, compile_with)
         put_back = structure(target) if isinstance(target, torch.nn.Module) else None
         runner = Runner(
@@ -309,7 +308,8 @@ class CompileLane:
             paths=self._paths,
             compile_target=self.compile if compile_with is None else functools.partial(_made, compile_with, put_back),
             timed=self._timed,
-            beside=() if compile_with is None else (compile_with,),
+            helpers=() if compile_with is None else (compile_with,),
+            turn=self.beside.next(),
         )
         dtype = self.dtype if self._lane.dtype else None
         try:
@@ -318,6 +318,11 @@ class CompileLane:
         finally:
             if put_back is not None and compile_with is not None:
                 put_back()
+
+
+def _refuse_outside(lane: CompileLane) -> None:
+    if not lane.open:
+        raise UsageError("compile_lane measures in the body of the test, not in a fixture: only the body is judged")
 
 
 def _named(given: object) -> str:

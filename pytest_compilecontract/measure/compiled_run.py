@@ -23,6 +23,7 @@ from .probes.attempts import forget_frames
 from .probes.collectives import Recorded
 from .probes.cuda_graphs import GraphTaps
 from .probes.fallback_random import drawn_as_eager
+from .probes.logged import forget_tracebacks
 from .probes.source import Paths
 from .probes.targets import capture_targets
 from .programs import Body, Trail
@@ -210,12 +211,12 @@ class CompiledRun:
 
     def _kept_alive(self, compiled: Trail, eager: Trail, measuring: Measuring) -> None:
         """Note what compiled code keeps in memory and eager does not."""
-        # What an exception passed is alive as long as it is: one that is suppressed lives on in the records of a log.
-        # CUDA graphs put outputs in memory of their own.
-        ledger = measuring.ledger
-        if compiled.error is not None or eager.error is not None or ledger.told.suppressed() or self._has_cuda_graphs():
+        # What an exception passed is alive as long as it is. CUDA graphs put outputs in memory of their own.
+        if compiled.error is not None or eager.error is not None or self._has_cuda_graphs():
             return
-        forget_frames(ledger.attempts)
+        forget_frames(measuring.ledger.attempts)
+        if compiled.watch.alive() - eager.alive:
+            forget_tracebacks(Passes.fresh.__code__)
         for at in compiled.watch.kept(eager.alive):
             compiled.facts["memory", at] = "keeps it alive"
 

@@ -20,11 +20,12 @@ from pytest_compilecontract.facts.measurement import (
 )
 
 from . import numerics
+from .beside import Turn
 from .compiled_run import CompiledRun, without
 from .endings import BrokenLane, DeviceLost, Endings
 from .gpu_steps import nowhere
 from .group import any_rank, barred, in_ranks, is_shared
-from .noise_runs import NoiseRuns
+from .noise_runs import Judge, NoiseRuns
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
 from .probes.source import Paths
@@ -67,14 +68,16 @@ class Runner:
         paths: Paths,
         compile_target: Callable[[object], object],
         timed: bool = False,
-        beside: tuple[object, ...] = (),
+        helpers: tuple[object, ...] = (),
+        turn: Turn,
     ) -> None:
         self._lane = lane
         self._limits = limits
         self._device = device
         self._paths = paths
         # A function that compiles the target may put what it made where the target finds it.
-        self._beside = beside
+        self._helpers = helpers
+        self._turn = turn
         self._passes = Passes(lane, device, paths)
         self._endings = Endings(paths)
         self._compiled = CompiledRun(
@@ -107,7 +110,7 @@ class Runner:
     def _hold(self, target: object, program: Program, calls: Sequence[call]) -> Held:
         __tracebackhide__ = True
         code, left_out = _code_in(calls)
-        state = State(target, *code, *program.reaches, beside=self._beside)
+        state = State(target, *code, *program.reaches, beside=self._helpers)
         if left_out:
             self._passes.notes.append("state not compared: deeply nested arguments")
         self._tf32 = self._device.type == "cuda" and _in_tf32(state.modules)
@@ -185,6 +188,10 @@ class Runner:
             if compared is not compiled:
                 judged = self._as_drawn(job, judged, eager=eager, compiled=compiled)
             measured = replace(measured, numerics=judged)
+            if self._turn.wanted:
+                runs, tolerance = self.sides(compared, eager=eager, again=again, gold=gold)
+                self._turn.kept = numerics.kept(runs, tolerance, random=eager.random, device=self._device.type)
+                measured = replace(measured, beside=self._agreed(job, runs, self._turn.kept, eager))
         error = BrokenLane() if raised is not None else eager.error
         if error is not None and error is not eager.error:
             error.__cause__ = compiled.error or eager.error
@@ -217,11 +224,28 @@ class Runner:
 
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
-        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32, barred=barred(self._lane))
-        found = noise.judged(
-            lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
-        ).numerics
+        found = self._with_noise(
+            job, eager, lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
+        )
         return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
+
+    def _agreed(self, job: Job, runs: numerics.Runs, kept: numerics.Kept, eager: Trail) -> Numerics | None:
+        """The results of this lane compared with those of the lane beside it; None if there is none."""
+        name, other = self._turn.lane, self._turn.other
+        if not name:
+            return None
+        names = (self._lane.name, name)
+        why = numerics.why_apart(kept, other) if other is not None else f"lane {name!r} compared nothing here"
+        if why or other is None:
+            return numerics.apart(why, kept.tolerance.method)
+        return self._with_noise(
+            job, eager, lambda moved, _: numerics.agreed(replace(runs, moved=moved), kept, other, names)
+        )
+
+    def _with_noise(self, job: Job, eager: Trail, judge: Judge) -> Numerics:
+        """Judge with as many noise runs as are needed."""
+        noise = NoiseRuns(self._passes, job, eager, self._paths, tf32=self._tf32, barred=barred(self._lane))
+        return noise.judged(judge).numerics
 
     def sides(
         self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference

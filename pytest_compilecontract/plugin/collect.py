@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from pytest_compilecontract.facts.ladder import NAME as FRONTIER
 from pytest_compilecontract.facts.ladder import rung
 from pytest_compilecontract.facts.lanes import FAKE, Lane, chosen, narrowed
 from pytest_compilecontract.facts.limits import LIMITS, Limits, limits_from
+from pytest_compilecontract.wording import meant
 
 from .item import BODY, CONTRACT, FIXTURE, Contract, contract_of, refuse_name, test_of
 from .settings import Settings
@@ -143,7 +144,25 @@ def contract_from(item: pytest.Item, settings: Settings) -> Contract | None:
     except UsageError as error:
         raise UsageError(f"{test_of(item)}: {error}") from error
     limits, lane = in_ranks(limits, lane)
+    if limits.same_as is not None:
+        _refuse_another(test_of(item), limits.same_as, lane, settings.known)
     return Contract(item=item, limits=limits, lane=lane, bare=False)
+
+
+def _refuse_another(test: str, name: str, lane: Lane, known: Mapping[str, Lane]) -> None:
+    """Refuse a lane that no lane can be held to, or a lane that can be held to none.
+
+    Raises:
+        UsageError: it is unknown, compiles nothing, or one of the two has ranks.
+    """
+    if name not in known:
+        raise UsageError(
+            f"{test}: same_as: unknown lane {name!r}{meant(name, known)} (known lanes: {', '.join(sorted(known))})"
+        )
+    if known[name].reference:
+        raise UsageError(f"{test}: same_as: lane {name!r} compiles nothing, and every lane is compared with eager")
+    if ranked := [each.name for each in (lane, known[name]) if each.ranks is not None]:
+        raise UsageError(f"{test}: same_as runs both lanes in one process, and lane {ranked[0]!r} has ranks")
 
 
 def _bare(item: pytest.Item) -> Contract:

@@ -13,6 +13,7 @@ from pytest_compilecontract import clock
 from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import Lane
 
+from .another import Another
 from .item import Contract
 from .judged import Judged, Subject, over_repeats
 from .process import Process
@@ -29,7 +30,8 @@ class State:
     what this run shows by itself, and `judged` the verdict over it and the earlier ones. `whole`: the body ran to its
     end; `running`: it has not ended; `failed_within`: a part of it with its own report, such as a subtest, failed;
     `overdue`: it exceeded its time limit; `cut_short` is what ended it early. `noted`: the verdict is over it, and it
-    is in the journal. `held_back`: its reports are sent once all runs are over.
+    is in the journal. `held_back`: its reports are sent once all runs are over. `keeps`: its results are kept for
+    another lane; `another` is what its own are compared with.
     """
 
     contract: Contract
@@ -37,6 +39,8 @@ class State:
     rung: Rung | None = None
     noted: bool = True
     held_back: bool = False
+    keeps: bool = False
+    another: Another | None = None
     steps: tuple[Step, ...] = ()
     earlier: tuple[Judged, ...] = ()
     started: float = 0.0
@@ -64,6 +68,16 @@ class State:
     def number(self) -> int:
         """Which repeat this is, from 1."""
         return len(self.earlier) + 1
+
+    @property
+    def in_journal(self) -> bool:
+        """Whether the journal says that the lane has begun: for the verdict, or for what it is compared with."""
+        return self.noted or self.keeps
+
+    @property
+    def in_lane(self) -> Lane:
+        """The lane that the test reports: if this run is of another one, the contract's own."""
+        return self.contract.lane if self.keeps else self.lane
 
     @property
     def failed(self) -> bool:

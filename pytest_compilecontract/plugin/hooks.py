@@ -14,6 +14,7 @@ import pytest
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.faults import Fault, chosen
 
+from .agree import Agreeing
 from .climb import Climbing
 from .collect import Collecting
 from .finish import Finishing
@@ -129,7 +130,7 @@ def switch_on(config: pytest.Config) -> Parts:
         from .evidence import Evidencing
 
         strategies = [Evidencing(strategies, settings)]
-    strategies.insert(0, ranked)
+    strategies = [ranked, Agreeing(strategies, settings.known, results), *strategies]
     others: Strategy | None = None
     if settings.observe:
         observer, others = _observer(settings, runs, history, results)

@@ -14,6 +14,7 @@ from pytest_compilecontract.facts.metrics import BANDED, combined
 from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Bound, Verdict, Violation, violated
+from pytest_compilecontract.judge.agreement import OtherLane, lanes_differ
 from pytest_compilecontract.judge.device import undecided
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.verdicts import doubts, verdict
@@ -47,8 +48,15 @@ class Judged:
         return self.entry.verdict not in ("held", "unmeasured", "reference")
 
 
-def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: float, torch_version: str) -> Judged:
-    """Judge what one test measured in one lane."""
+def judged(
+    subject: Subject,
+    *,
+    measurements: tuple[Measurement, ...],
+    seconds: float,
+    torch_version: str,
+    other: OtherLane | None = None,
+) -> Judged:
+    """Judge what one test measured in one lane; `other` is the lane that it must agree with, if it must."""
     measurement = combined(measurements) if measurements else None
     violations: tuple[Violation, ...] = ()
     doubted: tuple[str, ...] = ()
@@ -59,6 +67,8 @@ def judged(subject: Subject, *, measurements: tuple[Measurement, ...], seconds: 
         violations = (violated(something, "the test measured nothing with compile_lane"),)
     elif not subject.lane.reference:
         violations = judge(subject.limits, measurement, torch_version=torch_version)
+        if other is not None and (differ := lanes_differ(other, subject.lane.name, measurement)) is not None:
+            violations = (*violations, differ)
         doubted = tuple(dict.fromkeys(each for part in measurements for each in doubts(subject.limits, part)))
         outcome = verdict(measurement, violations, doubted)
     said = [f"{each.limit}: {each.measured}" for each in violations]

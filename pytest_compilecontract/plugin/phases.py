@@ -103,6 +103,7 @@ class Phases:
         return current.state.compile_lane
 
     def _compile_lane(self, state: State) -> CompileLane:
+        from pytest_compilecontract.measure.beside import Lanes
         from pytest_compilecontract.measure.compile_lane import CompileLane
         from pytest_compilecontract.measure.hunt import Examples, allow_fixture, draws_examples
 
@@ -119,6 +120,10 @@ class Phases:
         if draws_examples(test):
             allow_fixture(test)
             made.measurements = Examples(state.contract.limits, reference=state.lane.reference)
+        elif state.another is not None:
+            made.beside = Lanes(lane=state.another.lane.name, others=state.another.kept)
+        else:
+            made.beside = Lanes(keeps=state.keeps)
         return made
 
     @contextlib.contextmanager
@@ -220,6 +225,7 @@ class Phases:
             measurements=measured,
             seconds=clock.seconds() - state.started,
             torch_version=torch.__version__,
+            other=state.another.lane if state.another is not None else None,
         )
 
     def _failed_before_skipping(self, current: Current, skipped: BaseException) -> bool:

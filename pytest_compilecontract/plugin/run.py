@@ -24,6 +24,7 @@ from pytest_compilecontract.facts.lanes import FAKE, Lane
 from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.receipt import Entry
 
+from .another import Another
 from .current import Current, State
 from .item import BODY, Contract, contract_of
 from .judged import Judged
@@ -131,7 +132,7 @@ class Runs:
 
     def _end(self, state: State) -> None:
         self._session.end(state.contract.item.nodeid)
-        if state.noted and self.process.worker:
+        if state.in_journal and self.process.worker:
             tell_over(state.contract.item)
 
     def keep(self, item: pytest.Item, report: pytest.TestReport) -> None:
@@ -156,9 +157,9 @@ class Runs:
             except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
                 current.cannot_run(f"{type(error).__name__}: {error}")
         current.start()
-        if current.state.unusable is None and self._settings.rest is None and current.state.noted:
+        if current.state.unusable is None and self._settings.rest is None and current.state.in_journal:
             # What a child's death loses, knows who started it.
-            subject = current.state.subject(self.process)
+            subject = replace(current.state.subject(self.process), lane=current.state.in_lane)
             self._session.begin(subject, self.process.where()[1])
             if self.process.worker:
                 tell_begun(current.state.contract.item, subject, self.process)
@@ -177,6 +178,8 @@ class Runs:
             current.cannot_run(no_ranks(state.lane))
             return
         missing = state.rung.missing if state.rung is not None else ""
+        if state.another is not None and (cannot := state.another.lane.unusable):
+            missing = f"lane {state.another.lane.name!r}, which same_as names, cannot run here: {cannot}"
         current.cannot_run(missing or unavailable(state.lane))
         current.place_on("" if current.state.unusable else card_of(state.lane))
 
@@ -216,6 +219,8 @@ class Turn:
         self.contract = contract
         # Known where somebody has looked for it.
         self.broke: Broke | None = None
+        # What runs in the contract's own lane are compared with.
+        self.another: Another | None = None
         self._runs = runs
         self._nextitem = nextitem
         item = contract.item
@@ -250,15 +255,18 @@ class Turn:
         after: Run | None = None,
         last: bool = False,
         noted: bool = True,
+        keeps: bool = False,
     ) -> Run:
         """Run the contract in this lane, `after` the previous repeat; the `last` run tears down for the next test.
 
         Other runs only tear down to the item's parent, so that all runs share wider fixtures. A run that is not `noted`
-        looks for something after the verdict, in `more`: it is in no journal, and its parts are not reported.
+        looks for something beside the verdict, as in `more`: it is in no journal, and its parts are not reported. One
+        that `keeps` keeps its results for another lane.
         """
         item = self.contract.item
         self.forget()
         state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps), noted=noted, held_back=True)
+        state = replace(state, keeps=keeps, another=self.another if lane == self.contract.lane else None)
         if after is not None:
             assert after.state.own is not None
             state = replace(state, earlier=(*after.state.earlier, after.state.own), started=after.state.started)

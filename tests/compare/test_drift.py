@@ -816,6 +816,14 @@ def test_a_lane_of_the_processor_is_the_same_beside_a_card() -> None:
     assert device_of(card, {"device": "cpu"}) == device_of(OLD, {})
 
 
+def test_a_lane_is_rerun_as_its_run_was_started() -> None:
+    new = replace(after(an_entry()), command="python -m pytest --compile-contracts tests")
+
+    (lane,) = compare(before(an_entry()), new).lanes
+
+    assert str(lane.rerun) == f"python -m pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'"
+
+
 def test_a_lane_twice_in_a_receipt_is_refused() -> None:
     twice = before(an_entry(), an_entry(test="another"))
 

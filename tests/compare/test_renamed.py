@@ -73,8 +73,8 @@ def test_one_that_has_changed_as_well_is_told_with_what_differs() -> None:
 
     differs = "graph breaks 0 -> 1, fullgraph yes -> no"
     assert found == {
-        "t::new [aot]": f"perhaps t::old, which is missing, renamed: {differs}",
-        "t::old [aot]": f"not in the newer run; perhaps renamed to t::new, which is new: {differs}",
+        "t::new [aot]": f"perhaps old, which is missing, renamed: {differs}",
+        "t::old [aot]": f"not in the newer run; perhaps renamed to new: {differs}",
     }
 
 

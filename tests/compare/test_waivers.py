@@ -140,6 +140,16 @@ def test_a_waiver_that_rots_is_named_with_its_line_and_says_no(file: Path, chang
     assert answer(comparison, stale=lines).outcome == "no"
 
 
+def test_a_waiver_is_named_from_the_current_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    found = waivers(file, ('metric = "numerics"', 'fact = ["a line", "another", "a third"]'))
+
+    (said,) = stale(compared(HOLDING, HOLDING), found, TODAY, whole=True)
+
+    needless = "the waiver of tests/test_block.py::* [aot] a line and 2 more is no longer needed: delete it"
+    assert said == f"waivers.toml:2: {needless}"
+
+
 def test_one_that_expired_and_is_still_needed_is_not_to_be_deleted(file: Path) -> None:
     found = waivers(file, ("2026-06-15", "2026-06-14"))
 

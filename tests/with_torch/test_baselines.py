@@ -296,8 +296,8 @@ def test_a_waived_drift_fails_nothing_until_its_last_day(project: Project) -> No
 
     assert codes == [pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED]
     assert ran.line("ERROR: ") == (
-        f"ERROR: {file}:2: the waiver of contracts/test_block.py::test_breaks [capture] graph_breaks expired on "
-        "2020-01-31: the drift is still there: fix it, or set a later date"
+        "ERROR: contracts/waivers.toml:2: the waiver of contracts/test_block.py::test_breaks [capture] graph_breaks "
+        "expired on 2020-01-31: the drift is still there: fix it, or set a later date"
     )
 
 

@@ -1,5 +1,6 @@
 """Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
+from .agreed import Kept, agreed, apart, kept, why_apart
 from .apart import Apart, trim
 from .bias import ENOUGH
 from .copies import (
@@ -65,6 +66,7 @@ __all__ = [
     "Branch",
     "Copies",
     "Judged",
+    "Kept",
     "Opaque",
     "Run",
     "Runs",
@@ -73,7 +75,9 @@ __all__ = [
     "TensorLeaf",
     "Tolerance",
     "again",
+    "agreed",
     "aliases",
+    "apart",
     "attributes_of",
     "beside_values",
     "compared_parts",
@@ -93,6 +97,7 @@ __all__ = [
     "joined",
     "judge",
     "judged",
+    "kept",
     "kind_of",
     "leaves_of",
     "metadata_of",
@@ -113,6 +118,7 @@ __all__ = [
     "snapshot",
     "tensors_in",
     "trim",
+    "why_apart",
     "why_not_cast",
     "wide",
 ]

@@ -1,0 +1,77 @@
+"""Facts that must be the same in several measurements of one contract: of its ranks, or of two of its lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_compilecontract.facts.collectives import told
+from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.verdict import Facts
+from pytest_compilecontract.wording import counted
+
+from .tell import told_state
+
+# Told of each where they differ, and no more.
+_TOLD = 8
+Read = Callable[[Measurement], str]
+
+
+def differing(seen: Mapping[str, Measurement], facts: Mapping[str, Read]) -> dict[str, Facts]:
+    """The facts in which the measurements differ, by name, each with what every measurement has, by its label."""
+    found: dict[str, Facts] = {}
+    for name, read in facts.items():
+        told_by = {label: read(each) for label, each in seen.items()}
+        if len(set(told_by.values())) > 1:
+            lines = [f"{label}: {text}" for label, text in [*told_by.items()][:_TOLD]]
+            found[name] = ((f"{name} differ", *lines),)
+    return found
+
+
+def _graphs(seen: Measurement) -> str:
+    if seen.graphs is None:
+        return "not measured"
+    split = f", handed to a backend {seen.backend_calls} times" if seen.backend_calls not in (None, seen.graphs) else ""
+    return f"{counted(seen.graphs, 'graph')}{split}"
+
+
+def _breaks(seen: Measurement) -> str:
+    if seen.graph_breaks is None:
+        return "not measured"
+    return "; ".join(f"{each.location}: {each.kind}" for each in seen.graph_breaks) or "none"
+
+
+def _recompiles(seen: Measurement) -> str:
+    if seen.compiled_again is None:
+        return "not measured"
+    return "; ".join(f"{each.location or each.frame}: {each.kind}" for each in seen.compiled_again) or "none"
+
+
+def _eager(seen: Measurement) -> str:
+    if seen.frames_run_eager is None:
+        return "not measured"
+    return "; ".join(f"{each.location or each.frame}: {each.cause}" for each in seen.frames_run_eager) or "none"
+
+
+def _collectives(seen: Measurement) -> str:
+    return "not measured" if seen.collectives is None else told(seen.collectives.compiled)
+
+
+def _state(seen: Measurement) -> str:
+    if seen.state_change is None:
+        return "not measured"
+    return "; ".join(line for fact in told_state(seen.state_change) for line in fact) or "unchanged"
+
+
+OF_RANKS: dict[str, Read] = {
+    "graphs": _graphs,
+    "graph breaks": _breaks,
+    "recompiles": _recompiles,
+    "eager frames": _eager,
+    "collectives": _collectives,
+}
+# Lanes that split a frame alike capture the same graphs, whatever their backends make of them.
+OF_LANES: dict[str, Read] = {
+    "graphs": lambda seen: "not measured" if seen.graphs is None else counted(seen.graphs, "graph"),
+    **{name: OF_RANKS[name] for name in ("graph breaks", "recompiles", "eager frames")},
+    "state dicts": _state,
+}
