@@ -91,8 +91,9 @@ note = "the router copies its mask"
 
 [[waiver]]
 contract = "contracts/test_block.py::test_block[1]"
-lane = "*"
-metric = "recompiles"
+lane = ["aot", "capture"]
+metric = {recompiles = 2, fullgraph = "no"}
+fact = ["net.py:* in forward: y = x [*] 2"]
 torch = "==2.15.0"
 issue = "https://example.org/2"
 owner = "someone else"

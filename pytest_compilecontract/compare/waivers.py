@@ -18,7 +18,6 @@ A waiver that has expired, that no longer matches a lane or that no lane needs i
 from __future__ import annotations
 
 import datetime
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +44,8 @@ KINDS: tuple[Kind, ...] = ("workaround", "open-risk")
 FILE = Path("contracts/waivers.toml")
 MOST_BYTES = 1024 * 1024
 ANY = "*"
+# The largest value of a metric that can be tolerated.
+LARGEST = 10**18
 _TEXTS = ("contract", "torch", "issue", "owner")
 _KEYS = ("contract", "lane", "metric", "fact", "torch", "issue", "owner", "expires", "kind", "note")
 # Metrics whose facts have lines.
@@ -393,7 +394,7 @@ def _metrics(given: object, place: str) -> tuple[tuple[str, ...], tuple[tuple[st
             known = ", ".join(sorted(GATEABLE))
             raise UsageError(f"{place}: metric: unknown metric {each!r}{meant(each, _NAMED)} (known metrics: {known})")
     for name, value in values.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
         if not number and not (isinstance(value, str) and value):
             raise UsageError(f"{place}: metric.{name}: expected its worst value, or '*' for any, got {value!r}")
     metrics = tuple(dict.fromkeys(_NAMED[each] for each in names))

@@ -256,6 +256,8 @@ def test_a_lane_that_broke_is_waived_for_this_error_alone(file: Path) -> None:
     [
         ("{graph_breaks = true}", "metric.graph_breaks: expected its worst value, or '*' for any, got True"),
         ("{graph_breaks = nan}", "metric.graph_breaks: expected its worst value, or '*' for any, got nan"),
+        ("{graph_breaks = -1}", "metric.graph_breaks: expected its worst value, or '*' for any, got -1"),
+        (f"{{graph_breaks = 1{'0' * 400}}}", "metric.graph_breaks: expected its worst value, or '*' for any, got 1000"),
         ("{graph_break = 1}", "metric: unknown metric 'graph_break', did you mean 'graph_breaks'?"),
         ("{}", "metric: expected a string, a list of strings, a table, or '*', got {}"),
     ],
