@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Read when torch is imported. Otherwise each worker has a thread for each core, and threads that wait for one another
 # do so busily: a product of 32 columns in bfloat16 took ten times as long.
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
+
+# A shell's job in the background ignores it, and so would all that a test starts and then interrupts: it waits in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

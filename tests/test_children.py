@@ -18,9 +18,12 @@ HANGS = """\
 import sys
 from pathlib import Path
 
+from pytest_compilecontract import processes
 from pytest_compilecontract.cli import check as checking
 from pytest_compilecontract.cli import main
 
+# The child never does what it is asked to.
+processes.GRACE_SECONDS = 0.2
 CHILD = (
     "import os, runpy, signal, sys, time; from pathlib import Path; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
     "runpy.run_path(sys.argv[1]); Path('child').write_text(f'{os.getpid()} '); time.sleep(600)"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.sessions import run_session
+from support.sessions import forked_pythons, run_session
 
 from pytest_compilecontract.cli.main import main
 from pytest_compilecontract.files.receipt import read_receipt
@@ -69,7 +69,8 @@ def test_takes_all_along(compile_lane):
 def test_the_lanes_of_workers_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("xdist")
 
-    ended = killed(tmp_path, CONTRACTS)
+    with forked_pythons():
+        ended = killed(tmp_path, CONTRACTS)
     left = sorted(path.name for path in (tmp_path / REPORT).iterdir())
     # The worker outlives its controller by a moment.
     time.sleep(1)
@@ -152,10 +153,15 @@ def test_running(compile_lane):
     for _ in range(600):
         time.sleep(0.1)
 """
-# The first report that arrives is the last: the user has pressed Ctrl+C, once all has been measured.
+# The first report that arrives is the last: the user has pressed Ctrl+C, once all has been measured. pytest-xdist then
+# waits for the worker that runs a lane still.
 PRESSES_CTRL_C = """
 import time
 from pathlib import Path
+
+from xdist.workermanage import NodeManager
+
+NodeManager.EXIT_TIMEOUT = 0.5
 
 
 def pytest_runtest_logreport(report):
