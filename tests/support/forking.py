@@ -51,13 +51,15 @@ READ_AT_START = (
 )
 
 
-# What `Starts.become` sees to, and where torch looks up each time that it compiles.
-READ_IN_A_CHILD = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+# What `Starts.become` sees to, where torch looks up each time that it compiles, and what torchrun tells a rank.
+READ_IN_A_CHILD = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHELASTIC_")
+READ_IN_A_CHILD += ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
 
 
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
     """The variables that are read when Python starts or torch is imported, but for those that each session has read."""
-    return {name: env[name] for name in env if name.startswith(READ_AT_START) and name not in READ_IN_A_CHILD}
+    read = (name for name in env if name.startswith(READ_AT_START) and not name.startswith(READ_IN_A_CHILD))
+    return {name: env[name] for name in read}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,8 +335,8 @@ def fork_pythons(asking: socket.socket, loaded: frozenset[str], before: Mapping[
     """
     start = subprocess.Popen.__init__
 
-    def can_be_forked(words: Any, options: Mapping[str, Any]) -> bool:
-        if not isinstance(words, list) or words[:1] != [sys.executable] or options.keys() - PLAIN:
+    def can_be_forked(words: list[Any], options: Mapping[str, Any]) -> bool:
+        if words[:1] != [sys.executable] or options.keys() - PLAIN:
             return False
         if not {"-m", "-c"} & {*words[1:2], *(words[2:3] if words[1:2] == ["-u"] else ())}:
             return False
@@ -344,7 +346,7 @@ def fork_pythons(asking: socket.socket, loaded: frozenset[str], before: Mapping[
 
     @functools.wraps(start)
     def fork_or_start(self: Any, args: Any, *positional: Any, **options: Any) -> None:
-        if positional or not can_be_forked(args, options):
+        if positional or not isinstance(args, (list, tuple)) or not can_be_forked([*args], options):
             start(self, args, *positional, **options)
             return
         words = [sys.executable, "-I", "-S", STAND_IN, str(asking.fileno()), *args[1:]]

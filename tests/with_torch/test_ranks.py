@@ -392,7 +392,7 @@ if __name__ == "__main__":
 """
 STARTERS = {
     "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest"],
-    "spawn": ["spawning.py"],
+    "spawn": ["-m", "spawning"],
 }
 
 
@@ -402,18 +402,21 @@ def test_ranks_that_others_started_have_one_receipt(tmp_path: Path, starter: lis
     (tmp_path / "spawning.py").write_text(SPAWNING, encoding="utf-8")
     options = command("--contract-report=report", "test_of_ranks.py")[3:]
 
-    done = subprocess.run(
-        [sys.executable, *starter, *options],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    entry = Ran(tmp_path / "report", done.stdout).entries["test_holds"]
+    with forked_pythons(env):
+        running = subprocess.Popen(
+            [sys.executable, *starter, *options],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    said, _ = running.communicate(timeout=300)
+
+    assert running.returncode == 0, said
+    entry = Ran(tmp_path / "report", said).entries["test_holds"]
     assert entry["verdict"] == "held"
     assert [each["rank"] for each in entry["ranks"]] == [0, 1]
     assert [each["measurement"]["collectives"]["compiled"] for each in entry["ranks"]] == [
