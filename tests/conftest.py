@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 # Read when torch is imported. Otherwise each worker has a thread for each core, and threads that wait for one another
 # do so busily: a product of 32 columns in bfloat16 took ten times as long.
@@ -13,3 +17,13 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 # A shell's job in the background ignores it, and so would all that a test starts and then interrupts: it waits in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """All that is imported and made here stays: to look through it for garbage again and again finds none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()

@@ -86,6 +86,8 @@ def main() -> None:
     connection, asked, asking = (socket.socket(fileno=int(each)) for each in sys.argv[1:4])
     asking.set_inheritable(False)
     refused, preloaded = None, None
+    # What is imported stays.
+    gc.disable()
     if (package := sys.argv[4]) != BARE:
         refused = why_not()
         # This file's folder is the first of the path.
@@ -96,6 +98,7 @@ def main() -> None:
     # What is here already is not looked at by a child's garbage collector.
     gc.collect()
     gc.freeze()
+    gc.enable()
     starts = Starts(asking=asking, kept=tuple(sys.path[1:]), loaded=loaded(), preloaded=preloaded)
     Server(connection, asked, starts).serve()
 

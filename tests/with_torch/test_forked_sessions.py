@@ -421,7 +421,7 @@ def test_what_is_read_at_the_start_has_a_server_of_its_own(tmp_path: Path) -> No
 
     assert result.stdout.splitlines()[0] == "(None, '/nonexistent')"
     assert SERVERS.find({**os.environ, "CXX": "/nonexistent"}) is not SERVERS.find(os.environ)
-    assert SERVERS.find({**os.environ, "BESIDE": "1"}) is SERVERS.find(os.environ)
+    assert SERVERS.find({**os.environ, "BESIDE": "1", "TORCHELASTIC_RUN_ID": "1"}) is SERVERS.find(os.environ)
 
 
 # Where something ends before its time
