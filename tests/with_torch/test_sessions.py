@@ -47,6 +47,8 @@ import pytest
 
 
 def pytest_collection_modifyitems(items):
+    # Inductor has no compiler in these sessions, so its lane is one that cannot run.
+    os.environ["CXX"] = "/nonexistent"
     if os.environ.get("REVERSED"):
         items.reverse()
 
@@ -296,8 +298,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def session(project: Path, name: str, *options: str, **variables: str) -> Ran:
-    # CXX: Inductor has no compiler in these sessions, so its lane is one that cannot run.
-    environment = {**os.environ, "CXX": "/nonexistent", **variables}
+    environment = {**os.environ, **variables}
     environment.pop("PYTEST_ADDOPTS", None)
     report = f"{name}-report"
     command = [sys.executable, "-m", "pytest", "--compile-contracts", f"--contract-report={report}", *options]
