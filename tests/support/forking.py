@@ -320,6 +320,8 @@ class Starts:
             for stream in (sys.stdout, sys.stderr):
                 stream.reconfigure(write_through=True)  # type: ignore[union-attr]
         tempfile.tempdir = None  # from the environment, once
+        if spawning := sys.modules.get("multiprocessing.process"):
+            spawning.ORIGINAL_DIR = os.getcwd()  # where a script is, for the processes that it spawns
         if numpy := sys.modules.get("numpy.random"):
             numpy.seed()  # as `random` does by itself
         fork_pythons(self.asking, self.loaded, at_start(os.environ))
@@ -341,11 +343,13 @@ def fork_pythons(asking: socket.socket, loaded: frozenset[str], before: Mapping[
     def can_be_forked(words: list[Any], options: Mapping[str, Any]) -> bool:
         if words[:1] != [sys.executable] or options.keys() - PLAIN:
             return False
-        if not {"-m", "-c"} & {*words[1:2], *(words[2:3] if words[1:2] == ["-u"] else ())}:
+        kind = next(iter(words[2:3] if words[1:2] == ["-u"] else words[1:2]), "")
+        if kind not in ("-m", "-c") and (kind.startswith("-") or not kind.endswith(".py")):
             return False
         env = os.environ if (given := options.get("env")) is None else given
         cwd = os.path.abspath(options.get("cwd") or os.getcwd())
-        return at_start(env) == before and other_modules(cwd, env, loaded) is None
+        first = cwd if kind.startswith("-") else folder_of(os.path.join(cwd, kind))
+        return at_start(env) == before and other_modules(first, env, loaded) is None
 
     @functools.wraps(start)
     def fork_or_start(self: Any, args: Any, *positional: Any, **options: Any) -> None:
@@ -368,9 +372,19 @@ def parent_or_none(exited: int, parent: int) -> int:
     return 1 if select.select([exited], [], [], 0)[0] else parent
 
 
+def folder_of(script: str) -> str:
+    """The first folder that a script imports from."""
+    return os.path.dirname(os.path.realpath(script))
+
+
 def run_words(words: Sequence[str]) -> int:
-    """Run what Python's own arguments say: `-m module ...` or `-c program ...`; its exit code."""
-    kind, what, *arguments = words[1:] if words[0] == "-u" else words
+    """Run what Python's own arguments say: `-m module ...`, `-c program ...` or `script.py ...`; its exit code."""
+    kind, *rest = words[1:] if words[0] == "-u" else words
+    if not kind.startswith("-"):
+        sys.argv[:] = [kind, *rest]
+        sys.path[:] = [folder_of(kind), *sys.path[1:]]
+        return program(lambda: runpy.run_path(kind, run_name="__main__"))
+    what, *arguments = rest
     if kind == "-m":
         sys.argv[:] = [what, *arguments]
         return run(what)

@@ -392,7 +392,7 @@ if __name__ == "__main__":
 """
 STARTERS = {
     "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest"],
-    "spawn": ["-m", "spawning"],
+    "spawn": ["spawning.py"],
 }
 
 

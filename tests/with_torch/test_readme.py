@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.sessions import run_session
+from support.sessions import forked_pythons, run_session
 
 from pytest_compilecontract.cli.main import main
 
@@ -52,7 +52,8 @@ def test_the_tutorial_s_model_shows_what_it_says(
     (tmp_path / name.removeprefix("# ")).write_text(code)
     monkeypatch.chdir(tmp_path)
 
-    ended = main(["check", "net:sample", "--lanes=capture"])
+    with forked_pythons():
+        ended = main(["check", "net:sample", "--lanes=capture"])
 
     said = capsys.readouterr().out
     assert "held  capture  4 graphs, 1 break, 1 recompile" in said
