@@ -276,7 +276,7 @@ class Passes:
             inputs = trail.note("input", arguments, f"{at} input")
             if left and (grads := numerics.gradients_in(arguments)):
                 trail.note("grad", grads, f"{at} input grad")
-            trail.aliases |= numerics.aliases(outputs, inputs)
+            trail.aliases |= numerics.aliases(outputs, inputs, job.state.tensors)
             trail.watch.add(output, f"{at} output")
             trail.watch.add(arguments, f"{at} input")
             del output, args, kwargs, arguments, stepped

@@ -45,6 +45,8 @@ NO_VALUES = "has no values"
 RAGGED = -1
 # The part that stands for what a wrapper is besides the tensors that it consists of.
 METADATA = ".__tensor_flatten__()[1]"
+# What the name of a tensor of the state follows, where an output shares its memory.
+OF_TARGET = "the target's "
 # The group of what a run made beside all that was there before.
 MADE = "made"
 
@@ -502,8 +504,12 @@ def _memory(tensor: torch.Tensor) -> Memory | None:
     )
 
 
-def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
-    """The pairs (output, input) and (output, output) that share memory, by their places and how far apart they begin.
+def aliases(
+    outputs: Snapshot, inputs: Snapshot, state: Mapping[str, torch.Tensor] | None = None
+) -> frozenset[tuple[str, str]]:
+    """The pairs of an output with an input, another output, or a tensor of the state that share memory.
+
+    Each by their places, and how far apart they begin.
 
     Lists and dicts too, if they are the same object.
     Both snapshots must have been taken while the tensors of both were alive. Views of one storage that have no byte in
@@ -516,6 +522,9 @@ def aliases(outputs: Snapshot, inputs: Snapshot) -> frozenset[tuple[str, str]]:
     for at, leaf in inputs.tensors():
         if leaf.memory is not None and leaf.memory.storage in by_storage:
             by_storage[leaf.memory.storage].append((at, leaf.memory, False))
+    for name, tensor in (state or {}).items() if by_storage else ():
+        if (memory := _memory(tensor)) is not None and memory.storage in by_storage:
+            by_storage[memory.storage].append((f"{OF_TARGET}{name}", memory, False))
     pairs = set(_same_containers(outputs, inputs))
     for members in by_storage.values():
         for index, (at, memory, is_output) in enumerate(members):
