@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.sessions import run_session
+from support.shared import made_once
 
 pytestmark = pytest.mark.torch
 
@@ -158,9 +159,8 @@ dynamo.recompile_limit = 7
 SET = "--contract-set=torch._dynamo.config.recompile_limit=9"
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict[str, Any]]]:
-    folder = tmp_path_factory.mktemp("bisected")
+def run_contracts(folder: Path) -> str:
+    """What a session of the contracts above printed; it leaves its receipt in this folder."""
     (folder / "test_it.py").write_text(CONTRACTS, encoding="utf-8")
     (folder / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
     command = [
@@ -175,9 +175,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, di
         SET,
     ]
     lanes = "--contract-lanes=capture,aot,own,decomposed,limited"
-    ran = run_session([*command, lanes, "--contract-report=r"], cwd=folder, timeout=900)
+    return run_session([*command, lanes, "--contract-report=r"], cwd=folder, timeout=900).stdout
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict[str, Any]]]:
+    folder, said = made_once(tmp_path_factory, "bisected", run_contracts)
     entries = json.loads((folder / "r" / "receipt.json").read_text(encoding="utf-8"))["entries"]
-    return ran.stdout, {each["test"].partition("::")[2]: each for each in entries}
+    return said, {each["test"].partition("::")[2]: each for each in entries}
 
 
 def test_a_fault_of_capture(session: tuple[str, dict[str, dict[str, Any]]]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.sessions import run_session
+from support.shared import made_once
 
 pytestmark = pytest.mark.torch
 
@@ -106,14 +107,15 @@ class Project:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
-    project = Project(tmp_path_factory.mktemp("whole"))
-    return project, project.run()[1]
+    folder, said = made_once(tmp_path_factory, "whole", lambda folder: Project(folder).run()[1])
+    return Project(folder), said
 
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
-    project = Project(tmp_path_factory.mktemp("broken"))
-    return project, project.run("-k", "climbs or top or skips", "-n", "2", breaks=True)[1]
+    options = ("-k", "climbs or top or skips", "-n", "2")
+    folder, said = made_once(tmp_path_factory, "broken", lambda folder: Project(folder).run(*options, breaks=True)[1])
+    return Project(folder), said
 
 
 def verdicts(entry: dict[str, Any]) -> dict[str, str]:

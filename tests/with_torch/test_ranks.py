@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.sessions import forked_pythons, run_session
+from support.shared import made_once
 
 pytestmark = pytest.mark.sessions
 
@@ -191,9 +192,8 @@ class Ran:
         self.said = said
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    folder = tmp_path_factory.mktemp("ranks")
+def run_contracts(folder: Path) -> str:
+    """What a session of the contracts above printed; it leaves its report in this folder, and no process."""
     (folder / "test_of_ranks.py").write_text(CONTRACTS, encoding="utf-8")
     env = variables(folder / "tmp")
 
@@ -206,7 +206,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
     assert running(str(folder)) == []
     assert left_in(folder / "tmp") == []
-    return Ran(folder / "report", done.stdout)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder, said = made_once(tmp_path_factory, "ranks", run_contracts)
+    return Ran(folder / "report", said)
 
 
 def test_a_lane_that_holds_has_what_each_rank_measured(ran: Ran) -> None:
