@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,9 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.numerics import Copies, wide
+from pytest_compilecontract.measure.probes.refusals import Refusals
+from pytest_compilecontract.measure.probes.rounding import Choices, Rounding
+from pytest_compilecontract.measure.probes.source import Paths
 from pytest_compilecontract.measure.state import NotWide, State
 
 pytestmark = [pytest.mark.insides, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")]
@@ -243,6 +247,8 @@ RIGHT: dict[str, Program] = {
                                                lambda: (two(),), train=True),
     "wrapper as a parameter in bfloat16": Program(lambda: Gives(two(), lambda m, y: m.weight * y), lambda: (two(),),
                                                   BF16),
+    "wrapper as a parameter, given": Program(lambda: Gives(two(), lambda m, y: (m.weight.detach(), y * 2)),
+                                             lambda: (two(),)),
     "wrapper as an attribute": Program(lambda: Holds(x(), lambda m, y: m.beside["x"] * y), lambda: (two(),)),
     "wrapper, dynamic": Program(of(lambda y: y.sin()), lambda: (two(),), DYNAMIC),
     "wrapper of a wrapper": Program(of(lambda y: y * 2), lambda: (Two(two(), two()),)),
@@ -371,6 +377,9 @@ WRONG: dict[str, tuple[Program, str]] = {
                                   compile_with=otherwise(lambda y: Two(y.a.t().contiguous().t(), y.b))), "stride"),
     "wrapper: an alias": (Program(of(if_compiling(lambda y: y.clone(), lambda y: y.view(-1).view(4, 4))),
                                   lambda: (two(),)), "alias"),
+    "wrapper: an alias of a parameter": (
+        Program(lambda: Gives(two(), lambda m, y: (m.weight.detach().clone() if compiling() else m.weight.detach(),
+                                                   y * 2)), lambda: (two(),)), "alias"),
     "wrapper: a write": (Program(of(if_compiling(lambda y: (y.add_(1), y * 0)[1], lambda y: y * 0)),
                                  lambda: (two(),)), "input changed"),
     "wrapper: kept alive": (Program(of(lambda y: y * 2), lambda: (two(),), compile_with=keeping), "memory"),
@@ -530,3 +539,26 @@ def test_what_no_cast_keeps_as_it_is_has_no_wide_run() -> None:
         pass
 
     assert str(caught.value) == "'held.x' cannot be cast to float64: a Scaled becomes a Tensor"
+
+
+def test_what_a_wrapper_computes_is_rounded_differently() -> None:
+    y = Two(torch.randn(50, 50), torch.randn(50, 50))
+    right: Any = y * y
+
+    with Rounding(0, Choices(Paths(Path(__file__).parent)), tf32=False):
+        moved: Any = y * y
+
+    for one, other in ((right.a, moved.a), (right.b, moved.b)):
+        assert 0.5 < float((one == other).double().mean()) < 1
+        assert torch.allclose(one, other, rtol=1e-6, atol=0)
+
+
+def test_an_operator_of_the_parts_that_refuses_float64_runs_in_float32() -> None:
+    x, weight = torch.randn(16, 32, dtype=torch.float64), torch.randn(4, 32, 16, dtype=torch.float64)
+    offs = torch.tensor([4, 8, 12, 16], dtype=torch.int32)
+
+    with Refusals(torch.float64) as refusals:
+        found: Any = torch._grouped_mm(Two(x, x), Two(weight, weight), offs=offs)
+
+    assert (type(found), found.a.dtype, found.b.dtype) == (Two, torch.float64, torch.float64)
+    assert refusals.ran_in == {"aten._grouped_mm.default": torch.float32}

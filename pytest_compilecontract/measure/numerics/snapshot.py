@@ -33,7 +33,7 @@ from .parts import (
     parts_of,
 )
 from .rule import is_number, same_bits
-from .subclasses import compared_parts, is_wrapper, metadata_of
+from .subclasses import compared_parts, is_wrapper, metadata_of, with_parts
 
 DENSE = 1 << 26  # elements up to which a sparse tensor is compared as a dense one
 EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are compared byte by byte
@@ -523,8 +523,9 @@ def aliases(
         if leaf.memory is not None and leaf.memory.storage in by_storage:
             by_storage[leaf.memory.storage].append((at, leaf.memory, False))
     for name, tensor in (state or {}).items() if by_storage else ():
-        if (memory := _memory(tensor)) is not None and memory.storage in by_storage:
-            by_storage[memory.storage].append((f"{OF_TARGET}{name}", memory, False))
+        for part in with_parts(tensor):
+            if (memory := _memory(part)) is not None and memory.storage in by_storage:
+                by_storage[memory.storage].append((f"{OF_TARGET}{name}", memory, False))
     pairs = set(_same_containers(outputs, inputs))
     for members in by_storage.values():
         for index, (at, memory, is_output) in enumerate(members):

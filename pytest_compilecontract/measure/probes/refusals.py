@@ -6,13 +6,13 @@ reference still runs in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from .memory import is_out_of_memory
-from .schemas import TorchDispatchMode, is_wrapper, written
+from .schemas import TorchDispatchMode, written
 
 # What is tried in the place of a dtype that an operator refuses, the widest first.
 NARROWER = (torch.float32, torch.bfloat16, torch.float16)
@@ -34,14 +34,11 @@ class Refusals(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self,
         func: Callable[..., object],
-        types: Iterable[type],
+        types: object,
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        if any(map(is_wrapper, types)):
-            # An operator of the tensors that it consists of may be the one that refuses.
-            return NotImplemented
         try:
             return func(*args, **kwargs)
         except Exception as refusal:
