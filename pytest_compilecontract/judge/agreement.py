@@ -9,6 +9,7 @@ from pytest_compilecontract.facts.verdict import Bound, Violation, violated
 
 from .alike import OF_LANES, differing
 
+SAME_AS = "same_as"
 NOT_COMPARED = "results not compared"
 WITHIN = "calls that hypothesis draws are compared with eager alone"
 
@@ -28,7 +29,7 @@ class OtherLane:
 
 def lanes_differ(other: OtherLane, lane: str, seen: Measurement) -> Violation | None:
     """How a lane differs from the other one; None if it does not."""
-    bound = Bound(name="same_as", allows=other.name)
+    bound = Bound(name=SAME_AS, allows=other.name)
     if other.measurement is None:
         return violated(bound, f"nothing to compare with: {other.ended}")
     found = differing({other.name: other.measurement, lane: seen}, OF_LANES)

@@ -69,6 +69,14 @@ OF_RANKS: dict[str, Read] = {
     "eager frames": _eager,
     "collectives": _collectives,
 }
+# The limit that each of them has for a lane by itself.
+BY_LIMIT = {
+    "max_graphs": "graphs",
+    "max_graph_breaks": "graph breaks",
+    "max_recompiles": "recompiles",
+    "max_eager_frames": "eager frames",
+    "check_state_dict": "state dicts",
+}
 # Lanes that split a frame alike capture the same graphs, whatever their backends make of them.
 OF_LANES: dict[str, Read] = {
     "graphs": lambda seen: "not measured" if seen.graphs is None else counted(seen.graphs, "graph"),

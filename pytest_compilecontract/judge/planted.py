@@ -32,6 +32,9 @@ from pytest_compilecontract.facts.planted import Noticed
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Violation
 
+from .agreement import SAME_AS
+from .alike import BY_LIMIT
+
 LONGEST = 200
 
 
@@ -67,7 +70,7 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
         raised = entry.measurement.raised if entry.measurement is not None else None
         if raised is not None and not _may_raise(fault, raised.type):
             names.discard(RAISES)
-        yield from (each.limit for each in entry.violations if each.name in names)
+        yield from (each.limit for each in entry.violations if each.name in names or _between_lanes(fault, each, entry))
         if raised is not None and raised.asserted:
             yield "an assertion in the test"
     yield from (f"baseline: {metric}" for metric in shown.drifted if metric in fault.metrics)
@@ -75,6 +78,17 @@ def _right(fault: Fault, shown: Shown) -> Iterator[str]:
         yield "an assertion in the test"
     elif shown.own and RAISES in fault.limits and _may_raise(fault, shown.own):
         yield f"{shown.own} in the test"
+
+
+def _between_lanes(fault: Fault, violation: Violation, entry: Entry) -> bool:
+    """Whether a lane differs from another one (`same_as`) in what the fault changes."""
+    if violation.name != SAME_AS:
+        return False
+    told = {fact[0] for fact in violation.facts}
+    if any(f"{BY_LIMIT[each]} differ" in told for each in fault.limits if each in BY_LIMIT):
+        return True
+    beside = entry.measurement.beside if entry.measurement is not None else None
+    return beside is not None and any(each.kind in fault.kinds for each in beside.differences)
 
 
 def _may_raise(fault: Fault, type_: str) -> bool:

@@ -85,6 +85,8 @@ def _why_ended(run: Run) -> str:
         return ""
     if run.entry is not None and run.entry.verdict == "broken":
         return run.entry.reason
+    if run.state.cut_short:
+        return f"the test failed there: {run.state.cut_short}"
     if (raised := run.state.raised) is None:
         return "the test did not end there"
     return f"the test failed there: {type(raised).__name__}: {first_line(message_of(raised))}"

@@ -6,6 +6,7 @@ running one; the other parts tell it what has happened, and read it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ class State:
     held_back: bool = False
     keeps: bool = False
     another: Another | None = None
+    # Random generators as the first run of the test had them when its body began: wider fixtures may have drawn in it.
+    random: Mapping[str, object] | None = None
     steps: tuple[Step, ...] = ()
     earlier: tuple[Judged, ...] = ()
     started: float = 0.0
@@ -155,6 +158,10 @@ class Current:
     def begin_body(self) -> None:
         """The body begins."""
         self.state = replace(self.state, running=True)
+
+    def draw_from(self, random: Mapping[str, object]) -> None:
+        """Set the random generators that the body begins with, as those of its later runs do."""
+        self.state = replace(self.state, random=random)
 
     def observe(self, seen: Observation) -> None:
         """The body compiles by itself, and is observed."""

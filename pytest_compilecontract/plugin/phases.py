@@ -75,6 +75,7 @@ class Phases:
         current.begin_body()
         # A process that loses its device could no longer say where it ran.
         self._runs.process.where()
+        _draw_as_before(current)
         try:
             hangs = partial(self._hangs, current)
             with self._observed(current), ends_within(self._settings.timeout, hangs, self._stderr):
@@ -252,6 +253,16 @@ class Phases:
         current.judge(found)
         if found is not None and found.failed:
             current.state.contract.item.add_report_section("call", "compile contract", failure_of(current.state))
+
+
+def _draw_as_before(current: Current) -> None:
+    """Begin with the random numbers of the first run: fixtures that it set up for this one, too, drew some then."""
+    from pytest_compilecontract.measure.probes.randomness import generators, put_back
+
+    if current.state.random is None:
+        current.draw_from(generators())
+    else:
+        put_back(dict(current.state.random))
 
 
 def unittest_outcome(item: pytest.Item) -> BaseException | None:

@@ -221,6 +221,7 @@ class Turn:
         self.broke: Broke | None = None
         # What runs in the contract's own lane are compared with.
         self.another: Another | None = None
+        self._random: Mapping[str, object] | None = None
         self._runs = runs
         self._nextitem = nextitem
         item = contract.item
@@ -266,7 +267,8 @@ class Turn:
         item = self.contract.item
         self.forget()
         state = State(contract=self.contract, lane=lane, rung=rung, steps=tuple(steps), noted=noted, held_back=True)
-        state = replace(state, keeps=keeps, another=self.another if lane == self.contract.lane else None)
+        own = lane.name == self.contract.lane.name
+        state = replace(state, keeps=keeps, another=self.another if own else None, random=self._random)
         if after is not None:
             assert after.state.own is not None
             state = replace(state, earlier=(*after.state.earlier, after.state.own), started=after.state.started)
@@ -274,7 +276,10 @@ class Turn:
         self._torn_down = last
         with self._runs.surrounded(current):
             reports = runtestprotocol(item, log=False, nextitem=self._nextitem if last else item.parent)  # type: ignore[arg-type]
-        skipped = [current.state.turned_away or _why_skipped(each) for each in reports if each.skipped]
+        self._random = current.state.random
+        # A failure that was expected is reported as if it were one.
+        skips = [each for each in reports if each.skipped and not hasattr(each, "wasxfail")]
+        skipped = [current.state.turned_away or _why_skipped(each) for each in skips]
         return Run(reports=tuple(reports), state=current.state, skipped=skipped[0] if skipped else None)
 
     def run_plainly(self) -> list[pytest.TestReport]:

@@ -121,6 +121,33 @@ def test_hunts(compile_lane):
 @compile_contract(lanes=["aot"], same_as="bf16")
 def test_precision(compile_lane):
     compile_lane.run(Block(), *calls(2))
+
+
+@compile_contract(lanes=["aot"], same_as="bf16")
+def test_two_precisions(compile_lane):
+    compile_lane.run(torch.relu, (torch.arange(24.0, dtype=torch.float32).reshape(3, 8) / 8,))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return nn.Linear(8, 8)
+
+
+@compile_contract(lanes=["aot"], same_as="capture")
+def test_wider_fixture(compile_lane, drawn):
+    compile_lane.run(drawn, *calls(2))
+
+
+@compile_contract(lanes=["aot"], same_as="capture")
+@pytest.mark.xfail(reason="known", raises=AssertionError)
+def test_expected_to_fail_there(compile_lane):
+    compile_lane.run(torch.sin, *calls(2))
+    assert compile_lane.name == "aot"
+
+
+@compile_contract(lanes=["aot"], same_as="capture", max_graph_breaks=9, max_recompiles=9, max_graphs=9)
+def test_planted(compile_lane):
+    compile_lane.run(torch.sin, *calls(2, 2, 2))
 """
 LANES = """
 [tool.compilecontract.lanes.absent]
@@ -202,7 +229,6 @@ def test_results_that_differ_name_both_lanes(entries: dict[str, dict[str, Any]],
         ("test_inputs", "the two lanes were not given the same call 0 input[0]"),
         ("test_one_measurement_more", "lane 'capture' compared nothing here"),
         ("test_hunts", "calls that hypothesis draws are compared with eager alone"),
-        ("test_precision", "the two lanes were not given the same call 0 input[0]"),
     ],
 )
 def test_what_cannot_be_compared_is_a_violation(entries: dict[str, dict[str, Any]], name: str, said: str) -> None:
@@ -217,6 +243,7 @@ def test_what_cannot_be_compared_is_a_violation(entries: dict[str, dict[str, Any
     [
         ("test_skipped_there", "the test was skipped there: not here"),
         ("test_raises_there", "the test failed there: ValueError: only there"),
+        ("test_expected_to_fail_there", "the test failed there: AssertionError: assert 'capture' == 'aot'"),
     ],
 )
 def test_a_lane_that_did_not_run_agrees_with_none(entries: dict[str, dict[str, Any]], name: str, said: str) -> None:
@@ -224,6 +251,20 @@ def test_a_lane_that_did_not_run_agrees_with_none(entries: dict[str, dict[str, A
 
     assert measured.startswith("nothing to compare with: ")
     assert measured.endswith(said)
+
+
+@pytest.mark.parametrize("name", ["test_precision", "test_two_precisions", "test_wider_fixture"])
+def test_what_both_lanes_were_given_is_the_same(entries: dict[str, dict[str, Any]], name: str) -> None:
+    assert entries[f"{name} aot"]["verdict"] == "held", entries[f"{name} aot"]["violations"]
+
+
+def test_a_planted_fault_that_sets_the_lanes_apart_is_noticed(tmp_path: Path) -> None:
+    code, said = session(tmp_path, CONTRACTS, "-k", "test_planted", "--contract-plant=graph-break,recompile")
+
+    assert code == 0, said
+    noticed = entries_of(tmp_path)["test_planted aot"]["planted"]
+    by = {each["fault"]: each["by"] for each in noticed}
+    assert by == dict.fromkeys(("graph-break", "recompile"), "same_as='capture'")
 
 
 def test_without_the_other_lane_the_contract_is_unmeasured(entries: dict[str, dict[str, Any]]) -> None:

@@ -10,11 +10,11 @@ import torch
 from pytest_compilecontract.facts.measurement import Numerics
 
 from .judging import Judged, Runs, is_twin, judged
-from .rule import Tolerance, broadcast, is_float, lowest_of
+from .rule import Tolerance, broadcast, is_float, lowest_of, same_bits
 from .snapshot import MADE, Branch, Node, Run, ScalarLeaf, TensorLeaf, short
 
 # What each lane has as eager has it there: strides, devices and aliases are no affair between lanes.
-KINDS = ("value", "nan", "input changed", "dtype", "shape", "type", "structure")
+KINDS = frozenset(("value", "nan", "input changed", "dtype", "shape", "type", "structure"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ def why_apart(mine: Kept, other: Kept) -> str:
         return f"random numbers are drawn differently on {mine.device} and {other.device}"
     ours, theirs = (each.compiled.before.nodes if each.compiled.before is not None else {} for each in (mine, other))
     for at, node in ours.items():
-        if not _is_same(node, theirs.get(at)):
+        if not _is_same_input(node, theirs.get(at)):
             return f"the two lanes were not given the same {at}"
     return ""
 
@@ -68,7 +68,8 @@ def agreed(runs: Runs, mine: Kept, other: Kept, names: tuple[str, str]) -> Judge
         for one, two in ((theirs, ours), (ours, theirs))
     ]
     unsteady = mine.unsteady | other.unsteady
-    differ = {each.at: each for way in ways[::-1] for each in way.numerics.differences if each.kind in KINDS}
+    kinds = KINDS if mine.tolerance.precision == other.tolerance.precision else KINDS - {"dtype"}
+    differ = {each.at: each for way in ways[::-1] for each in way.numerics.differences if each.kind in kinds}
     told = [replace(each, detail=_told(at, ours, theirs, names)) for at, each in differ.items() if at not in unsteady]
     at = {each.at for each in told}
     numerics = replace(
@@ -107,6 +108,18 @@ def _is_same(node: Node, other: Node | None) -> bool:
     if isinstance(node, ScalarLeaf) and isinstance(other, ScalarLeaf):
         return node == other or (node.value != node.value and other.value != other.value)
     return node == other or (isinstance(node, Branch) and isinstance(other, Branch) and node.parts == other.parts)
+
+
+def _is_same_input(node: Node, other: Node | None) -> bool:
+    """Whether two lanes were given the same, which each has in its own dtype."""
+    if not isinstance(node, TensorLeaf) or not isinstance(other, TensorLeaf) or node.dtype == other.dtype:
+        return _is_same(node, other)
+    if node.data is None or other.data is None or node.data.shape != other.data.shape:
+        return False
+    if not node.dtype.is_floating_point or not other.dtype.is_floating_point:
+        return False
+    narrow = lowest_of(node.dtype, other.dtype)
+    return same_bits(node.data.to(narrow), other.data.to(narrow))
 
 
 def _told(at: str, ours: Run, theirs: Run, names: tuple[str, str]) -> str:
