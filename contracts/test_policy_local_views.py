@@ -68,9 +68,9 @@ def test_the_gradient_reaches_the_parameter(compile_lane: CompileLane, one_rank:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["aot"])
 def test_under_fsdp_the_block_sees_plain_parameters(compile_lane: CompileLane, one_rank: DeviceMesh) -> None:  # noqa: F811
     """The same block, compiled within FSDP2, is the same graph, and its parameters are shards again afterwards."""
-    model = sharded(one_rank)
+    model, x = sharded(one_rank), X.to(one_rank.device_type)
 
-    compile_lane.train(model, [(X,), (X + 1,)], compile_with=compiled_inside(compile_lane))
+    compile_lane.train(model, [(x,), (x + 1,)], compile_with=compiled_inside(compile_lane))
 
     assert all(isinstance(each, DTensor) for each in model.parameters())
 

@@ -30,17 +30,25 @@ def learning_rate() -> Tensor:
     return torch.tensor(0.01)
 
 
+def rate_on(model: nn.Module) -> Any:
+    """The learning rate, where the model is."""
+    rate = learning_rate()
+    return rate.to(next(model.parameters()).device) if isinstance(rate, Tensor) else rate
+
+
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(decay_groups(model, weight_decay=0.1), lr=learning_rate())
+    # Compiled, it counts its steps on the device, and leaves `capturable` on: eager is to do the same.
+    on_cuda = next(model.parameters()).is_cuda
+    return torch.optim.AdamW(decay_groups(model, weight_decay=0.1), lr=rate_on(model), capturable=on_cuda)
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     groups = decay_groups(model, weight_decay=0.1)
-    return make_momentum(torch.optim.SGD(groups, lr=learning_rate(), momentum=0.9))
+    return make_momentum(torch.optim.SGD(groups, lr=rate_on(model), momentum=0.9))
 
 
 def muon(model: nn.Module) -> torch.optim.Optimizer:
-    return Muon([each for each in model.parameters() if each.dim() == 2], lr=learning_rate(), weight_decay=0.1)
+    return Muon([each for each in model.parameters() if each.dim() == 2], lr=rate_on(model), weight_decay=0.1)
 
 
 def network() -> nn.Sequential:

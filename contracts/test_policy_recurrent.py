@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import POLICY
 from contracts.policies import recurrent as policy
 from contracts.policies.recurrent import Recurrent, Streaming
 from pytest_compilecontract import compile_contract
@@ -48,7 +47,8 @@ def trained(attached: int, device: torch.device | None = None) -> Callable[[Comp
     return body
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", *POLICY])
+# Not under CUDA graphs: torch refuses to read a state that the next replay has overwritten.
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["capture", "aot", "inductor"])
 def test_a_carried_state_is_one_graph(compile_lane: CompileLane) -> None:
     """Detached between the chunks, the state goes through one graph from the first chunk to the last."""
     compile_lane.compare(trained(1, compile_lane.device))

@@ -824,7 +824,8 @@ def test_lanes_on_two_devices_are_compared(session: pytest.Pytester) -> None:
     session.makepyfile(test_lanes=textwrap.dedent(LANES))
     session.makepyprojecttoml(textwrap.dedent(CPU_LANE))
 
-    session.runpytest_subprocess(*plugin(), "--compile-contracts", "--contract-report=report", "test_lanes.py")
+    options = ("--compile-contracts", "--contract-lanes=all", "--contract-report=report", "test_lanes.py")
+    session.runpytest_subprocess(*plugin(), *options)
 
     entries = json.loads((session.path / "report" / "receipt.json").read_text())["entries"]
     found = {each["test"].partition("::test_")[2]: each for each in entries}

@@ -345,3 +345,10 @@ def test_random_numbers_of_two_types_of_device_are_not_compared() -> None:
     assert numerics.why_apart(mine, kept(value, random=True)[1]) == ""
     said = numerics.why_apart(mine, kept(value, random=True, device="cuda")[1])
     assert said == "random numbers are drawn differently on cpu and cuda"
+
+
+def test_a_lane_that_is_left_out_runs_no_other_lane(tmp_path: Path) -> None:
+    _, said = session(tmp_path, CONTRACTS, "-k", "test_value", "--contract-lanes=capture")
+
+    assert "1 skipped" in said
+    assert "same_as" not in said
