@@ -237,7 +237,7 @@ class Runner:
         names = (self._lane.name, name)
         why = numerics.why_apart(kept, other) if other is not None else f"lane {name!r} compared nothing here"
         if why or other is None:
-            return numerics.apart(why, kept.tolerance.method)
+            return numerics.not_compared(why, kept.tolerance.method)
         return self._with_noise(
             job, eager, lambda moved, _: numerics.agreed(replace(runs, moved=moved), kept, other, names)
         )

@@ -1,6 +1,5 @@
 """Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
-from .agreed import Kept, agreed, apart, kept, why_apart
 from .apart import Apart, trim
 from .bias import ENOUGH
 from .copies import (
@@ -55,6 +54,7 @@ from .snapshot import (
     snapshot,
 )
 from .subclasses import compared_parts, is_wrapper, metadata_of, parts_of_wrapper
+from .two_lanes import Kept, agreed, kept, not_compared, why_apart
 
 __all__ = [
     "ENOUGH",
@@ -77,7 +77,6 @@ __all__ = [
     "again",
     "agreed",
     "aliases",
-    "apart",
     "attributes_of",
     "beside_values",
     "compared_parts",
@@ -102,6 +101,7 @@ __all__ = [
     "leaves_of",
     "metadata_of",
     "moved",
+    "not_compared",
     "only",
     "own_dict",
     "parts_of_wrapper",

@@ -82,7 +82,7 @@ def agreed(runs: Runs, mine: Kept, other: Kept, names: tuple[str, str]) -> Judge
     return replace(ways[0], numerics=numerics, open=is_open, values=(ways[0].values | ways[1].values) & at)
 
 
-def apart(reason: str, method: str) -> Numerics:
+def not_compared(reason: str, method: str) -> Numerics:
     """The comparison of two lanes that cannot be made."""
     return Numerics(method=method, uncompared=(reason,))
 
