@@ -102,3 +102,28 @@ def test_an_output_that_is_the_targets_own_is_so_in_compiled(target: type[nn.Mod
 )
 def test_another_memory_than_in_eager_is_named(target: type[nn.Module], change: Change, said: str) -> None:
     assert aliases(target(), change, "aot") == [said]
+
+
+class Odd(nn.Module):
+    """Tensors without a storage beside the output's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lazy = nn.LazyLinear(3)
+        self.coo = torch.eye(3).to_sparse()
+        self.csr = torch.eye(3).to_sparse_csr()
+        self.nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        self.meta = torch.ones(3, device="meta")
+        self.quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_storage_shares_none() -> None:
+    odd = Odd()
+
+    entry = hold(lambda it: it.run(lambda x: odd(x), (torch.ones(3),), (torch.ones(3),)))
+
+    assert (entry.verdict, entry.reason) == ("held", "")

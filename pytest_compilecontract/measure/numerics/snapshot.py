@@ -485,9 +485,12 @@ def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _memory(tensor: torch.Tensor) -> Memory | None:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return None
     try:
         pointer = tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):
+        # A tensor of functorch, of shapes alone, or one that is not initialized.
         return None
     if tensor.numel() == 0 or pointer == 0:
         return None
