@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +338,18 @@ def test_where_eager_differs_from_itself_a_difference_is_not_known() -> None:
 
     assert found.differences == ()
     assert found.uncompared == ("output: eager differs from itself there",)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("two", ""), ("three", "the two lanes were not given the same call 0 input[4]")]
+)
+def test_scalars_of_two_lanes_are_the_same_as_those_of_eager_are(word: str, said: str) -> None:
+    def lane(last: str) -> numerics.Kept:
+        values = [Decimal("sNaN"), {float("nan")}, float("nan"), 2, last]
+        run = numerics.Run(groups={}, before=numerics.snapshot(values, at="call 0 input"))
+        return replace(kept(torch.ones(1))[1], compiled=run)
+
+    assert numerics.why_apart(lane("two"), lane(word)) == said
 
 
 def test_random_numbers_of_two_types_of_device_are_not_compared() -> None:

@@ -35,7 +35,7 @@ def _of_tensors(eager: Run, other: Run) -> Iterator[Difference]:
             there = theirs.get(at)
             if there is None:
                 continue
-            if (count := _nans(there)) and not _nans(node):
+            if (count := nans_in(there)) and not nans_in(node):
                 yield _difference(at, "nan", f"{counted(count, 'NaN')} in compiled, none in eager")
             if not isinstance(node, TensorLeaf) or not isinstance(there, TensorLeaf) or node.shape != there.shape:
                 continue
@@ -70,7 +70,7 @@ def _drawn(found: Difference) -> Difference:
     return replace(found, detail=f"{found.detail}, {DRAWN}")
 
 
-def _nans(node: Node) -> int:
+def nans_in(node: Node) -> int:
     """How many elements of a tensor are NaN; of a number, whether it is."""
     if isinstance(node, ScalarLeaf):
         return int(isinstance(node.value, (float, complex)) and node.value != node.value)

@@ -257,7 +257,7 @@ def _alike(
             others = (found.get(at), repeated.get(at))
             if isinstance(node, Branch) and all(node == each for each in others):
                 alike.add(at)
-            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(_is_same(each, node) for each in others):
+            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(is_same(each, node) for each in others):
                 alike.add(at)
                 verdicts.append(Finding(at=at, compared=True))
             elif isinstance(node, TensorLeaf) and all(is_twin(node, each) for each in others):
@@ -389,7 +389,7 @@ def _is_none(node: Node) -> bool:
 def _is_unchanged(node: Node, before: Node | None) -> bool:
     if isinstance(node, TensorLeaf):
         return is_twin(node, before)
-    return _is_same(before, node) if isinstance(node, ScalarLeaf) else node == before
+    return is_same(before, node) if isinstance(node, ScalarLeaf) else node == before
 
 
 def _by_type_alone(eager: Run) -> Iterator[str]:
@@ -515,22 +515,22 @@ def _built_otherwise(eager: Node, compiled: Node) -> tuple[str, str] | None:
 def _judge_scalar(place: _Place, eager: ScalarLeaf, compiled: ScalarLeaf, tolerance: Tolerance) -> Finding:
     if isinstance(eager.value, (float, complex)):
         return _judge_float(place, tolerance)
-    if not isinstance(place.again, ScalarLeaf) or not _is_same(place.again, eager):
+    if not isinstance(place.again, ScalarLeaf) or not is_same(place.again, eager):
         return Finding(at=place.at, compared=True, unstable="" if eager.incidental else "its value")
-    if _is_same(compiled, eager):
+    if is_same(compiled, eager):
         return Finding(at=place.at, compared=True)
     as_it_is = tolerance.given or tolerance.method == "bitwise"
-    if not as_it_is and _is_same(place.gold, compiled):
+    if not as_it_is and is_same(place.gold, compiled):
         return Finding(at=place.at, compared=True)
-    if not as_it_is and any(_is_same(each, compiled) for each, steps in place.moved if steps <= FURTHER):
+    if not as_it_is and any(is_same(each, compiled) for each, steps in place.moved if steps <= FURTHER):
         return Finding(at=place.at, compared=True, noise="chooses differently")
     detail = f"compiled {compiled.value!r}, eager {eager.value!r}"
-    if isinstance(place.gold, ScalarLeaf) and not _is_same(place.gold, eager):
+    if isinstance(place.gold, ScalarLeaf) and not is_same(place.gold, eager):
         detail += f", {tolerance.reference} {place.gold.value!r}: a discrete choice may have flipped"
     return replace(difference(place.at, "value", detail), compared=True, hopeful=not as_it_is)
 
 
-def _is_same(one: Node | None, other: ScalarLeaf) -> bool:
+def is_same(one: Node | None, other: ScalarLeaf) -> bool:
     """Whether two discrete values are the same; NaN equals NaN, also in a Decimal or a set."""
     if not isinstance(one, ScalarLeaf) or one.type != other.type or one.incidental != other.incidental:
         return False

@@ -9,7 +9,8 @@ import torch
 
 from pytest_compilecontract.facts.measurement import Numerics
 
-from .judging import Judged, Runs, is_twin, judged
+from .drawn import nans_in
+from .judging import Judged, Runs, is_same, is_twin, judged
 from .rule import Tolerance, broadcast, is_float, lowest_of, same_bits
 from .snapshot import MADE, Branch, Node, Run, ScalarLeaf, TensorLeaf, short
 
@@ -105,8 +106,8 @@ def _unsteady(runs: Runs) -> Iterator[str]:
 def _is_same(node: Node, other: Node | None) -> bool:
     if isinstance(node, TensorLeaf) and isinstance(other, TensorLeaf):
         return is_twin(replace(node, device=other.device), other)
-    if isinstance(node, ScalarLeaf) and isinstance(other, ScalarLeaf):
-        return node == other or (node.value != node.value and other.value != other.value)
+    if isinstance(node, ScalarLeaf):
+        return is_same(other, node) or bool(nans_in(node) and other is not None and nans_in(other))
     return node == other or (isinstance(node, Branch) and isinstance(other, Branch) and node.parts == other.parts)
 
 
