@@ -15,12 +15,13 @@ from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.judge.agreement import OtherLane
+from pytest_compilecontract.measure.installed import no_torch
 from pytest_compilecontract.wording import first_line
 
 from .another import Another
 from .item import Contract
 from .judged import failed
-from .process import no_torch, unavailable
+from .process import unavailable
 from .results import Results
 from .run import Run, Strategy, Turn, strategy_of
 

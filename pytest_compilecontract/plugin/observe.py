@@ -13,13 +13,14 @@ import pytest
 from pytest_compilecontract import clock
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.limits import OBSERVED
+from pytest_compilecontract.measure.installed import no_torch, torch_version
 
 from .current import State
 from .history import History
 from .item import BODY, CONTRACT, Contract
 from .judged import Judged, Subject, failed, judged, unmeasured
 from .phases import unittest_outcome
-from .process import Process, no_torch
+from .process import Process
 from .results import Results, failure_without_exception, own_failure, said_by
 from .settings import Settings
 
@@ -148,13 +149,11 @@ class Observer:
     # one test
 
     def _judge(self, item: pytest.Item, watched: Watched, measurement: Measurement) -> None:
-        import torch
-
         watched.judged = judged(
             self._subject(item),
             measurements=(measurement,),
             seconds=clock.seconds() - watched.started,
-            torch_version=torch.__version__,
+            torch_version=torch_version(),
         )
 
     def _entry(

@@ -16,6 +16,7 @@ import pytest
 from pytest_compilecontract import clock
 from pytest_compilecontract.errors import UsageError, message_of
 from pytest_compilecontract.facts.ladder import TRAIN
+from pytest_compilecontract.measure.installed import torch_version
 
 from .current import Current, State
 from .item import FIXTURE
@@ -214,8 +215,6 @@ class Phases:
 
     def _judged(self, state: State) -> Judged | None:
         """What this run measured, judged by itself; None where there is nothing to hold."""
-        import torch
-
         if state.contract.inherited and state.number == 1 and _nothing_compiled(state):
             return None
         measured = measured_in(state)
@@ -225,7 +224,7 @@ class Phases:
             state.subject(self._runs.process),
             measurements=measured,
             seconds=clock.seconds() - state.started,
-            torch_version=torch.__version__,
+            torch_version=torch_version(),
             other=state.another.lane if state.another is not None else None,
         )
 

@@ -239,9 +239,9 @@ NOTHING_FITS = {
 
 
 def _not_on_device(fault: Fault, again: Run) -> str:
-    import torch
+    from pytest_compilecontract.measure.probes.device import has_cuda
 
-    if not torch.cuda.is_available():
+    if not has_cuda():
         return "no CUDA device"
     made = again.state.compile_lane
     if made is None or made.device.type != "cuda":

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_compilecontract.facts.lanes import Lane
-from pytest_compilecontract.facts.versions import version_key
 
 from .settings import Settings
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.receipt import Environment
-
-OLDEST_TORCH = (2, 11)
 
 
 class Process:
@@ -55,19 +52,6 @@ class Process:
 def worker_of(config: pytest.Config) -> str:
     """pytest-xdist's name for this process; empty in the controller, and without workers."""
     return str(getattr(config, "workerinput", {}).get("workerid", ""))
-
-
-@functools.cache
-def no_torch() -> str | None:
-    """Why nothing can be measured in this process, or None."""
-    try:
-        import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library of torch's is missing
-        return f"torch cannot be imported ({str(error).splitlines()[0]})"
-    version = version_key(torch.__version__)
-    if version is not None and version.release < OLDEST_TORCH:
-        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}, the oldest supported"
-    return None
 
 
 def torch_defaults() -> dict[str, str]:

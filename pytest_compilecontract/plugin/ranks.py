@@ -14,6 +14,7 @@ from _pytest.skipping import evaluate_skip_marks
 from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import RankEnd
+from pytest_compilecontract.measure.installed import no_torch, torch_version
 
 from .current import Current, State
 from .expected import expect, expected
@@ -22,7 +23,7 @@ from .judged import Judged
 from .launch import RankRun, launched, turn_of
 from .over_ranks import OfRank, over_ranks
 from .phases import compiled_anything
-from .process import no_ranks, no_torch, unavailable
+from .process import no_ranks, unavailable
 from .results import Results, failure_of
 from .run import Runs, Turn
 from .settings import Settings
@@ -97,12 +98,10 @@ class Ranked:
         return Launched(state=current.state, runs=runs, blamed=blamed)
 
     def _judge(self, current: Current, runs: Sequence[RankRun], seconds: float) -> RankEnd | None:
-        import torch
-
         given = [OfRank(end=run.end, measurements=_cut(run)) for run in runs]
         subject = current.state.subject(self._runs.process)
         subject = replace(subject, card=", ".join(dict.fromkeys(run.card for run in runs if run.card)))
-        found, blamed = over_ranks(subject, given, seconds=seconds, torch_version=torch.__version__)
+        found, blamed = over_ranks(subject, given, seconds=seconds, torch_version=torch_version())
         if blamed is None and found.entry.verdict != "unmeasured":
             current.judge_whole(found)
             current.drift(self._results.drift(current.state.judged))

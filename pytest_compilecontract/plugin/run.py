@@ -23,13 +23,14 @@ from pytest_compilecontract.facts.ladder import Rung, Step
 from pytest_compilecontract.facts.lanes import FAKE, Lane
 from pytest_compilecontract.facts.limits import OBSERVED
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.installed import no_torch
 
 from .another import Another
 from .current import Current, State
 from .item import BODY, Contract, contract_of
 from .judged import Judged
 from .lost_device import Parent, leave_worker
-from .process import Process, card_of, no_ranks, no_torch, unavailable
+from .process import Process, card_of, no_ranks, unavailable
 from .session import Session
 from .workers import ENTRY, tell_begun, tell_over, tell_shown
 

@@ -17,6 +17,11 @@ _STICKY = re.compile(
 )
 
 
+def has_cuda() -> bool:
+    """Whether a CUDA device can be used here."""
+    return torch.cuda.is_available()
+
+
 def lost(error: BaseException | None) -> str:
     """The error that made CUDA refuse every further call of this process, or empty.
 
