@@ -269,7 +269,7 @@ def step(case: Case, base: str, before: str, after: str, was: Seen, now: Seen, f
     expected = next((each for each in lane.drifts if each["to"] == after), {}) if lane else {}
     drifts = found.drifts if found else ()
     facts = [fact for drift in drifts for fact in (*drift.came, *drift.went)]
-    reasons = [" ".join((fact.where, fact.source, fact.reason)) for fact in facts]
+    reasons = [" ".join((fact.where, fact.source, fact.said)) for fact in facts]
     return Step(
         case=case.name,
         lane=base,

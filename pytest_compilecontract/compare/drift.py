@@ -10,10 +10,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_compilecontract.facts.measurement import Location
 from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
+from pytest_compilecontract.wording import repeated
 
 from .attribution import Attribution
 from .bands import Band, Direction
@@ -26,13 +28,26 @@ Value = int | float | str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One fact that was added or removed: where in the user's code, the line's text, torch's reason, and a hint."""
+    """One fact that was added or removed: where in the user's code, the line's text, torch's reason, and a hint.
+
+    `times` is how often it was. `at` is the line that `where` names, if it names one, and `continuation` says that it
+    is in a resume function. `name` is that of the limit that is exceeded, or of the kind of a numeric difference.
+    """
 
     where: str
     source: str = ""
     reason: str = ""
     hint: str = ""
     stack: tuple[str, ...] = ()
+    times: int = 1
+    at: Location | None = None
+    continuation: bool = False
+    name: str = ""
+
+    @property
+    def said(self) -> str:
+        """The reason, and how often if more than once."""
+        return f"{self.reason}{repeated(self.times)}".lstrip()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

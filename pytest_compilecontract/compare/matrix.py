@@ -187,17 +187,17 @@ def _told(drift: Drift) -> str:
     change = f"{label} {_value(drift.before)}→{_value(drift.after)}"
     if drift.metric == "capture":
         what = label if drift.direction == "worse" else "captured again"
-        return f"{what}: {facts[0].where} {facts[0].reason}"
+        return f"{what}: {facts[0].where} {facts[0].said}"
     if drift.metric == "errors":
-        return facts[0].reason or facts[0].where
+        return facts[0].said or facts[0].where
     if drift.metric == "recompiles":
-        return f"recompiles {_value(drift.before)}→{_value(drift.after)}: {normalised_guard(facts[0].reason)}"
+        return f"recompiles {_value(drift.before)}→{_value(drift.after)}: {normalised_guard(facts[0].said)}"
     if drift.metric == "graph_breaks":
         return f"breaks {_value(drift.before)}→{_value(drift.after)}{_at(facts)}"
     if drift.metric in ("eager_frames", "limit_hits"):
         return f"{change}{_at(facts)}"
     if drift.metric == "numerics":
-        return f"numerics: {facts[0].where} {facts[0].reason}"
+        return f"numerics: {facts[0].where} {facts[0].said}"
     if drift.metric == "limits":
         return f"over {facts[0].where}"
     return change
@@ -205,8 +205,8 @@ def _told(drift: Drift) -> str:
 
 def _at(facts: Sequence[Fact]) -> str:
     """The line of the first fact that has one."""
-    lines = (fact.where.rpartition(" in ")[0] for fact in facts if fact.source)
-    return next((f" at {line}" for line in lines if line), "")
+    lines = (f" at {fact.at.file}:{fact.at.line}" for fact in facts if fact.source and fact.at is not None)
+    return next(lines, "")
 
 
 def _value(value: float | str) -> str:

@@ -22,7 +22,6 @@ from pytest_compilecontract.facts.measurement import (
 from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
-from pytest_compilecontract.wording import repeated
 
 from .drift import Fact
 from .identity import (
@@ -40,10 +39,6 @@ from .identity import (
 )
 
 T = TypeVar("T")
-# What `errors` says already.
-
-
-# Facts
 
 
 def facts_of(entry: Entry) -> dict[str, tuple[tuple[Key, Fact], ...]]:
@@ -80,7 +75,7 @@ def without(facts: Sequence[tuple[Key, Callable[[], Fact]]], others: Sequence[tu
             left[key] -= 1
         else:
             alone[fact()] += 1
-    return tuple(replace(fact, reason=f"{fact.reason}{repeated(times)}".lstrip()) for fact, times in alone.items())
+    return tuple(replace(fact, times=times) for fact, times in alone.items())
 
 
 def facts_by(found: Sequence[T] | None, key: Callable[[T], Key], tell: Callable[[T], Fact]) -> Facts | None:
@@ -113,6 +108,7 @@ def _break_fact(found: GraphBreak) -> Fact:
     wording = found.reason.strip() or found.kind
     return Fact(
         where=str(found.location),
+        at=found.location,
         source=found.location.source.strip(),
         reason=f"{wording} ({found.registry_id})" if found.registry_id else wording,
         hint=next(iter(found.hints), ""),
@@ -125,10 +121,10 @@ def _recompiles(seen: Measurement) -> Facts | None:
 
 
 def _recompile_fact(found: Recompile) -> Fact:
-    where = _place(found.location or found.frame, found.continuation)
+    fact = _in_frame(found.location or found.frame, found.continuation)
     source = found.location.source.strip() if found.location else ""
     reason = found.guard or f"{found.kind} recompile, torch reports no guard"
-    return Fact(where=where, source=source, reason=reason, hint=found.hint or found.meaning)
+    return replace(fact, source=source, reason=reason, hint=found.hint or found.meaning)
 
 
 def _eager_frames(seen: Measurement) -> Facts | None:
@@ -136,10 +132,9 @@ def _eager_frames(seen: Measurement) -> Facts | None:
 
 
 def _eager_fact(found: EagerFrame) -> Fact:
-    place = found.location or found.frame
-    where = _place(place, found.continuation)
+    fact = _in_frame(found.location or found.frame, found.continuation)
     reason = f"ran in eager, {found.cause}: {found.reason}" if found.reason else f"ran in eager, {found.cause}"
-    return Fact(where=where, source=place.source.strip(), reason=reason)
+    return replace(fact, reason=reason)
 
 
 def _eager_ops(seen: Measurement) -> Facts | None:
@@ -153,7 +148,7 @@ def _eager_ops(seen: Measurement) -> Facts | None:
 def _eager_ops_fact(found: EagerOps) -> Fact:
     place = found.location or found.frame
     assert place is not None
-    return Fact(where=str(place), source=place.source.strip(), reason=found.sentence)
+    return _at(place, found.sentence)
 
 
 def _limit_hits(seen: Measurement) -> Facts | None:
@@ -162,7 +157,7 @@ def _limit_hits(seen: Measurement) -> Facts | None:
 
 def _limit_hit_fact(found: LimitHit) -> Fact:
     reason = f"{found.limit}: {found.guard}" if found.guard else found.limit
-    return Fact(where=str(found.frame), source=found.frame.source.strip(), reason=reason)
+    return _at(found.frame, reason)
 
 
 def _numerics(seen: Measurement) -> Facts | None:
@@ -170,7 +165,7 @@ def _numerics(seen: Measurement) -> Facts | None:
 
 
 def _difference_fact(found: Difference) -> Fact:
-    return Fact(where=found.at, reason=f"{found.kind}: {found.detail}")
+    return Fact(where=found.at, name=found.kind, reason=f"{found.kind}: {found.detail}")
 
 
 def _state_dict(seen: Measurement) -> Facts | None:
@@ -240,19 +235,18 @@ def read_errors(entry: Entry) -> Facts | None:
 
 
 def _failure_fact(found: CompileFailure) -> Fact:
-    return Fact(
-        where=str(found.frame), source=found.frame.source.strip(), reason=f"{_last_name(found.type)}: {found.message}"
-    )
+    return _at(found.frame, f"{_last_name(found.type)}: {found.message}")
 
 
 def _at(place: Location | None, reason: str) -> Fact:
     if place is None:
         return Fact(where=reason)
-    return Fact(where=str(place), source=place.source.strip(), reason=reason)
+    return replace(_in_frame(place, continuation=False), reason=reason)
 
 
-def _place(place: Location, continuation: bool) -> str:
-    return f"{place} after its graph break" if continuation else str(place)
+def _in_frame(place: Location, continuation: bool) -> Fact:
+    where = f"{place} after its graph break" if continuation else str(place)
+    return Fact(where=where, at=place, continuation=continuation, source=place.source.strip())
 
 
 def _last_name(dotted: str) -> str:
@@ -267,7 +261,7 @@ def read_limits(entry: Entry, *, but_steady: bool) -> Facts:
         exceeded,
         # "max_recompiles=0" and "max_recompiles=1" are the same promise.
         lambda each: (each.name,),
-        lambda each: Fact(where=each.limit, reason=f"measured {each.measured}"),
+        lambda each: Fact(where=each.limit, name=each.name, reason=f"measured {each.measured}"),
     )
     assert found is not None
     return found

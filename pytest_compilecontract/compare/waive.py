@@ -20,9 +20,9 @@ from .waivers import ANY, FOLLOWING, LINED, Kind, follows, is_worse, reason_of
 
 # Facts of one kind, as the keys of a state dict, that are named one by one; more of them are named by a glob.
 MOST_NAMED = 3
-_NEXT_LINE = re.compile(r":\d+ in ")
+# The line in what a violation tells of a place, as a rung that does not hold has it.
+_LINE = re.compile(r":\d+ in ")
 _NUMBER = re.compile(r"(?<![\w.])(?<!index )-?\d+(?:\.\d+)?(?![\w.]*\w)")
-_AFTER_BREAK = " after its graph break"
 # What a graph break brings along on other lines.
 _OF_A_BREAK = ("eager_frames", "eager_ops", "limit_hits")
 
@@ -119,7 +119,7 @@ def _add_lines(drift: Drift, causes: dict[str, _Cause]) -> None:
     breaks = [each for each in causes.values() if "graph_breaks" in each.worst]
     for fact in drift.came:
         line = _line(fact)
-        comes_along = drift.metric in _OF_A_BREAK or fact.where.endswith(_AFTER_BREAK)
+        comes_along = drift.metric in _OF_A_BREAK or fact.continuation
         if line not in causes and comes_along and len(breaks) == 1:
             line = breaks[0].line
         causes.setdefault(line, _Cause(line=line)).add(drift, _glob(drift.metric, fact))
@@ -132,8 +132,7 @@ def _add_limits(drift: Drift, causes: dict[str, _Cause], roots: Sequence[_Cause]
             for cause in roots:
                 cause.add(drift)
             continue
-        name = fact.where.partition("=")[0]
-        counted = LIMITS[name].metric if name in LIMITS else ""
+        counted = LIMITS[fact.name].metric if fact.name in LIMITS else ""
         of_metric = [each for each in causes.values() if any(METRICS[metric].at == counted for metric in each.worst)]
         cause = of_metric[0] if of_metric else causes.setdefault(fact.where, _Cause(line=""))
         cause.add(drift, _glob("limits", fact))
@@ -163,20 +162,23 @@ def _glob(metric: str, fact: Fact) -> str:
     """A fact as a waiver names it: valid when its line moves, and for no other fact."""
     where = _escaped(first_line(fact.where)) + ("*" if "\n" in fact.where.strip() else "")
     if metric == "numerics":
-        return f"{where}: {_escaped(reason_of(fact).partition(': ')[0])}: *"
+        return f"{where}: {_escaped(fact.name)}: *"
     if metric == "state_dict":
         return f"{where}: {_escaped(reason_of(fact))}"
     source = f": {_escaped(fact.source)}" if fact.source else ""
     # Which guard failed is which recompile; the sizes in it are not.
     guard = f": {_NUMBER.sub('*', _escaped(reason_of(fact)))}" if metric == "recompiles" else ""
+    if fact.at is not None and (source or guard):
+        where = where.replace(f":{fact.at.line} in ", ":* in ", 1)
     # What has neither is known by its place.
-    return (_NEXT_LINE.sub(":* in ", where + source) if source or guard else where) + guard
+    return where + (source if fact.at is not None else _LINE.sub(":* in ", source)) + guard
 
 
 def _line(fact: Fact) -> str:
     """The line of a fact, wherever it is in its file; its place if it has no text."""
-    where = fact.where.removesuffix(_AFTER_BREAK)
-    return f"{_NEXT_LINE.sub(' in ', where)}: {fact.source}" if fact.source else where
+    if fact.at is None:
+        return fact.where
+    return f"{fact.at.file} in {fact.at.function}: {fact.source}" if fact.source else str(fact.at)
 
 
 def _escaped(text: str) -> str:

@@ -60,7 +60,6 @@ _LIMITS_FOLLOWING = frozenset(
 # What a metric is called here, or where a drift is printed.
 _NAMED = {called: name for name in GATEABLE for called in (name, METRICS[name].label)}
 _BRACKET = re.compile(r"\[(?![*?]\])")
-_TIMES = re.compile(r" ?\(\d+ times\)$")
 _TABLE = re.compile(r"\s*\[\[\s*(?:waiver|\"waiver\"|'waiver')\s*\]\]")
 
 
@@ -132,7 +131,7 @@ class Waiver:
 
 def reason_of(fact: Fact) -> str:
     """The reason of a fact as a waiver names it: its first line, however often it occurred."""
-    return first_line(_TIMES.sub("", fact.reason))
+    return first_line(fact.reason)
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -283,7 +282,7 @@ def _naming(fact: Fact, waivers: Sequence[Waiver]) -> Waiver | None:
 
 def follows(limit: Fact) -> bool:
     """Whether it is a limit of what follows from a line."""
-    return limit.where.partition("=")[0].removesuffix(" (default)") in _LIMITS_FOLLOWING
+    return limit.name in _LIMITS_FOLLOWING
 
 
 def _marked(drift: Drift, by: Sequence[Waiver]) -> Drift:

@@ -265,7 +265,7 @@ def _drift_lines(drift: Drift, place: str) -> Iterator[str]:
 
 
 def _fact_lines(mark: str, fact: Fact) -> Iterator[str]:
-    reason = plain(first_line(fact.reason))
+    reason = plain(first_line(fact.said))
     inner = _MARGIN * 4
     # Where there is no user's line to show, the reason takes its place.
     said = plain(fact.source) or reason

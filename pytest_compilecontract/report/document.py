@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from pytest_compilecontract.compare.attribution import Attribution
 from pytest_compilecontract.compare.bands import Direction
-from pytest_compilecontract.compare.drift import Drift, Fact, Value, Verdict
+from pytest_compilecontract.compare.drift import Drift, Value, Verdict
+from pytest_compilecontract.compare.drift import Fact as FoundFact
 from pytest_compilecontract.compare.gate import Outcome
 from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
 from pytest_compilecontract.errors import ReceiptError
@@ -21,6 +22,17 @@ from pytest_compilecontract.files.codec import plain, schema_of, value_from_data
 
 from .matrix import lists_of
 from .terminal import counts_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """One fact that was added or removed: where in the user's code, the line's text, torch's reason, and a hint."""
+
+    where: str
+    source: str = ""
+    reason: str = ""
+    hint: str = ""
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +211,10 @@ def _change(drift: Drift) -> MatrixChange:
         after=drift.after,
         gates=drift.gates,
         waived=drift.waived,
-        came=drift.came,
-        went=drift.went,
+        came=tuple(map(_fact, drift.came)),
+        went=tuple(map(_fact, drift.went)),
     )
+
+
+def _fact(found: FoundFact) -> Fact:
+    return Fact(where=found.where, source=found.source, reason=found.said, hint=found.hint, stack=found.stack)

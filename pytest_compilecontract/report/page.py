@@ -173,7 +173,7 @@ class _Data:
         )
 
     def _fact(self, fact: Fact) -> int:
-        texts = (fact.where, fact.source, fact.reason, fact.hint)
+        texts = (fact.where, fact.source, fact.said, fact.hint)
         return self._facts.of((*map(self._text, texts), tuple(map(self._text, fact.stack))))
 
     def _attribution(self, attribution: Attribution) -> tuple[object, ...]:

@@ -187,11 +187,19 @@ def test_a_drift_names_the_fact_the_cause_and_the_command() -> None:
                 reason="copy.deepcopy() is not supported (GB0179)",
                 hint="Avoid calling copy.deepcopy()",
                 stack=("train.py:9 in step",),
+                at=BREAK.location,
             ),
         ),
         attribution=Attribution(torch=("torch 2.11.0 -> 2.15.0", "triton 3.6.0 -> 3.9.0")),
     )
     assert str(lane.rerun) == f"pytest --compile-contracts --contract-lanes=aot -- '{CONTRACT}[aot]'"
+
+
+def test_a_fact_says_how_often_it_was_and_its_reason_does_not() -> None:
+    (fact,) = compared(HOLDING, replace(HOLDING, graph_breaks=(BREAK, BREAK))).drifts[1].came
+
+    assert (fact.reason, fact.times) == ("copy.deepcopy() is not supported (GB0179)", 2)
+    assert fact.said == "copy.deepcopy() is not supported (GB0179) (2 times)"
 
 
 def test_one_break_gone_and_another_come_are_two_facts() -> None:
@@ -232,7 +240,7 @@ def test_a_limit_newly_exceeded_is_drift() -> None:
     lane = compared(HOLDING, replace(HOLDING, graphs=2), verdict="violated", violations=(VIOLATION,))
 
     assert lane.verdict == "drifted"
-    assert lane.drifts[0].came == (Fact(where="max_graphs=1", reason="measured 2"),)
+    assert lane.drifts[0].came == (Fact(where="max_graphs=1", reason="measured 2", name="max_graphs"),)
 
 
 def test_all_that_drifted_is_told() -> None:
