@@ -12,19 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_compilecontract.facts.limits import LIMITS
-from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.facts.metrics import FOLLOWING, LINED, METRICS
 from pytest_compilecontract.wording import first_line
 
 from .drift import Drift, Fact, LaneComparison, Value
-from .waivers import ANY, FOLLOWING, LINED, Kind, follows, is_worse, reason_of
+from .waivers import ANY, Kind, follows, is_worse, reason_of
 
 # Facts of one kind, as the keys of a state dict, that are named one by one; more of them are named by a glob.
 MOST_NAMED = 3
 # The line in what a violation tells of a place, as a rung that does not hold has it.
 _LINE = re.compile(r":\d+ in ")
 _NUMBER = re.compile(r"(?<![\w.])(?<!index )-?\d+(?:\.\d+)?(?![\w.]*\w)")
-# What a graph break brings along on other lines.
-_OF_A_BREAK = ("eager_frames", "eager_ops", "limit_hits")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +117,7 @@ def _add_lines(drift: Drift, causes: dict[str, _Cause]) -> None:
     breaks = [each for each in causes.values() if "graph_breaks" in each.worst]
     for fact in drift.came:
         line = _line(fact)
-        comes_along = drift.metric in _OF_A_BREAK or fact.continuation
+        comes_along = METRICS[drift.metric].lines == "of a break" or fact.continuation
         if line not in causes and comes_along and len(breaks) == 1:
             line = breaks[0].line
         causes.setdefault(line, _Cause(line=line)).add(drift, _glob(drift.metric, fact))

@@ -29,7 +29,7 @@ from typing import Literal
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import Numerics, StepOperators
-from pytest_compilecontract.facts.metrics import GATEABLE, METRICS
+from pytest_compilecontract.facts.metrics import FOLLOWING, GATEABLE, LINED, METRICS, OF_LINES
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import STEADY
 from pytest_compilecontract.facts.versions import VersionRange, version_range
@@ -48,14 +48,10 @@ ANY = "*"
 LARGEST = 10**18
 _TEXTS = ("contract", "torch", "issue", "owner")
 _KEYS = ("contract", "lane", "metric", "fact", "torch", "issue", "owner", "expires", "kind", "note")
-# Metrics whose facts have lines.
-LINED = ("errors", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "eager_ops")
-# What is counted of a break, and has no line of its own: tolerated with the line that is.
-FOLLOWING = ("capture", "fullgraph", "limits", "ops_captured")
-# The limits of that. A line says nothing of other limits, such as those of numbers, memory and speed.
-_COUNTED = ("graph_breaks", "recompiles", "graphs", "eager_frames", "operators_run", "ops_captured", "limit_hits")
+# What follows from a line is tolerated with it. A line says nothing of other limits, such as those of numbers, memory
+# and speed.
 _LIMITS_FOLLOWING = frozenset(
-    ["fullgraph", "capture_targets", STEADY, *(name for name, limit in LIMITS.items() if limit.metric in _COUNTED)]
+    ["fullgraph", STEADY, *(name for name, limit in LIMITS.items() if limit.metric in OF_LINES)]
 )
 # What a metric is called here, or where a drift is printed.
 _NAMED = {called: name for name in GATEABLE for called in (name, METRICS[name].label)}

@@ -14,6 +14,7 @@ from . import joins
 from .measurement import Measurement, backends_of
 
 Better = Literal["lower", "higher"]
+Lines = Literal["own", "of a break", "none"]
 Join = Callable[[Sequence[Any]], Any]
 Count = Callable[[Measurement], int | None]
 
@@ -30,10 +31,13 @@ class Metric:
     and without a spread on both sides it is not compared. A count with a `band` of its own may be judged by that width
     alone (0.05 is 5 %), or by the policy's. `gates`: whether it gates in the default policy. A `young` one is missing
     in receipts of older versions of this package, and is not compared with those. `cause` orders the metrics of a
-    drift: the lowest number is closest to the root cause and reported first, one without a number last.
+    drift: the lowest number is closest to the root cause and reported first, one without a number last. `lines` is
+    how it belongs to lines of the user's code: each of its facts has its "own", or one that may follow from that "of a
+    break"; or it has "none", and follows from those that have.
 
     `count` is its number in a summary, in the order of the records; `noun` is its singular and plural. `shown` says
-    whether the terminal shows it always, if it is not 0, or only with -v; `on_device`: only if it was measured.
+    whether the terminal shows it always, if it is not 0, or only with -v; `on_device`: only if it was measured;
+    `shown_unknown`: also that it was not measured. `trended` ones are drawn over environments.
 
     `join` combines the values of several measurements of one test; `kept`: whether a baseline keeps it.
     """
@@ -47,10 +51,13 @@ class Metric:
     gates: bool = False
     young: bool = False
     cause: int = 0
+    lines: Lines | None = None
     noun: tuple[str, str] = ("", "")
     count: Count | None = None
     shown: Literal["always", "if any", "in full"] = "in full"
     on_device: bool = False
+    shown_unknown: bool = True
+    trended: bool = False
     join: Join = joins.added
     kept: bool = True
 
@@ -82,16 +89,26 @@ def _hunted(seen: Measurement) -> int | None:
 
 _ALL = (
     # What a summary counts, in its order. Most are compared too.
-    Metric(name="graphs", label="graphs", noun=("graph", "graphs"), count=_number("graphs"), shown="always"),
+    Metric(
+        name="graphs",
+        label="graphs",
+        lines="none",
+        noun=("graph", "graphs"),
+        count=_number("graphs"),
+        shown="always",
+        trended=True,
+    ),
     Metric(
         name="graph_breaks",
         label="graph breaks",
         better="lower",
         gates=True,
         cause=3,
+        lines="own",
         noun=("break", "breaks"),
         count=_length("graph_breaks"),
         shown="always",
+        trended=True,
         join=joins.breaks,
     ),
     Metric(
@@ -100,9 +117,11 @@ _ALL = (
         better="lower",
         gates=True,
         cause=4,
+        lines="own",
         noun=("recompile", "recompiles"),
         count=_length("compiled_again"),
         shown="always",
+        trended=True,
     ),
     # Those that lost something by being eager.
     Metric(
@@ -111,6 +130,7 @@ _ALL = (
         better="lower",
         gates=True,
         cause=5,
+        lines="of a break",
         noun=("eager frame", "eager frames"),
         count=_length("frames_run_eager"),
         shown="if any",
@@ -121,11 +141,12 @@ _ALL = (
         better="lower",
         gates=True,
         cause=6,
+        lines="of a break",
         noun=("limit hit", "limit hits"),
         count=_length("limit_hits"),
         shown="if any",
     ),
-    Metric(name="resets", noun=("reset", "resets"), count=_number("resets"), shown="if any"),
+    Metric(name="resets", noun=("reset", "resets"), count=_number("resets"), shown="if any", shown_unknown=False),
     Metric(
         name="hunted",
         noun=("sequence hunted", "sequences hunted"),
@@ -143,6 +164,7 @@ _ALL = (
         band=0.05,
         gates=True,
         cause=9,
+        lines="none",
         noun=("op", "ops"),
         count=_number("ops_captured"),
     ),
@@ -157,6 +179,8 @@ _ALL = (
         label="backward graphs",
         noun=("backward", "backward"),
         count=_number("backward_graphs"),
+        # No backward is counted unless a loss was followed.
+        shown_unknown=False,
     ),
     Metric(
         name="collectives",
@@ -217,11 +241,11 @@ _ALL = (
         on_device=True,
     ),
     # What else is compared.
-    Metric(name="errors", field="backend_failures", label="errors", better="lower", gates=True, cause=1),
-    Metric(name="limits", label="limits exceeded", better="lower", gates=True, cause=12),
+    Metric(name="errors", field="backend_failures", label="errors", better="lower", gates=True, cause=1, lines="own"),
+    Metric(name="limits", label="limits exceeded", better="lower", gates=True, cause=12, lines="none"),
     Metric(name="frontier", label="frontier", better="higher", gates=True),
-    Metric(name="capture", label="capture lost", better="lower", gates=True, cause=7),
-    Metric(name="fullgraph", label="fullgraph", better="higher", gates=True, cause=11),
+    Metric(name="capture", label="capture lost", better="lower", gates=True, cause=7, lines="none"),
+    Metric(name="fullgraph", label="fullgraph", better="higher", gates=True, cause=11, lines="none"),
     Metric(
         name="eager_ops",
         field="operators_run",
@@ -231,6 +255,8 @@ _ALL = (
         gates=True,
         young=True,
         cause=8,
+        lines="of a break",
+        trended=True,
         join=joins.operators,
     ),
     Metric(name="numerics", label="numeric differences", better="lower", gates=True, cause=2, join=joins.numerics),
@@ -245,7 +271,16 @@ _ALL = (
     ),
     # What moves by itself.
     *(
-        Metric(name=name, label=label, better="lower", banded=True, noun=("s", "s"), join=joins.seconds, kept=False)
+        Metric(
+            name=name,
+            label=label,
+            better="lower",
+            banded=True,
+            noun=("s", "s"),
+            trended=name == "cold_seconds",
+            join=joins.seconds,
+            kept=False,
+        )
         for name, label in (
             ("cold_seconds", "first-call seconds"),
             ("warmup_seconds", "seconds of the calls that compile"),
@@ -277,7 +312,7 @@ _ALL = (
     Metric(name="stage_seconds", kept=False),
     Metric(name="caches", kept=False),
     Metric(name="counters", kept=False),
-    Metric(name="capture_targets", join=joins.targets),
+    Metric(name="capture_targets", lines="none", join=joins.targets),
     Metric(name="beside", join=joins.numerics, kept=False),
     Metric(name="raised", join=joins.first),
     Metric(name="raised_in_both", join=joins.first),
@@ -299,6 +334,15 @@ BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
 SECONDS = tuple(name for name, metric in METRICS.items() if metric.join is joins.seconds)
 # Those whose number is compared as it is: neither direction is worse.
 PLAIN = tuple(name for name, metric in METRICS.items() if metric.better is None)
+# Those whose facts have lines, the closest to the root cause first, and those that are counted of such facts.
+LINED = tuple(
+    each.name for each in sorted(METRICS.values(), key=lambda each: each.cause) if each.lines in ("own", "of a break")
+)
+FOLLOWING = tuple(name for name, metric in METRICS.items() if metric.lines == "none")
+# The fields of both: what a limit that follows from lines is held against.
+OF_LINES = frozenset(each.at for each in _ALL if each.lines is not None)
+# Shown over environments: counts, and last the seconds of the first call.
+TRENDED = tuple(name for name, metric in METRICS.items() if metric.trended)
 # The stages of compiling, each as its documentation spells it.
 STAGES = {
     "dynamo": "Dynamo",

@@ -11,7 +11,7 @@ from pytest_compilecontract.compare.gate import Answer
 from pytest_compilecontract.compare.matrix import Cell, Matrix, MatrixRow
 from pytest_compilecontract.compare.tell import READERS, facts_of
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.metrics import COUNTS, METRICS, SECONDS
+from pytest_compilecontract.facts.metrics import COUNTS, METRICS, SECONDS, TRENDED
 from pytest_compilecontract.facts.receipt import Entry
 
 from .comparison import drift_headline, excuse_note, stale_lines, verdict_line
@@ -32,8 +32,6 @@ _NUMBERS = [name for name in _COUNTED if name not in READERS]
 
 # Lanes in the table that needs no JavaScript.
 MOST_ROWS = 200
-# What is shown over the environments: counts, and last the first-call seconds.
-TRENDED = ("graphs", "graph_breaks", "recompiles", "eager_ops", "cold_seconds")
 # A drift is of those in skipped frames alone; what is shown are all that ran eager.
 _LABELS = {"eager_ops": "eager operators"}
 

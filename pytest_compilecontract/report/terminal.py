@@ -384,8 +384,8 @@ def _lane_lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def _is_shown(name: str, value: int | None) -> bool:
-    if value is None and name in ("backward_graphs", "resets"):
-        return False  # no backward is counted unless a loss was followed
+    if value is None and not COUNTS[name].shown_unknown:
+        return False
     return value != 0 or name not in _SHOWN_IF_ANY
 
 
