@@ -227,8 +227,8 @@ def _folded(found: Proposal) -> str:
     if len(found.decorator()) <= 100 and not any(found.tolerates.values()):
         return found.decorator()
     lines = []
-    for each in found.arguments():
-        said = found.tolerates.get(each.partition("=")[0], ())
+    for name, each in found.arguments().items():
+        said = found.tolerates.get(name, ())
         more = [f"and {len(said) - MOST_TOLERATED} more"] if len(said) > MOST_TOLERATED else []
         for number, text in enumerate((*said[:MOST_TOLERATED], *more)):
             told = one_line(f"this tolerates {text}" if not number else text, COMMENT_WIDTH)

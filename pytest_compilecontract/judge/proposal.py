@@ -42,17 +42,17 @@ class Proposal:
 
     def decorator(self) -> str:
         """The decorator to paste above a test."""
-        return f"@compile_contract({', '.join(self.arguments())})"
+        return f"@compile_contract({', '.join(self.arguments().values())})"
 
-    def arguments(self) -> list[str]:
-        """The arguments of the decorator, as Python."""
+    def arguments(self) -> dict[str, str]:
+        """The arguments of the decorator, as Python, by the name of the limit."""
         shown = self.limits if self.refused else replace(self.limits, lanes=None)
         unsaid = Limits()
-        return [
-            f"{each.name}={_written(getattr(shown, each.name))}"
+        return {
+            each.name: f"{each.name}={_written(getattr(shown, each.name))}"
             for each in fields(shown)
             if getattr(shown, each.name) != getattr(unsaid, each.name)
-        ]
+        }
 
 
 def proposed(entries: Sequence[Entry], *, torch_version: str) -> Proposal:

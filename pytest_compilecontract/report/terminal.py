@@ -44,6 +44,7 @@ _VERDICTS: tuple[Shown, ...] = (
 _NOT_HELD: tuple[Shown, ...] = ("broken", "violated", "drifted", "unstable", "unverified")
 _SHOWN_ALWAYS = tuple(name for name, metric in COUNTS.items() if metric.shown == "always")
 _SHOWN_IF_ANY = tuple(name for name, metric in COUNTS.items() if metric.shown == "if any")
+_SHOWN_IF_KNOWN = tuple(name for name, metric in COUNTS.items() if not metric.shown_unknown)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -384,7 +385,7 @@ def _lane_lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def _is_shown(name: str, value: int | None) -> bool:
-    if value is None and not COUNTS[name].shown_unknown:
+    if value is None and name in _SHOWN_IF_KNOWN:
         return False
     return value != 0 or name not in _SHOWN_IF_ANY
 

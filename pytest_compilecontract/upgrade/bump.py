@@ -36,7 +36,7 @@ from pytest_compilecontract.wording import counted
 
 from .bench import Bench, Measured, claimed
 from .checkout import Checkout, checkout_of
-from .environments import Uv, differing, uv_program
+from .environments import PackageChange, Uv, differing, uv_program
 from .progress import Progress
 from .requirements import Wanted, wanted
 from .sides import Side, sides_from
@@ -262,14 +262,14 @@ def _notes(old: Measured, new: Measured) -> Iterator[str]:
             yield f"the two sides run on different Pythons: {old.found.python} and {new.found.python}"
 
 
-def _told_packages(changes: Sequence[str]) -> str:
+def _told_packages(changes: Sequence[PackageChange]) -> str:
     """The packages that differ unrequested, in a line: the first of those on both sides, and how many there are."""
-    lone = [change for change in changes if change.startswith(f"{change.split()[0]} none ") or change.endswith(" none")]
+    lone = [change for change in changes if change.before is None or change.after is None]
     both = [change for change in changes if change not in lone]
     left = len(both[MOST_DIFFERING:])
-    said = [", ".join(both[:MOST_DIFFERING]) + (f", and {left} more" if left else "")] if both else []
+    said = [", ".join(map(str, both[:MOST_DIFFERING])) + (f", and {left} more" if left else "")] if both else []
     if lone:
-        few = f": {', '.join(lone)}" if len(changes) <= MOST_DIFFERING else ""
+        few = f": {', '.join(map(str, lone))}" if len(changes) <= MOST_DIFFERING else ""
         said.append(f"{counted(len(lone), 'package')} on one side only{few}")
     folded = left or (lone and len(changes) > MOST_DIFFERING)
     where = " (packages.txt beside each receipt has all)" if folded else ""

@@ -255,11 +255,26 @@ def preferences(packages: Mapping[str, str], asked: Mapping[str, str]) -> dict[s
     }
 
 
-def differing(before: Mapping[str, str], after: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
-    """The packages that differ unrequested, as "numpy 2.3.0 -> 2.4.0"; without those that torch determines."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageChange:
+    """A package whose version differs between two environments; None where it is not installed."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        before, after = ("none" if each is None else each for each in (self.before, self.after))
+        return f"{self.name} {before} -> {after}"
+
+
+def differing(
+    before: Mapping[str, str], after: Mapping[str, str], asked: Mapping[str, str]
+) -> tuple[PackageChange, ...]:
+    """The packages that differ unrequested; without those that torch determines."""
     names = sorted({*before, *after})
     return tuple(
-        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        PackageChange(name=name, before=before.get(name), after=after.get(name))
         for name in names
         if before.get(name) != after.get(name) and name not in asked and not _COMPANIONS.fullmatch(name)
     )
