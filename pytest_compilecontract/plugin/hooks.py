@@ -28,7 +28,7 @@ from .results import Results
 from .run import Often, Once, Runs, Strategy
 from .run_page import command_of
 from .session import Session
-from .settings import Settings, of_rank, settings_from
+from .settings import Options, Settings, of_rank, settings_from
 from .started import as_started
 from .workers import Receiving
 
@@ -179,7 +179,7 @@ def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
 
 
 def _settings(config: pytest.Config) -> Settings:
-    return settings_from(
+    given = Options(
         root=config.rootpath,
         asked=config.getoption("--contract-lanes"),
         configured=config.getini("contract_lanes"),
@@ -201,6 +201,7 @@ def _settings(config: pytest.Config) -> Settings:
         evidence=config.getoption("--contract-evidence"),
         evidence_all=bool(config.getoption("--contract-evidence-all")),
     )
+    return settings_from(given)
 
 
 def _variables() -> Mapping[str, str]:

@@ -66,82 +66,87 @@ class Settings:
     times: Path | None = None
 
 
-def settings_from(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: Path,
-    asked: str | None,
-    configured: Sequence[str],
-    report: str | None,
-    invocation: Path,
-    baselines: str | None = None,
-    record: Mode | None = None,
-    accepted: str | None = None,
-    repeat: int | None = None,
-    overrides: Sequence[str] = (),
-    observe: bool = False,
-    timeout: float | None = None,
-    timed: bool = False,
-    rest: str | None = None,
-    allow_unmeasured: bool = False,
-    variables: Mapping[str, str] | None = None,
-    evidence: str | None = None,
-    evidence_all: bool = False,
-    shard: tuple[int, int] | None = None,
-    times: str | None = None,
-) -> Settings:
-    """The settings behind the options.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The options of a session as they were given, None where one was not.
 
-    `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`; the former wins. So does
-    every option over what pyproject.toml says.
+    `asked` is `--contract-lanes`, `configured` the ini option `contract_lanes`. `invocation` is the folder that pytest
+    was started in, `variables` those of the process.
+    """
+
+    root: Path
+    asked: str | None
+    configured: Sequence[str]
+    report: str | None
+    invocation: Path
+    baselines: str | None = None
+    record: Mode | None = None
+    accepted: str | None = None
+    repeat: int | None = None
+    overrides: Sequence[str] = ()
+    observe: bool = False
+    timeout: float | None = None
+    timed: bool = False
+    rest: str | None = None
+    allow_unmeasured: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    evidence: str | None = None
+    evidence_all: bool = False
+    shard: tuple[int, int] | None = None
+    times: str | None = None
+
+
+def settings_from(given: Options) -> Settings:
+    """The settings behind the options: `--contract-lanes` wins over the ini option, and all over pyproject.toml.
 
     Raises:
         UsageError: an unknown lane, an option that does nothing, or an invalid table in pyproject.toml.
     """
-    project = read_project(root)
+    project = read_project(given.root)
     known = {**BUILT_IN, **project.lanes}
-    rank = _rank(variables or {})
+    rank = _rank(given.variables)
     if project.waivers is not None and not project.waivers.is_file():
         raise UsageError(f"pyproject.toml: tool.compilecontract.waivers: {project.waivers}: no such file")
-    if report == "":
+    if given.report == "":
         raise UsageError("--contract-report needs a folder")
-    if baselines == "":
+    if given.baselines == "":
         raise UsageError("--contract-baselines needs a folder")
-    if accepted is not None and record is None:
+    if given.accepted is not None and given.record is None:
         raise UsageError("--contract-accept-reason does nothing without --contract-record")
-    if overrides and record is not None:
+    if given.overrides and given.record is not None:
         raise UsageError("--contract-record records what users run with, which --contract-set changes")
-    if accepted is not None and not accepted.strip():
+    if given.accepted is not None and not given.accepted.strip():
         raise UsageError("--contract-accept-reason needs a reason")
-    names = [name.strip() for name in asked.split(",") if name.strip()] if asked is not None else list(configured)
-    if asked is not None and not names:
+    asked = None if given.asked is None else [name.strip() for name in given.asked.split(",") if name.strip()]
+    if asked == []:
         raise UsageError(f"--contract-lanes needs a lane (known lanes: {', '.join(sorted(known))}, or 'all')")
-    reported = invocation / report if report else project.report
+    reported = given.invocation / given.report if given.report else project.report
     return Settings(
-        root=root,
-        lanes=chosen(names or DEFAULT_LANES, known),
+        root=given.root,
+        lanes=chosen(asked or [*given.configured] or DEFAULT_LANES, known),
         known=known,
         report=_of_rank(reported, rank) if reported is not None else None,
-        baselines=invocation / baselines if baselines else project.baselines or root / FOLDER,
-        waivers=project.waivers or root / WAIVERS,
-        asked_for_baselines=baselines is not None,
-        asked_for_lanes=asked is not None,
-        record=record,
-        accepted=(accepted or "").strip(),
-        repeat=project.repeat if repeat is None else repeat,
-        overrides=_overrides(overrides),
-        observe=observe,
-        timeout=project.timeout if timeout is None else timeout,
-        timed=timed,
-        rest=Path(rest) if rest else None,
-        allow_unmeasured=allow_unmeasured or project.allow_unmeasured,
+        baselines=given.invocation / given.baselines if given.baselines else project.baselines or given.root / FOLDER,
+        waivers=project.waivers or given.root / WAIVERS,
+        asked_for_baselines=given.baselines is not None,
+        asked_for_lanes=given.asked is not None,
+        record=given.record,
+        accepted=(given.accepted or "").strip(),
+        repeat=project.repeat if given.repeat is None else given.repeat,
+        overrides=_overrides(given.overrides),
+        observe=given.observe,
+        timeout=project.timeout if given.timeout is None else given.timeout,
+        timed=given.timed,
+        rest=Path(given.rest) if given.rest else None,
+        allow_unmeasured=given.allow_unmeasured or project.allow_unmeasured,
         rank=rank,
-        launch=_launch(variables or {}),
-        shard=shard,
-        times=_times(times, shard, record, invocation),
+        launch=_launch(given.variables),
+        shard=given.shard,
+        times=_times(given.times, given.shard, given.record, given.invocation),
         evidence=_of_rank(left, rank)
-        if (left := _evidence(project.evidence, evidence, invocation, reported)) is not None
+        if (left := _evidence(project.evidence, given.evidence, given.invocation, reported)) is not None
         else None,
-        evidence_all=evidence_all,
+        evidence_all=given.evidence_all,
     )
 
 

@@ -12,7 +12,7 @@ from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry, Receipt
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.plugin.gather import gathered, of_ranks
-from pytest_compilecontract.plugin.settings import settings_from
+from pytest_compilecontract.plugin.settings import Options, settings_from
 
 OTHER = an_entry(replace(HOLDING, graph_breaks=(BREAK,)))
 
@@ -80,7 +80,7 @@ def test_a_rank_that_was_skipped_alone_leaves_the_lane_unmeasured() -> None:
 )
 def test_a_launch_has_a_name(tmp_path: Path, variables: dict[str, str], rank: int, named: str) -> None:
     found = settings_from(
-        root=tmp_path, asked=None, configured=[], report="report", invocation=tmp_path, variables=variables
+        Options(root=tmp_path, asked=None, configured=[], report="report", invocation=tmp_path, variables=variables)
     )
 
     assert (found.rank, found.launch) == (rank, named)
@@ -90,12 +90,14 @@ def test_a_launch_has_a_name(tmp_path: Path, variables: dict[str, str], rank: in
 def test_a_launch_without_a_name_is_known_by_who_started_it(tmp_path: Path) -> None:
     found = [
         settings_from(
-            root=tmp_path,
-            asked=None,
-            configured=[],
-            report=None,
-            invocation=tmp_path,
-            variables={"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"},
+            Options(
+                root=tmp_path,
+                asked=None,
+                configured=[],
+                report=None,
+                invocation=tmp_path,
+                variables={"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"},
+            )
         ).launch
         for rank in "01"
     ]

@@ -13,15 +13,15 @@ from pytest_compilecontract.facts.receipt import Entry, Environment
 from pytest_compilecontract.files.journal import ENDED
 from pytest_compilecontract.files.receipt import entry_to_data, environment_to_data, read_receipt
 from pytest_compilecontract.plugin.session import Sent, Session
-from pytest_compilecontract.plugin.settings import settings_from
+from pytest_compilecontract.plugin.settings import Options, settings_from
 
 HERE = environment_to_data(Environment(torch="2.13.0+cpu"))
 OWN = "the test failed in call: AssertionError: its own"
 
 
 def a_session(folder: Path, worker: str = "") -> Session:
-    options: dict[str, Any] = {"asked": "aot", "configured": [], "report": "out"}
-    session = Session(settings=settings_from(root=folder, invocation=folder, **options))
+    options = Options(root=folder, invocation=folder, asked="aot", configured=[], report="out")
+    session = Session(settings=settings_from(options))
     session.open_journal(worker)
     return session
 
