@@ -207,7 +207,7 @@ class Passes:
         A mode that the calls leave on is removed and reported, with the pass that left it.
         """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
-        trail = Trail(like=how.like)
+        trail = Trail(like=how.like, reference=how.kind == "float64")
         trail.context.run(self._make, run, job, how, trail)
         return trail
 

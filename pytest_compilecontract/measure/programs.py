@@ -23,7 +23,8 @@ from .shapes import Moded
 class Trail:
     """The results of one run of a program: snapshots by group, and the exception that ended it.
 
-    `context` is a copy, for a context variable without a value cannot be reset: it is lost with the copy.
+    `context` is a copy, for a context variable without a value cannot be reset: it is lost with the copy. `like` is the
+    eager run that this one is compared with, unless it is that run; a `reference` is one in a wider precision.
     """
 
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
@@ -38,13 +39,14 @@ class Trail:
     random: bool = False
     context: Context = field(default_factory=copy_context)
     like: Trail | None = None
+    reference: bool = False
 
     def note(self, group: str, value: object, at: str, *, step: str = "") -> numerics.Snapshot:
         """Keep a snapshot of a value, under the place `at`; `step` as in `numerics.snapshot`."""
         found = self.groups.setdefault(group, [])
         others = self.like.groups.get(group, []) if self.like is not None else []
         like = others[len(found)].nodes if len(found) < len(others) else {}
-        kept = numerics.snapshot(value, at=at, step=step, like=like)
+        kept = numerics.snapshot(value, at=at, step=step, like=like, reference=self.reference)
         found.append(kept)
         return kept
 
@@ -263,10 +265,13 @@ class Training:
     def start(self, run: Callable[..., object], around: Surroundings) -> Step:
         optimizer = self._made_optimizer()
         extra = extra_arguments(self.loss)
-        initial = numerics.snapshot(_named(self.module.named_parameters()), at="start") if around.recorded else None
+        initial: numerics.Snapshot | None = None
 
         def step(batch: call, trail: Trail, at: str) -> object:
+            nonlocal initial
             __tracebackhide__ = True
+            if around.recorded and trail.like is None and initial is None:
+                initial = numerics.snapshot(_named(self.module.named_parameters()), at="start")
             inputs, targets = _split(batch.args, extra)
             with around.autocast():
                 output = run(*inputs, **batch.kwargs)
@@ -274,7 +279,7 @@ class Training:
             _refuse_what_is_no_loss(loss)
             around.before_backward(loss)
             loss.backward()  # type: ignore[no-untyped-call]
-            if initial is None:
+            if not around.recorded:
                 optimizer.step()
                 optimizer.zero_grad()
                 return output
@@ -284,7 +289,8 @@ class Training:
                 trail.note("grad", {name: each.grad for name, each in named.items()}, f"{at} grad", step=at)
             optimizer.step()
             # An optimizer may make a whole step of a gradient that is rounding noise: the judge sees its size.
-            trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
+            if initial is not None:
+                trail.before.append(numerics.renamed(initial, "start", f"{at} parameter"))
             trail.note("parameter", named, f"{at} parameter", step=at)
             trail.note("buffer", _named(self.module.named_buffers()), f"{at} buffer", step=at)
             optimizer.zero_grad()

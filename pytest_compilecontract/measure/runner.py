@@ -268,6 +268,7 @@ class Runner:
             again=again.run(),
             gold=gold.trail.run() if gold.trail else None,
             gold_absent=gold.absent,
+            desk=self._device if self._device.type == "cuda" else None,
         )
         return runs, tolerance
 

@@ -30,8 +30,8 @@ class Saved:
             plain = tensor.detach()
             self._overlaps = _overlaps(plain)
             # Of elements that share memory, the memory: it may be far smaller, and cannot be written to by elements.
-            data = _memory(plain).clone() if self._overlaps else plain.clone()
-            self._kept = numerics.Apart(data) if _is_plain(data) else data
+            data = _memory(plain) if self._overlaps else plain
+            self._kept = numerics.Apart(data) if _is_plain(data) else data.clone()
         self._shape, self._stride = tensor.size() if not _is_nested(tensor) else None, _stride(plain)
         self._version = _version(tensor)
 

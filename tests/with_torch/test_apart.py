@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from torch import nn
 from pytest_compilecontract.measure import tensors
 from pytest_compilecontract.measure.numerics import apart
 from pytest_compilecontract.measure.numerics.apart import Apart
-from pytest_compilecontract.measure.numerics.snapshot import snapshot
+from pytest_compilecontract.measure.numerics.judging import Runs, judged
+from pytest_compilecontract.measure.numerics.rule import Tolerance
+from pytest_compilecontract.measure.numerics.snapshot import Run, snapshot
 
 pytestmark = pytest.mark.insides
 
@@ -213,3 +216,123 @@ def test_a_copy_with_the_bits_of_eager_is_eagers() -> None:
 
 def leaf_at(nodes: Any, key: str) -> Any:
     return nodes[f"output['{key}']"]
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_a_copy_of_a_view_has_its_elements_in_order() -> None:
+    made = torch.arange(24.0).reshape(4, 6).t()[1:]
+
+    kept = Apart(made)
+
+    assert is_in_a_file(kept)
+    assert kept.holds(made)
+    assert not kept.holds(made + 1)
+    assert torch.equal(kept.tensor(), made)
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_what_is_kept_in_memory_is_no_view_of_the_users() -> None:
+    made = torch.ones(3)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apart, "LEAST", 1 << 20)
+        kept = Apart(made)
+    made.zero_()
+
+    assert torch.equal(kept.tensor(), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("eagers", "kept"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float64),
+    ],
+    ids=str,
+)
+def test_a_reference_of_half_precision_is_kept_in_single(eagers: torch.dtype, kept: torch.dtype) -> None:
+    eager = snapshot(torch.ones(4, dtype=eagers), at="output")
+    values = torch.full((4,), 1 / 3, dtype=torch.float64)
+
+    reference = snapshot(values, at="output", like=eager.nodes, reference=True)
+    another = snapshot(values, at="output", like=eager.nodes)
+
+    (found,), (other,) = ([leaf for _, leaf in each.tensors()] for each in (reference, another))
+    assert found.data is not None
+    assert other.data is not None
+    assert (found.data.dtype, found.dtype) == (kept, torch.float64)
+    assert torch.equal(found.data, values.to(kept))
+    assert other.data.dtype == torch.float64
+
+
+class Counted(apart._Desk):
+    """A desk that counts what is read for it, and may refuse."""
+
+    read = 0
+    refuses = False
+
+    def lay(self, copy: Apart) -> torch.Tensor:
+        if self.refuses:
+            raise torch.OutOfMemoryError
+        before = len(self._laid)
+        values = super().lay(copy)
+        type(self).read += len(self._laid) - before
+        return values
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> type[Counted]:
+    """Everything that is judged is laid on the desk first."""
+    monkeypatch.setattr(apart, "LEAST_LAID", 1)
+    monkeypatch.setattr(apart, "_Desk", Counted)
+    monkeypatch.setattr(Counted, "read", 0)
+    monkeypatch.setattr(Counted, "refuses", False)
+    return Counted
+
+
+def runs_of(factor: float) -> Runs:
+    gold = torch.linspace(-1, 1, 1000, dtype=torch.float64)
+    eager = {"output": snapshot(gold.to(torch.bfloat16), at="output")}
+    compiled = {"output": snapshot((gold * factor).to(torch.bfloat16), at="output")}
+    wide = {"output": snapshot(gold, at="output", like=eager["output"].nodes, reference=True)}
+    return Runs(eager=Run(groups=eager), compiled=Run(groups=compiled), gold=Run(groups=wide))
+
+
+BFLOAT16 = Tolerance(method="fp64", rtol=None, atol=None, precision=None)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.02, 1.5])
+def test_where_values_are_laid_does_not_matter(desk: type[Counted], factor: float) -> None:
+    runs = runs_of(factor)
+
+    there, here = judged(replace(runs, desk=torch.device("cpu")), BFLOAT16), judged(runs, BFLOAT16)
+
+    assert there == here
+    assert bool(here.numerics.differences) == (factor != 1.0)
+    # Each copy once, though it is asked for several times.
+    assert desk.read == 3
+
+
+def test_a_device_without_room_leaves_the_judging_to_the_cpu(desk: type[Counted]) -> None:
+    runs = runs_of(1.5)
+    desk.refuses = True
+
+    there = judged(replace(runs, desk=torch.device("cpu")), BFLOAT16)
+
+    assert desk.read == 0
+    assert there == judged(runs, BFLOAT16)
+    assert there.numerics.differences
+
+
+def test_what_lies_on_a_desk_is_bounded(desk: type[Counted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "LAID", 1000)
+    copies = [Apart(torch.ones(100)) for _ in range(5)]
+
+    with apart.laid_on(torch.device("cpu")):
+        for each in (*copies, *copies):
+            assert torch.equal(each.tensor(), torch.ones(100))
+        assert apart._desk is not None
+        assert len(apart._desk._laid) == 2
+    assert apart._desk is None

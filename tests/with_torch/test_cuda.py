@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from pytest_compilecontract.cli.selftest import on_device
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import CudaGraphs, Memory, Speed, StepKernels
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.measure.numerics import apart
+from pytest_compilecontract.measure.numerics.judging import Runs, judged
+from pytest_compilecontract.measure.numerics.rule import Tolerance
+from pytest_compilecontract.measure.numerics.snapshot import Run, snapshot
 from pytest_compilecontract.measure.probes import memory as device_memory
 
 triton = pytest.importorskip("triton")
@@ -840,3 +845,82 @@ def test_lanes_on_two_devices_are_compared(session: pytest.Pytester) -> None:
     lost = found["loses_the_device_in_the_other_lane[aot]"]
     assert (lost["verdict"], "raised CUDA error" in lost["reason"]) == ("broken", True)
     assert lost["lane"] == "aot"
+
+
+# Judging on the GPU.
+
+MANY = apart.LEAST_LAID
+
+
+def _judged_runs(name: str, generator: torch.Generator) -> Runs:
+    """Three runs of one large output, with this fault in compiled's."""
+    gold = torch.randn(MANY // 64, 64, dtype=torch.float64, device="cuda", generator=generator)
+    eager, compiled = gold.to(torch.bfloat16), (gold + 1e-4 * gold.abs()).to(torch.bfloat16)
+    if name == "factor":
+        compiled = (gold * 1.01).to(torch.bfloat16)
+    elif name == "element":
+        compiled[-1, -1] += 100
+    elif name == "nan":
+        compiled[5, 3] = float("nan")
+    elif name == "row":
+        compiled[7] = 0
+    elif name == "complex":
+        eager, compiled = (torch.complex(each.float(), each.float()) for each in (eager, compiled))
+        compiled[1, 1] *= 1.1
+    elif name == "choices":
+        eager, compiled = ((each * 10).to(torch.int32) for each in (eager, compiled))
+    elif name == "expanded":
+        eager, compiled = eager[:1].expand(MANY // 64, 64), eager[:1].repeat(MANY // 64, 1)
+        compiled[9, 9] += 100
+    like = snapshot(eager, at="output")
+    wide = snapshot(gold.expand_as(eager), at="output", like=like.nodes, reference=True)
+    shaken = [gold * (1 + 2**-9 * torch.randn(gold.shape, device="cuda", generator=generator)) for _ in range(3)]
+    moved = [snapshot(each.to(eager.dtype), at="output") for each in shaken]
+    return Runs(
+        eager=Run(groups={"output": like}),
+        compiled=Run(groups={"output": snapshot(compiled, at="output")}),
+        gold=Run(groups={"output": wide}) if name not in ("choices", "complex", "expanded") else None,
+        moved=[Run(groups={"output": each}) for each in moved] if name not in ("complex", "expanded") else (),
+    )
+
+
+FAULTS = ("none", "factor", "element", "nan", "row", "complex", "choices", "expanded")
+
+
+@pytest.mark.parametrize(("name", "deterministic"), [*((each, False) for each in FAULTS), ("row", True)])
+def test_a_gpu_judges_as_the_cpu_does(name: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same places and notes; and where all algorithms are to be deterministic, too."""
+    runs = _judged_runs(name, torch.Generator("cuda").manual_seed(0))
+    tolerance = Tolerance(method="fp64", rtol=None, atol=None, precision=None)
+    laid: list[torch.Tensor] = []
+    lay = apart._Desk.lay
+    monkeypatch.setattr(apart._Desk, "lay", lambda self, copy: laid.append(lay(self, copy)) or laid[-1])
+
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        there = judged(replace(runs, desk=torch.device("cuda")), tolerance)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    here = judged(runs, tolerance)
+
+    assert {each.device.type for each in laid} == {"cuda"}
+    assert [(each.at, each.kind) for each in there.numerics.differences] == [
+        (each.at, each.kind) for each in here.numerics.differences
+    ]
+    assert (there.open, there.values, there.numerics.note) == (here.open, here.values, here.numerics.note)
+    assert bool(here.numerics.differences) == (name != "none")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int16, torch.bool, torch.complex64], ids=str)
+def test_a_large_tensor_of_a_gpu_is_copied_bit_by_bit(dtype: torch.dtype) -> None:
+    """More than passes at a time, and not in the order of memory."""
+    size = 3 * apart.PASSED // 2 // 64 // dtype.itemsize
+    made = torch.randint(0, 2, (size, 64), device="cuda").to(dtype).t()
+
+    kept = apart.Apart(made)
+
+    assert kept._tensor is None
+    assert torch.equal(kept.tensor(), made.cpu())
+    assert kept.holds(made)
+    made[-1, -1] = made[-1, -1] == 0
+    assert not kept.holds(made)

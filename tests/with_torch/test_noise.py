@@ -332,7 +332,8 @@ def test_a_factor_below_the_noise_of_each_element_is_found(
     assert found >= 99
 
 
-@settings(max_examples=150, deadline=None)
+# The same draws each time: once in some ten thousand, a single element is more than four deviations off.
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.sampled_from([(1,), (5,), (16,), (4, 8), (64,), (3, 50), (2, 8, 8), (128, 16)]),
     st.floats(1e-4, 0.1),

@@ -124,7 +124,7 @@ def deviates(ratio: torch.Tensor, freedom: torch.Tensor | float) -> torch.Tensor
 
     The approximation is Wallace's: Annals of Mathematical Statistics 30 (1959), 1124.
     """
-    freedom = torch.as_tensor(freedom, dtype=torch.float64, device="cpu").clamp(min=1.0)
+    freedom = torch.as_tensor(freedom, dtype=torch.float64, device=ratio.device).clamp(min=1.0)
     corrected = (8 * freedom + 1) / (8 * freedom + 3)
     return corrected * torch.sqrt(freedom * torch.log1p(ratio.square() / freedom))
 
@@ -246,7 +246,7 @@ def _beyond(
     suspect &= count >= MOST * (looked.counts.numel() / len(count))
     noise, hopeful = None, torch.zeros_like(suspect)
     if means.moves is not None:
-        size = torch.tensor(looked.steps, dtype=torch.float64, device="cpu")[:, None]
+        size = torch.tensor(looked.steps, dtype=torch.float64, device=by.device)[:, None]
         near = size[:, 0] <= FURTHER
         noise, _ = _noise(means.moves[near], by, size[near])
         suspect &= ~_moved_by_choice(means.moves[~near], by, noise * size[~near])

@@ -20,13 +20,13 @@ from .rule import (
     Tolerance,
     Values,
     allowed_by,
-    broadcast,
     difference,
     is_float,
     judge_values,
     widened,
     with_reference,
 )
+from .together import broadcast
 
 
 def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
@@ -117,7 +117,7 @@ def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | N
     own = eager - reference
     off = torch.nan_to_num(compiled - reference, nan=0.0, posinf=0.0, neginf=0.0)
     if values.slack.any():
-        (slack,) = _real(values.slack.expand(values.compiled.shape)[part])
+        (slack,) = _real(values.slack.expand(values.compiled.shape)[part].to(off.device))
         off = off.sign() * (off.abs() - slack).clamp(min=0.0)
         compiled = torch.where(compiled.isfinite(), reference + off, compiled)
     if not off.numel() or not may_be_biased(float(off.abs().max()), values.size, values.lowest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 from pytest_compilecontract.facts.measurement import Difference, Numerics
 from pytest_compilecontract.wording import counted
 
+from .apart import laid_on
 from .bias import Looked, find_bias, least_of, may_be_biased, step_of
 from .explained import judge_with_noise
 from .noise import FURTHER
@@ -26,7 +28,6 @@ from .rule import (
     Tolerance,
     Values,
     allowed_by,
-    broadcast,
     chunks,
     difference,
     floor_of,
@@ -52,6 +53,7 @@ from .snapshot import (
     short,
     tensor_leaf,
 )
+from .together import broadcast, level
 
 _MADE_IN_ORDER = ("output", "loss", "grad")
 # The kinds of difference that another rounding may make.
@@ -63,7 +65,7 @@ class Runs:
     """The runs of one lane. `again` is a second eager run from the same state; `gold` is one in a wider precision.
 
     `moved` are eager runs that were rounded differently: what they explain is not a difference. If none can be made,
-    `bias` is not searched for.
+    `bias` is not searched for. `desk` is a device on which large tensors are judged, or else the CPU does it.
     """
 
     eager: Run
@@ -73,6 +75,7 @@ class Runs:
     gold_absent: str = ""
     moved: Sequence[Run] = ()
     bias: bool = True
+    desk: torch.device | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +130,14 @@ def judge(
 
 def judged(runs: Runs, tolerance: Tolerance) -> Judged:
     """Compare a compiled run with an eager one, as `judge` does; what eager's noise explains is not a difference."""
+    if runs.desk is not None:
+        # What the device has no memory for, or refuses (where all algorithms are to be deterministic), the CPU judges.
+        with contextlib.suppress(RuntimeError), laid_on(runs.desk):
+            return _judged(runs, tolerance)
+    return _judged(runs, tolerance)
+
+
+def _judged(runs: Runs, tolerance: Tolerance) -> Judged:
     eager, compiled, again = runs.eager, runs.compiled, runs.again or runs.eager
     notes = []
     if tolerance.method == "fp64" and runs.gold is None:
@@ -284,7 +295,7 @@ def _near(
     values = (gold.data, eager.data, compiled.data)
     if not all(each.is_floating_point() and each.numel() for each in values):
         return None
-    g, e, c = (each.to(torch.float64) for each in values)
+    g, e, c = (each.to(torch.float64) for each in level(*values))
     size = float(g.square().mean().sqrt())
     own, error = float((e - g).abs().max()), float((c - g).abs().max())
     lowest = lowest_of(eager.dtype, compiled.dtype, tolerance.precision or eager.dtype)
@@ -295,7 +306,7 @@ def _near(
     if not (float(g.abs().max()) < MASK_LEAST and own <= limit and error <= limit):
         return None
     if not (tolerance.bias and _is_biased(g, e, c, lowest, eager)):
-        zeros = turned_zeros(compiled.data, eager.data)
+        zeros = turned_zeros(*level(compiled.data, eager.data))
         return Finding(at=at, compared=True, error=error, eager_error=own, zeros=zeros)
     return None
 

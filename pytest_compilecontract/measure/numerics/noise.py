@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .together import broadcast
+
 # How far beyond the outermost of a few runs, as a share of how far these are apart. Seven draws of a normal
 # distribution are 2.7 deviations apart; another one is four deviations off once in ten thousand.
 REACH = 1.0
@@ -152,7 +154,7 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
     compiled, others = _Count(), [_Count() for _ in sides.moved]
     loud: list[torch.Tensor] = []
     moved, worst, total = 0.0, 0.0, 0
-    steps = torch.tensor(sides.steps, dtype=torch.float64, device="cpu")[:, None, None]
+    steps = torch.tensor(sides.steps, dtype=torch.float64, device=sides.eager.device)[:, None, None]
     for c, e, g, slack, *every in _rows(sides):
         runs, far = every[: len(sides.moved)], every[len(sides.moved) :]
         g = torch.where(g.isfinite(), g, e)
@@ -239,7 +241,7 @@ def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
     """All sides in float64, a few whole rows of the last dimension at a time."""
     sides_of = (sides.compiled, sides.eager, sides.reference, sides.slack, *sides.moved, *sides.far)
     real = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in sides_of]
-    wide = torch.broadcast_tensors(*real)  # type: ignore[no-untyped-call]
+    wide = broadcast(*real)
     length = wide[0].shape[-1] if wide[0].dim() else 1
     flat = [each.reshape(-1, length) if each.numel() else each.reshape(0, 1) for each in wide]
     rows = max(1, CHUNK // max(1, length))

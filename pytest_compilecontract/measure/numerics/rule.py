@@ -23,6 +23,7 @@ import torch
 from pytest_compilecontract.facts.measurement import Difference
 
 from .pattern import pattern
+from .together import broadcast
 
 Method = Literal["fp64", "allclose", "bitwise"]
 
@@ -544,10 +545,6 @@ def _real(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tensors of one shape; a complex one has its two parts as a last dimension."""
     parts = [torch.view_as_real(each.to(torch.complex128)) if each.is_complex() else each for each in tensors]
     return broadcast(*parts)
-
-
-def broadcast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
 
 
 def _bits(data: torch.Tensor) -> torch.Tensor:

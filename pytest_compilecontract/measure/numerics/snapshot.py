@@ -41,6 +41,8 @@ EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are com
 REST = "[...]"
 # Why there is nothing to compare in a tensor of shapes alone.
 NO_VALUES = "has no values"
+# What of a reference is kept in float32.
+HALF = (torch.float16, torch.bfloat16)
 # A size that is another for each part of a nested tensor.
 RAGGED = -1
 # The part that stands for what a wrapper is besides the tensors that it consists of.
@@ -162,17 +164,20 @@ class Run:
     steps: int = 1
 
 
-def snapshot(value: object, *, at: str, step: str = "", like: Mapping[str, Node] | None = None) -> Snapshot:
+def snapshot(
+    value: object, *, at: str, step: str = "", like: Mapping[str, Node] | None = None, reference: bool = False
+) -> Snapshot:
     """Copy what is compared of a value: tensors, scalars, and their structure.
 
     `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
-    groups of that step. A large tensor with the bits of the one at its place in `like` shares that one's copy.
+    groups of that step. A large tensor with the bits of the one at its place in `like` shares that one's copy. The
+    values of a `reference` are kept in float32 where those in `like` are in half precision.
     Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the
     tensors within count, and one of an installed package is walked where it holds results or plain values
     (`parts.kind_of`). Keeps no autograd graph alive, and does not raise: what cannot be read, or is beyond the bound of
     the walk, is marked as such in the snapshot.
     """
-    walk = _Walk(like or {})
+    walk = _Walk(like or {}, reference=reference)
     with torch.no_grad(), without_torch_function():
         walk.visit(value, at, within_object=False, depth=0)
     within = {each: (step, each[len(at) :]) for each in walk.nodes} if step else {}
@@ -239,8 +244,9 @@ def _same_node(one: Node, other: Node) -> bool:
 
 
 class _Walk:
-    def __init__(self, like: Mapping[str, Node]) -> None:
+    def __init__(self, like: Mapping[str, Node], *, reference: bool) -> None:
         self._like = like
+        self._reference = reference
         self.nodes: dict[str, Node] = {}
         self._path: set[int] = set()
         self._counts = True  # the plain values of the object that is walked
@@ -338,7 +344,7 @@ class _Walk:
             return True
         inner = _inner_tensors(tensor) if depth <= DEPTH else None
         if inner is None:
-            leaf = tensor_leaf(tensor, self._like.get(at))
+            leaf = tensor_leaf(tensor, self._like.get(at), reference=self._reference)
             self._copies[id(tensor)] = (tensor, leaf)
             self.nodes[at] = leaf
             for name, part in vars(tensor).items():
@@ -424,14 +430,29 @@ def _sizes(sizes: Iterable[object]) -> tuple[int, ...]:
     return tuple(each if isinstance(each, int) else RAGGED for each in sizes)
 
 
-def tensor_leaf(tensor: torch.Tensor, like: Node | None = None) -> TensorLeaf:
-    data, unread = _dense(tensor)
-    other = like.kept if isinstance(like, TensorLeaf) else None
-    return replace(
-        _facts(tensor, unread),
-        kept=None if data is None else other if other is not None and other.holds(data) else Apart(data),
-        memory=_memory(tensor) if tensor.layout == torch.strided else None,
-    )
+def tensor_leaf(tensor: torch.Tensor, like: Node | None = None, *, reference: bool = False) -> TensorLeaf:
+    other = like if isinstance(like, TensorLeaf) else None
+    try:
+        kept, unread = _kept(tensor, other, reference=reference)
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        kept, unread = None, f"cannot be read ({_first_line(error)})"
+    memory = _memory(tensor) if tensor.layout == torch.strided else None
+    return replace(_facts(tensor, unread), kept=kept, memory=memory)
+
+
+def _kept(tensor: torch.Tensor, like: TensorLeaf | None, *, reference: bool) -> tuple[Apart | None, str]:
+    """A copy of the values, or why there is none."""
+    if is_fake(tensor):
+        return None, NO_VALUES
+    if tensor.layout != torch.strided and tensor.numel() > DENSE:
+        return None, f"is {short(tensor.layout)} and too large to compare"
+    dense = _dense(tensor)
+    if reference and like is not None and dense.dtype == torch.float64 and like.dtype in HALF:
+        # Half of the memory, and some ten thousand times as precise as what is held against it.
+        dense = dense.to(torch.float32)
+    if like is not None and like.kept is not None and like.kept.holds(dense):
+        return like.kept, ""
+    return Apart(dense), ""
 
 
 def _facts(tensor: torch.Tensor, unread: str) -> TensorLeaf:
@@ -451,29 +472,22 @@ def _facts(tensor: torch.Tensor, unread: str) -> TensorLeaf:
     )
 
 
-def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    if is_fake(tensor):
-        return None, NO_VALUES
-    try:
-        plain = tensor.detach()
-        if not is_number(plain.dtype):
-            plain = plain.view(torch.uint8)
-        if type(plain) is not torch.Tensor:
-            plain = plain.as_subclass(torch.Tensor)
-        if plain.is_quantized:
-            plain = plain.dequantize()
-        if plain.layout != torch.strided:
-            if plain.numel() > DENSE:
-                return None, f"is {short(plain.layout)} and too large to compare"
-            plain = plain.to_dense()
-        for dim in range(plain.dim()):
-            # An expanded tensor has far more elements than memory.
-            if plain.stride(dim) == 0 and plain.size(dim) > 1:
-                plain = plain.narrow(dim, 0, 1)
-        plain = plain.resolve_conj().resolve_neg()
-        return plain.to("cpu", copy=True, memory_format=torch.contiguous_format), ""
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
-        return None, f"cannot be read ({_first_line(error)})"
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor as a plain one, on its device; 1 long where it was expanded. May share its memory."""
+    plain = tensor.detach()
+    if not is_number(plain.dtype):
+        plain = plain.view(torch.uint8)
+    if type(plain) is not torch.Tensor:
+        plain = plain.as_subclass(torch.Tensor)
+    if plain.is_quantized:
+        plain = plain.dequantize()
+    if plain.layout != torch.strided:
+        plain = plain.to_dense()
+    for dim in range(plain.dim()):
+        # An expanded tensor has far more elements than memory.
+        if plain.stride(dim) == 0 and plain.size(dim) > 1:
+            plain = plain.narrow(dim, 0, 1)
+    return plain.resolve_conj().resolve_neg()
 
 
 def _stride(tensor: torch.Tensor) -> tuple[int, ...]:

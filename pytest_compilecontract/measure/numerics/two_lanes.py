@@ -11,8 +11,9 @@ from pytest_compilecontract.facts.measurement import Numerics
 
 from .drawn import nans_in
 from .judging import Judged, Runs, is_same, is_twin, judged
-from .rule import Tolerance, broadcast, is_float, lowest_of, same_bits
+from .rule import Tolerance, is_float, lowest_of, same_bits
 from .snapshot import MADE, Branch, Node, Run, ScalarLeaf, TensorLeaf, short
+from .together import broadcast
 
 # What each lane has as eager has it there: strides, devices and aliases are no affair between lanes.
 KINDS = frozenset(("value", "nan", "input changed", "dtype", "shape", "type", "structure"))
