@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 
 # Read when transformers is imported: whatever asks for a file of a hub is refused, without asking the network.
@@ -29,3 +30,8 @@ name_operators()
 # Inductor pads a product, or does not, by a benchmark that it runs while it compiles: kernels and strides would differ
 # from one run to the next.
 torch._inductor.config.shape_padding = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest goes first, so that no worker ends long after the others: what Inductor compiles, and ranks."""
+    items.sort(key=lambda item: not ("[inductor" in item.nodeid or item.path.name == "test_distributed_orders.py"))

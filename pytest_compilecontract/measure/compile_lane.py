@@ -24,7 +24,8 @@ from .gpu_steps import nowhere, with_facts
 from .group import is_shared
 from .hunt import Budget, Hunt, Where, not_held
 from .placement import placed
-from .probes.availability import device_of, replaced_compile
+from .probes.availability import replaced_compile
+from .probes.device import device_of
 from .probes.inplace import compile_in_place, is_compiled, structure
 from .probes.modes import Modes
 from .probes.source import Paths

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from pytest_compilecontract import clock
 from pytest_compilecontract.facts.lanes import FAKE, Lane
 
-from .probes.availability import device_of
 from .probes.collectives import Recorded, recorded
+from .probes.device import device_of
 from .probes.fake_group import no_fake_group
 
 # Why a lane of several ranks does not make the calls that a lane of one process makes besides.

@@ -14,13 +14,16 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
 
 from .probes import randomness
-from .probes.caches import own_caches
+from .probes.caches import check_processor, own_caches
 from .probes.counters import counters as dynamo_counters
+from .probes.device import device_of
 from .probes.modes import Modes, autocast_nesting, set_autocast_nesting, set_inference_mode
 from .probes.settings import COMPILER, DYNAMO, INDUCTOR, MODULES, ConfigModule, config_module, default_of
 from .probes.stance import ambient, forget_examples, stance_kept
 
 SEED = 0
+# Of Inductor: whether it believes that the processor has what it says it has.
+VECTORS = "cpp.vec_isa_ok"
 # Settings that would make a count depend on what ran before, in another test or another process.
 EXACT: dict[str, dict[str, object]] = {
     # A warm precompile cache loads code without any attempt to compile it.
@@ -55,6 +58,8 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
     replaced = _replaced(lane, defaults or {})
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state())
+        if lane is not None and _has_kernels_for_the_cpu(lane):
+            check_processor()
         stack.enter_context(_settings(lane, defaults or {}))
         if lane is None or lane.cache == "lane":
             stack.enter_context(own_caches())
@@ -69,6 +74,11 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
             torch.set_float32_matmul_precision(lane.matmul_precision)
         randomness.seed(SEED)
         yield replaced
+
+
+def _has_kernels_for_the_cpu(lane: Lane) -> bool:
+    """Whether Inductor compiles the lane for this processor, with what torch itself finds out about it."""
+    return lane.backend == "inductor" and VECTORS not in lane.inductor and device_of(lane).type == "cpu"
 
 
 def _dtype_of(lane: Lane) -> torch.dtype:

@@ -64,8 +64,7 @@ def torch_defaults() -> dict[str, str]:
 @functools.cache
 def card_of(lane: Lane) -> str:
     """The CUDA device of a lane, by index and uuid; empty without one."""
-    from pytest_compilecontract.measure.probes.availability import device_of
-    from pytest_compilecontract.measure.probes.device import card
+    from pytest_compilecontract.measure.probes.device import card, device_of
 
     return card(device_of(lane))
 

@@ -23,7 +23,7 @@ from .history import History
 from .judged import Judged, failed, unmeasured
 from .process import Process, torch_defaults
 from .run import Runs
-from .settings import DEFAULT_LANES, Settings
+from .settings import Settings
 from .started import as_started, set_options
 from .workers import ENTRY, LOST
 
@@ -176,7 +176,9 @@ def failure_of(state: State) -> str:
     assert state.judged is not None
     entry, contract = state.judged.entry, state.contract
     own = contract.bare or bool(contract.ladder)
-    lane = () if own or state.lane.name in DEFAULT_LANES else (f"--contract-lanes={state.lane.name}",)
+    # Where no option chose lanes, addopts included, a session without one has this lane too.
+    asked = contract.item.config.getoption("--contract-lanes") is not None
+    lane = (f"--contract-lanes={state.lane.name}",) if asked and not own else ()
     repeats = max(entry.repeats, state.number)
     repeat = (f"--contract-repeat={repeats}",) if repeats > 1 else ()
     options = ("--compile-contracts", *lane, *repeat, *set_options(contract.item.config))

@@ -22,11 +22,13 @@ _FLAGS = ("--noconftest", "--contract-speed")
 _CHOICE = ("--contract-lanes", "-k", "-m")
 # What says nothing of a result.
 _LEFT_OUT = ("no:cacheprovider",)
+# What a pytest-xdist worker is told: the folder that its session was started in, from the project's root.
+FOLDER = "compile_contract_folder"
 
 
 def as_started(config: pytest.Config, command: Command) -> Command:
     """A command that starts pytest like this session, from the same folder."""
-    argv, here = _argv(config), config.invocation_params.dir
+    argv, here = _argv(config), _folder(config)
     options = [each for each in kept_options(argv[1:]) if each not in command.options]
     tests = tuple(_from(here, config.rootpath, each) for each in command.tests)
     return replace(command, start=start(argv), options=(*options, *command.options), tests=tests)
@@ -67,6 +69,17 @@ def kept_options(arguments: Sequence[str]) -> Iterator[str]:
                 yield f"{name}={value}" if name.startswith("--") else f"{name}{value}"
         elif word in _FLAGS:
             yield word
+
+
+def tell_folder(config: pytest.Config, workerinput: dict[str, object]) -> None:
+    """Tell a worker of pytest-xdist where its session was started: it may run in a copy of the project."""
+    workerinput[FOLDER] = os.path.relpath(config.invocation_params.dir, config.rootpath)
+
+
+def _folder(config: pytest.Config) -> Path:
+    """The folder that the session was started in, which for a worker may be that of a copy of the project."""
+    told = getattr(config, "workerinput", {}).get(FOLDER)
+    return config.invocation_params.dir if told is None else Path(os.path.normpath(config.rootpath / told))
 
 
 def _argv(config: pytest.Config) -> list[str]:

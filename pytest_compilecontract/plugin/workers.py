@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_compilecontract.facts.ladder import NAME as FRONTIER
@@ -15,6 +17,7 @@ from .item import BODY, contract_name
 from .judged import Subject, failed
 from .process import Process
 from .session import Sent, Session
+from .started import tell_folder
 
 # What a report carries: an entry with its environment; that its test lost the process the CUDA device, and on xdist's
 # report of that, that the worker was to end; what a worker is about to run, and that it has.
@@ -60,6 +63,10 @@ class Receiving:
         self._session = session
         self._worker = worker
         self._lost: set[str] = set()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        tell_folder(node.config, node.workerinput)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         if nodeid in self._session.running:

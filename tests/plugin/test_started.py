@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_compilecontract.facts.rerun import Command
-from pytest_compilecontract.plugin.started import as_started, kept_options, session_command, start
+from pytest_compilecontract.plugin.started import as_started, kept_options, session_command, start, tell_folder
 
 LANE = ("--compile-contracts", "--contract-lanes=aot")
 RERUN = Command(options=LANE, tests=("tests/test_a.py::test_it[aot]",))
@@ -17,9 +17,9 @@ COMMAND = "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::
 MODULE = "/env/lib/python3.11/site-packages/pytest/__main__.py"
 
 
-def config(argv: list[str], here: str = "/project") -> Any:
+def config(argv: list[str], here: str = "/project", **more: str) -> Any:
     return SimpleNamespace(
-        workerinput={"mainargv": argv},
+        workerinput={"mainargv": argv, **more},
         rootpath=Path("/project"),
         invocation_params=SimpleNamespace(dir=Path(here), args=tuple(argv[1:])),
     )
@@ -47,6 +47,23 @@ def config(argv: list[str], here: str = "/project") -> Any:
 )
 def test_it_is_as_the_session_was_started(argv: list[str], here: str, told: str) -> None:
     assert str(as_started(config(argv, here), RERUN)) == told
+
+
+@pytest.mark.parametrize(
+    ("started_in", "test"),
+    [("/project", "tests/test_a.py"), ("/project/tests", "test_a.py"), ("/", "project/tests/test_a.py")],
+)
+def test_of_a_worker_with_a_copy_of_the_project_it_works_where_the_session_was_started(
+    started_in: str, test: str
+) -> None:
+    told: dict[str, Any] = {}
+    tell_folder(config([], started_in), told)
+
+    # It runs above its copy, as pytest-xdist's do.
+    worker = config(["/env/bin/pytest"], "/far", **told)
+    worker.rootpath = Path("/far/project")
+
+    assert str(as_started(worker, RERUN)) == COMMAND.replace("tests/test_a.py", test)
 
 
 def test_a_session_is_started_again_with_its_settings_and_its_choice() -> None:

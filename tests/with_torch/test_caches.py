@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.cpu_vec_isa
 from torch import nn
 
 from pytest_compilecontract.facts.lanes import Lane
@@ -14,6 +15,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes.caches import check_processor
 
 pytestmark = pytest.mark.torch
 
@@ -79,4 +81,40 @@ def test_a_lane_has_caches_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     measured = [ran(lane) for _ in range(2)]
 
     assert [(each.caches["fx_graph_hit"], each.caches["fx_graph_miss"]) for each in measured] == [(0, 1), (0, 1)]
-    assert list(tmp_path.iterdir()) == []
+    assert not {"fxgraph", "aotautograd"} & {each.name for each in tmp_path.iterdir()}
+
+
+@pytest.fixture
+def checked_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The cache folders in which Inductor is asked what vector instructions the processor has."""
+    folders: list[str] = []
+    monkeypatch.setattr(
+        torch._inductor.cpu_vec_isa,
+        "valid_vec_isa_list",
+        lambda: folders.append(torch._inductor.runtime.runtime_utils.cache_dir()) or [],
+    )
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("lane", "asked"),
+    [
+        (Lane(name="inductor", device="cpu"), True),
+        (Lane(name="aot", backend="aot_eager", device="cpu"), False),
+        (Lane(name="believes", device="cpu", inductor={"cpp.vec_isa_ok": True}), False),
+    ],
+    ids=["inductor", "compiles no kernels", "says so itself"],
+)
+def test_what_inductor_builds_to_know_the_processor_is_kept_for_the_next_process(
+    lane: Lane, asked: bool, checked_in: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    with isolated(lane):
+        assert checked_in == [str(tmp_path)] * asked
+
+
+def test_a_torch_that_asks_otherwise_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._inductor.cpu_vec_isa, "valid_vec_isa_list")
+
+    check_processor()

@@ -295,8 +295,9 @@ def test_the_failure_says_both_values_and_how_to_see_it_again(ran: Ran) -> None:
         "  max_graph_breaks=0: measured 1",
         "    test_block.py:26 in breaks: torch._dynamo.graph_break()",
     ]
-    command = "--compile-contracts --contract-repeat=3 -- 'test_block.py::test_violated_the_first_time[capture]'"
-    assert f"python -m pytest {command}" in text.splitlines()
+    options = "--compile-contracts --contract-lanes=capture --contract-repeat=3"
+    test = "'test_block.py::test_violated_the_first_time[capture]'"
+    assert f"python -m pytest {options} -- {test}" in text.splitlines()
 
 
 def test_what_moves_by_itself_has_the_band_of_its_repeats(ran: Ran) -> None:

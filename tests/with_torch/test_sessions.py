@@ -23,6 +23,7 @@ from pytest_compilecontract.cli.main import main
 
 pytestmark = pytest.mark.torch
 
+RERUN = "python -m pytest --compile-contracts --contract-lanes=capture --"
 PYPROJECT = """
 [tool.compilecontract.lanes.nope]
 requires = ["a_package_that_is_nowhere"]
@@ -496,7 +497,7 @@ def test_a_test_that_uses_nothing_of_the_lane(plain: Ran) -> None:
         "compile contract violated: test_contracts.py::test_uses_nothing, lane capture (1 violation)",
         "  something to measure: the test measured nothing with compile_lane",
         "rerun this lane alone:",
-        "python -m pytest --compile-contracts -- 'test_contracts.py::test_uses_nothing[capture]'",
+        f"{RERUN} 'test_contracts.py::test_uses_nothing[capture]'",
     ]
 
 
@@ -511,7 +512,7 @@ def test_a_failure_is_a_few_lines_and_no_traceback(plain: Ran) -> None:
     ]
     assert lines[-2:] == [
         "rerun this lane alone:",
-        "python -m pytest --compile-contracts -- 'test_contracts.py::test_violated[capture]'",
+        f"{RERUN} 'test_contracts.py::test_violated[capture]'",
     ]
     assert len(lines) <= 25
 

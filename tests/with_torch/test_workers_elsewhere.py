@@ -21,9 +21,12 @@ import os
 
 import torch
 
+from pytest_compilecontract import compile_contract
+
 FAR = os.environ.get("TORCH_PLACE") == "far"
 
 
+@compile_contract(max_graph_breaks=0)
 def test_step(compile_lane):
     def step(x):
         y = x.sin()
@@ -94,5 +97,7 @@ def test_each_lane_has_the_environment_of_its_worker(far: str, tmp_path: Path) -
     breaks = {entry.worker: len(entry.measurement.graph_breaks or ()) for entry in receipt.entries if entry.measurement}
     assert places == {"gw0": "far", "gw1": None}, ran.stdout
     assert breaks == {"gw0": 1, "gw1": 0}
+    # The far worker runs in a copy of the project, and the session does not.
+    assert f"pytest --compile-contracts {options[1]} -- 'test_suite.py::test_step[capture]'" in ran.stdout
     assert "(report, gw0)" in table.stdout
     assert re.search("(drifted|improved): breaks", table.stdout)

@@ -14,15 +14,9 @@ import torch
 from pytest_compilecontract.facts.lanes import Lane
 
 from ..isolation import missing_setting
+from .device import device_of
 from .source import Paths
 from .taps import beneath
-
-
-def device_of(lane: Lane) -> torch.device:
-    """The lane's device; without one, cuda where there is one, else cpu."""
-    if lane.device is not None:
-        return torch.device(lane.device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def unavailable(lane: Lane) -> str | None:

@@ -27,6 +27,17 @@ def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return {name: counters.get(group, {}).get(key, 0) for (group, key), name in COUNTERS.items()}
 
 
+def check_processor() -> None:
+    """Let Inductor find out, once a process, what vector instructions this processor has.
+
+    For that it builds a small program for each kind, which later processes find in the caches of this one. In
+    the empty caches of a lane, the first lane of every process would build them again.
+    """
+    # Where a torch has no such function, the first lane does it.
+    with contextlib.suppress(ImportError, AttributeError, OSError):
+        importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+
+
 @contextlib.contextmanager
 def own_caches() -> Iterator[None]:
     """Use empty compile caches, on disk and in this process, while the `with` lasts."""

@@ -1,4 +1,4 @@
-"""The CUDA device of this process: which GPU it takes, and whether an error has lost it."""
+"""The device of a lane; and the CUDA device of this process: which GPU it takes, and whether an error has lost it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import torch
 
 from pytest_compilecontract.errors import chain, message_of
+from pytest_compilecontract.facts.lanes import Lane
 
 # What CUDA says of an error after which no call of the process works.
 _STICKY = re.compile(
@@ -20,6 +21,13 @@ _STICKY = re.compile(
 def has_cuda() -> bool:
     """Whether a CUDA device can be used here."""
     return torch.cuda.is_available()
+
+
+def device_of(lane: Lane) -> torch.device:
+    """The lane's device; without one, cuda where there is one, else cpu."""
+    if lane.device is not None:
+        return torch.device(lane.device)
+    return torch.device("cuda" if has_cuda() else "cpu")
 
 
 def lost(error: BaseException | None) -> str:
