@@ -24,6 +24,9 @@ from .suite import RECEIPT, Suite, not_started
 
 # Below a side's receipt: what its lanes left when they were run once more.
 AGAIN, EVIDENCE = "again", "evidence"
+# What a project without it installed loads the plugin by, and where it says so.
+PLUGIN_MODULE = "pytest_compilecontract"
+SETTINGS_OF_PYTEST = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +100,8 @@ class Bench:
             found = probe(python, self.project, variables_of(python))
             if found.plugin:
                 raise UsageError(f"{python}: pytest-compilecontract cannot be loaded there ({found.plugin})")
+            if not found.entered and not self._loads_it:
+                raise UsageError(f"{python}: pytest does not load pytest-compilecontract there: install it with pip")
             folder = self._folder(f"torch-{found.torch}" if found.torch else f"python-{found.python}")
         name = f"torch {found.torch or found.packages.get('torch', '(none)')}"
         if found.torch is None or found.plugin:
@@ -194,6 +199,15 @@ class Bench:
         receipt = not_started(ready.setup)
         write_receipt(ready.folder / RECEIPT, receipt)
         return Measured(side=ready.side, receipt=receipt, file=ready.folder / RECEIPT, found=ready.found)
+
+    @property
+    def _loads_it(self) -> bool:
+        """Whether pytest may be told to load the plugin, by its arguments or by the project's settings."""
+        module = PLUGIN_MODULE.encode()
+        files = (self.project / name for name in SETTINGS_OF_PYTEST)
+        return any(PLUGIN_MODULE in each for each in self.arguments) or any(
+            module in file.read_bytes() for file in files if file.is_file()
+        )
 
     def _made(self, side: Side, folder: Path) -> Path:
         if self.uv is None:

@@ -43,13 +43,14 @@ _COMPANIONS = re.compile(r"(nvidia|cuda)-.*|.*triton.*|torch(vision|audio|text|d
 _DECORATION = re.compile(r"^[\s\u00d7│]*(?:[╰├]─▶\s*(?=\S))?")
 _CAUSE = re.compile(r"(?:error|cause|Caused by):\s*")
 _PROBE = """
-import importlib.metadata as metadata, json, platform
+import importlib.metadata as metadata, json, os, platform
 def say(**facts): print("\\n" + json.dumps({"probe": 1, **facts}), flush=True)
 packages = {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
 say(python=platform.python_version(), packages=packages)
 try:
     import pytest, msgspec, pytest_compilecontract.plugin.events
-    say(plugin="")
+    entries = metadata.entry_points(group="pytest11", name="compilecontract")
+    say(plugin="", entered=bool(entries) or "pytest_compilecontract" in os.environ.get("PYTEST_PLUGINS", ""))
 except Exception as error:
     say(plugin=f"{type(error).__name__}: {error}")
 try:
@@ -64,13 +65,14 @@ except BaseException as error:
 class Probe:
     """What an interpreter has installed. `torch` is None if torch cannot be imported, and `failed` says why.
 
-    `plugin` is why this plugin cannot be loaded there; empty if it can.
+    `plugin` is why this plugin cannot be loaded there; empty if it can. `entered`: pytest loads it without being told.
     """
 
     python: str
     torch: str | None
     failed: str = ""
     plugin: str = ""
+    entered: bool = True
     packages: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -232,6 +234,7 @@ def probe(python: Path, cwd: Path, variables: Mapping[str, str]) -> Probe:
         torch=str(facts["torch"]) if facts.get("torch") else None,
         failed=one_line(str(facts.get("failed", f"the process {death(ran.returncode)}")), REASON),
         plugin=str(facts.get("plugin", "not known")),
+        entered=bool(facts.get("entered", True)),
         packages={canonicalize_name(str(name)): str(version) for name, version in packages.items()},
     )
 

@@ -748,6 +748,33 @@ def test_an_interpreter_without_the_plugin_is_one_line(bench: Bench, capsys: pyt
     assert (code, capsys.readouterr().err.splitlines()[-1]) == (UNUSABLE, said)
 
 
+@pytest.mark.parametrize("side", [0, 1], ids=["the older", "the newer"])
+def test_an_interpreter_whose_pytest_does_not_load_the_plugin_is_known_before_the_tests_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str], side: int
+) -> None:
+    plans = [a_plan("2.11.0"), a_plan("2.12.1")]
+    plans[side]["probe"][1] |= {"entered": False}
+
+    code = bumped(bench, *plans)
+
+    python = bench.folder / ("old", "new")[side] / "python"
+    said = f"compilecontract: {python}: pytest does not load pytest-compilecontract there: install it with pip"
+    assert (code, capsys.readouterr().err.splitlines()[-1]) == (UNUSABLE, said)
+    assert not (bench.folder / "old" / "calls").exists()
+
+
+@pytest.mark.parametrize("how", ["an argument", "a setting"])
+def test_a_project_may_load_the_plugin_by_itself(bench: Bench, how: str) -> None:
+    plans = [a_plan("2.11.0"), a_plan("2.12.1")]
+    for plan in plans:
+        plan["probe"][1] |= {"entered": False}
+    if how == "a setting":
+        (bench.project / "pytest.ini").write_text("[pytest]\naddopts = -p pytest_compilecontract.plugin\n")
+    words = ["--", "-p", "pytest_compilecontract.plugin"] if how == "an argument" else []
+
+    assert bumped(bench, *plans, *words) != UNUSABLE
+
+
 def test_a_folder_that_another_run_has_is_one_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     kept = bench.project / ".compilecontract"
     with command.claimed(kept):

@@ -92,7 +92,7 @@ def test_the_plugin_is_not_installed_twice_where_it_is_the_project() -> None:
 def test_this_interpreter_has_the_plugin_and_says_what_else() -> None:
     found = probe(Path(sys.executable), ROOT, {**variables_of(Path(sys.executable)), "PYTHONPATH": str(ROOT)})
 
-    assert found.plugin == ""
+    assert (found.plugin, found.entered) == ("", True)
     assert "pytest" in found.packages
     assert (found.torch is None) == bool(found.failed)
 
