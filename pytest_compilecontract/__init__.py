@@ -56,6 +56,9 @@ def compile_contract(*function: object, **limits: object) -> object:
         ranks_agree (bool): if False, ranks may differ in graphs, breaks, recompiles, eager frames and collectives
         max_collectives (int): maximum number of collectives over the compiled calls, in lanes with ranks
         same_collectives (bool): compiled must run as many collectives of each kind as eager, in lanes with ranks
+        same_placements (bool): every parameter must be placed on its device mesh as in eager, and some must be
+        max_saved_ratio (float): maximum bytes that autograd saves for the backward, relative to eager
+        max_recomputed_graphs (int): maximum number of compiled graphs of a forward that run again in a backward
 
     Lanes compared with one another:
         same_as (str): a lane that every other lane of the contract must agree with, in graphs, breaks, recompiles,

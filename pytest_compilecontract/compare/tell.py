@@ -21,6 +21,7 @@ from pytest_compilecontract.facts.measurement import (
 )
 from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
+from pytest_compilecontract.facts.structure import PLAIN
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
 
 from .drift import Fact
@@ -198,6 +199,21 @@ def _collectives(seen: Measurement) -> Facts | None:
     return facts_by(kinds, lambda kind: (kind,), lambda kind: Fact(where=kind, reason="one more or less"))
 
 
+def _placements(seen: Measurement) -> Facts | None:
+    if seen.placements is None:
+        return None
+    # What has lost its place, in eager too or not: where a parameter is placed by intent is no fact to hold against it.
+    lost = [*seen.placements.changed, *(f"{name}: {PLAIN}" for name in seen.placements.plain)]
+    return facts_by(lost, lambda each: (each,), lambda each: Fact(where=each))
+
+
+def _recomputed(seen: Measurement) -> Facts | None:
+    if seen.recomputed_graphs is None:
+        return None
+    each_time = range(seen.recomputed_graphs)
+    return facts_by(each_time, lambda _: ("again",), lambda _: Fact(where="a compiled graph runs again in a backward"))
+
+
 def _host_syncs(seen: Measurement) -> Facts | None:
     if seen.host_syncs is None:
         return None
@@ -276,6 +292,8 @@ READERS: dict[str, Callable[[Measurement], Facts | None]] = {
     "numerics": _numerics,
     "state_dict": _state_dict,
     "collectives": _collectives,
+    "placements": _placements,
+    "recomputed_graphs": _recomputed,
     "cuda_graphs": _cuda_graphs,
     "host_syncs": _host_syncs,
 }

@@ -18,6 +18,7 @@ from .measurement import (
     StepOperators,
     merge_breaks,
 )
+from .structure import Placements, SavedBytes
 
 T = TypeVar("T")
 
@@ -138,6 +139,26 @@ def collectives(values: Sequence[Collectives | None]) -> Collectives | None:
         compiled=tuple(one for each in known for one in each.compiled),
         eager=tuple(one for each in eager for one in each) if len(eager) == len(known) else None,
     )
+
+
+def placements(values: Sequence[Placements | None]) -> Placements | None:
+    """The placements of all parts; of a name that several have, those of the part in which it moved, or the last."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    ordered = sorted(known, key=lambda each: len(each.changed))
+    return Placements(
+        compiled={name: at for each in ordered for name, at in each.compiled.items()},
+        eager={name: at for each in ordered for name, at in each.eager.items()},
+    )
+
+
+def saved(values: Sequence[SavedBytes | None]) -> SavedBytes | None:
+    """The sum of all parts."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return SavedBytes(compiled=sum(each.compiled for each in known), eager=sum(each.eager for each in known))
 
 
 def operators(values: Sequence[StepOperators | None]) -> StepOperators | None:

@@ -58,6 +58,9 @@ class Limits:
     ranks_agree: bool | None = None
     max_collectives: int | None = None
     same_collectives: bool | None = None
+    same_placements: bool | None = None
+    max_saved_ratio: float | None = None
+    max_recomputed_graphs: int | None = None
     same_as: str | None = None
 
     def to_dict(self) -> dict[str, object]:
@@ -295,6 +298,9 @@ LIMITS: dict[str, Limit] = {
         Limit(name="ranks_agree", kind=_FLAG),
         Limit(name="max_collectives", bounds="most", kind=_COUNT, metric="collectives", fixture=True),
         Limit(name="same_collectives", kind=_FLAG, metric="collectives", fixture=True),
+        Limit(name="same_placements", kind=_FLAG, metric="placements", fixture=True),
+        Limit(name="max_saved_ratio", bounds="most", kind=_TOLERANCE, metric="saved_bytes", fixture=True),
+        Limit(name="max_recomputed_graphs", bounds="most", kind=_COUNT, metric="recomputed_graphs"),
         Limit(name="same_as", kind=Kind(text="the name of a lane", accepts=_is_name), fixture=True),
     )
 }

@@ -9,6 +9,7 @@ from typing import Literal
 from pytest_compilecontract.wording import counted
 
 from .collectives import Collectives
+from .structure import Placements, SavedBytes
 
 RecompileKind = Literal["dynamic", "guard", "instance", "wrapper", "backend", "invalidated", "reset"]
 RECOMPILE_KINDS: dict[RecompileKind, str] = {
@@ -575,6 +576,9 @@ class Measurement:
     operators_run     the operators of one steady call, compiled and eager
     hunted            what a hunt checked; the other metrics are those of the sequence that failed or compiled most
     collectives       the collectives that the calls run in process groups, in lanes with ranks
+    placements        where the parameters are on a device mesh after the calls
+    saved_bytes       the bytes that autograd saves for the backward, where a limit asks for them
+    recomputed_graphs compiled graphs of a forward that ran again in a backward, as under a checkpoint
     overwritten       outputs that a later call changed after they were returned
     beside            results compared with those of the lane that `same_as` names
     cuda_graphs, kernels, host_syncs, memory, speed
@@ -615,6 +619,9 @@ class Measurement:
     capture_targets: CaptureTargets | None = None
     operators_run: StepOperators | None = None
     collectives: Collectives | None = None
+    placements: Placements | None = None
+    saved_bytes: SavedBytes | None = None
+    recomputed_graphs: int | None = None
     overwritten: tuple[str, ...] | None = None
     hunted: Hunted | None = None
     beside: Numerics | None = None
@@ -664,6 +671,16 @@ class Measurement:
     def collectives_made(self) -> int | None:
         """Collectives over the calls, compiled."""
         return None if self.collectives is None else self.collectives.total
+
+    @property
+    def sharded(self) -> int | None:
+        """Parameters that are DTensors after the compiled calls."""
+        return None if self.placements is None else self.placements.total
+
+    @property
+    def bytes_saved(self) -> int | None:
+        """Bytes saved for the backward, compiled."""
+        return None if self.saved_bytes is None else self.saved_bytes.compiled
 
     @property
     def compiled_again(self) -> tuple[Recompile, ...] | None:

@@ -83,6 +83,10 @@ def _number(field: str) -> Count:
     return count
 
 
+def _split(seen: Measurement) -> int | None:
+    return None if seen.backend_calls == seen.graphs else seen.backend_calls
+
+
 def _hunted(seen: Measurement) -> int | None:
     return None if seen.hunted is None else seen.hunted.sequences
 
@@ -192,6 +196,51 @@ _ALL = (
         count=_number("collectives_made"),
         on_device=True,
         join=joins.collectives,
+    ),
+    # Where DDP splits a graph, there are more of these than Dynamo makes.
+    Metric(
+        name="backend_calls",
+        label="graphs for the backend",
+        noun=("graph for the backend", "graphs for the backend"),
+        count=_split,
+        on_device=True,
+    ),
+    Metric(
+        name="placements",
+        label="placements of parameters",
+        better="lower",
+        gates=True,
+        young=True,
+        noun=("DTensor", "DTensors"),
+        count=_number("sharded"),
+        shown="if any",
+        on_device=True,
+        join=joins.placements,
+    ),
+    Metric(
+        name="bytes_saved",
+        field="saved_bytes",
+        label="bytes saved for the backward",
+        better="lower",
+        banded=True,
+        band=0.05,
+        gates=True,
+        young=True,
+        noun=("byte saved", "bytes saved"),
+        count=_number("bytes_saved"),
+        on_device=True,
+        join=joins.saved,
+    ),
+    Metric(
+        name="recomputed_graphs",
+        label="recomputed graphs",
+        better="lower",
+        gates=True,
+        young=True,
+        noun=("recomputed graph", "recomputed graphs"),
+        count=_number("recomputed_graphs"),
+        shown="if any",
+        on_device=True,
     ),
     # What only a GPU can feed: counted where it was measured.
     Metric(

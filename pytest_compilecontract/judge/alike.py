@@ -56,6 +56,12 @@ def _collectives(seen: Measurement) -> str:
     return "not measured" if seen.collectives is None else told(seen.collectives.compiled)
 
 
+def _placements(seen: Measurement) -> str:
+    if seen.placements is None:
+        return "not measured"
+    return "; ".join(f"{name}: {at}" for name, at in seen.placements.compiled.items()) or "none"
+
+
 def _state(seen: Measurement) -> str:
     if seen.state_change is None:
         return "not measured"
@@ -68,6 +74,7 @@ OF_RANKS: dict[str, Read] = {
     "recompiles": _recompiles,
     "eager frames": _eager,
     "collectives": _collectives,
+    "placements": _placements,
 }
 # The limit that each of them has for a lane by itself.
 BY_LIMIT = {

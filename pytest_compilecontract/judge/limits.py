@@ -14,6 +14,7 @@ from pytest_compilecontract.wording import counted
 
 from .bounds import bound_of, eager_calls_allowed, means_nothing, numerics_given, why_unmeasured
 from .device import judge_device
+from .structure import judge_structure
 from .tell import (
     told_breaks,
     told_eager,
@@ -64,6 +65,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
         ("max_eager_frames", lost),
         ("max_eager_ops", told_operators(seen.operators_run)),
         ("min_ops_captured", eager + breaks or told_nothing(seen)),
+        ("max_recomputed_graphs", ()),
     ):
         bound = bound_of(limits, limit)
         count = seen.eager_ops if limit == "max_eager_ops" else count_of(LIMITS[limit].metric, seen)
@@ -83,6 +85,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     yield from _judge_targets(limits, seen, unmeasurable)
     yield from _judge_outputs(limits, seen, unmeasurable)
     yield from _judge_collectives(limits, seen, unmeasurable)
+    yield from judge_structure(limits, seen, unmeasurable)
     yield from judge_device(limits, seen, unmeasurable)
 
 

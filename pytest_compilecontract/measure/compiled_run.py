@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.collectives import Collectives
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import GraphStep, Measurement, StateChange, StepOperators
+from pytest_compilecontract.facts.structure import SavedBytes
+from pytest_compilecontract.wording import first_line
 
 from .endings import Endings
 from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
@@ -29,6 +32,7 @@ from .probes.targets import capture_targets
 from .programs import Body, Trail
 from .recorder import Measuring
 from .repeated import Repeated
+from .saved import saving
 
 # Their decompositions draw random numbers otherwise than eager, unless `fallback_random` leaves these out
 # (`select_decomp_table` in torch/_inductor/decomposition.py).
@@ -240,12 +244,36 @@ class CompiledRun:
         torch.compiler.reset()
         return trail, "random numbers: judged in a pass of its own with fallback_random=True"
 
+    def with_saved(self, measured: Measurement, job: Job, eager: Trail) -> Measurement:
+        """The measurement with the bytes saved for the backward, in an eager and a compiled pass of their own."""
+        if measured.raised is not None or eager.error is not None:
+            return without(measured, "saved_bytes", "the run raised")
+        with saving() as in_eager:
+            trail = self._passes.eager(job, eager)
+        if trail.error is not None or trail.structure is None:
+            return without(measured, "saved_bytes", _refused(trail.error))
+        saved = in_eager.without(trail.structure.storages)
+        torch.compiler.reset()
+        with saving() as compiled:
+            trail = self._passes.fresh(self._compile(job), job, How(like=eager))
+        job.state.forget()
+        torch.compiler.reset()
+        if trail.error is not None or trail.structure is None:
+            return without(measured, "saved_bytes", _refused(trail.error))
+        found = SavedBytes(compiled=compiled.without(trail.structure.storages), eager=saved)
+        return replace(measured, saved_bytes=found)
+
     def draws_otherwise(self) -> bool:
         return self._lane.backend in WITH_INDUCTORS_DECOMPOSITIONS and not self._lane.inductor.get("fallback_random")
 
 
 def without(measurement: Measurement, metric: str, reason: str) -> Measurement:
     return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
+
+
+def _refused(error: Exception | None) -> str:
+    assert error is not None
+    return f"with hooks on saved tensors the run raises {type(error).__name__}: {first_line(message_of(error))}"
 
 
 def _keys(target: object) -> tuple[str, ...] | None:

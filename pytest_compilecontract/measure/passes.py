@@ -26,10 +26,11 @@ from .probes.modes import Modes
 from .probes.refusals import Refusals
 from .probes.rounding import Rounding
 from .probes.source import Paths
-from .programs import Body, Forward, Program, Surroundings, Trail
+from .programs import Body, Forward, Program, Surroundings, Trail, returns_results
 from .recorder import Measuring, synchronize
 from .said import held_by
 from .state import NotWide, State
+from .structure import placed_in, structure_of
 
 # `steady`: no pass, but steps made again and again, of which nothing but the device's own work is looked at.
 Kind = Literal["eager", "compiled", "float64", "steady"]
@@ -272,6 +273,8 @@ class Passes:
                 if is_own(error, self._paths) if how.like is None else "raised" in how.like.groups:
                     trail.note("raised", held_by(error), f"{at} exception")
                 break
+            if returns_results(job.program):
+                trail.structure = structure_of(output)
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")
             if left and (grads := numerics.gradients_in(arguments)):
@@ -280,6 +283,8 @@ class Passes:
             trail.watch.add(output, f"{at} output")
             trail.watch.add(arguments, f"{at} input")
             del output, args, kwargs, arguments, stepped
+        if trail.error is None and not returns_results(job.program):
+            trail.structure = placed_in(run if isinstance(run, torch.nn.Module) else job.target)
         if copied.shared:
             self.notes.append(copied.shared)
 

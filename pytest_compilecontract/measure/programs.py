@@ -17,6 +17,7 @@ from pytest_compilecontract.errors import UsageError
 from . import numerics
 from .probes.alive import Watch
 from .shapes import Moded
+from .structure import Structure
 
 
 @dataclass(kw_only=True, slots=True)
@@ -25,6 +26,7 @@ class Trail:
 
     `context` is a copy, for a context variable without a value cannot be reset: it is lost with the copy. `like` is the
     eager run that this one is compared with, unless it is that run; a `reference` is one in a wider precision.
+    `structure` is None if the run raised.
     """
 
     groups: dict[str, list[numerics.Snapshot]] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Trail:
     context: Context = field(default_factory=copy_context)
     like: Trail | None = None
     reference: bool = False
+    structure: Structure | None = None
 
     def note(self, group: str, value: object, at: str, *, step: str = "") -> numerics.Snapshot:
         """Keep a snapshot of a value, under the place `at`; `step` as in `numerics.snapshot`."""
@@ -234,6 +237,11 @@ class InModes(Body):
             return results
 
         return step
+
+
+def returns_results(program: Program) -> bool:
+    """Whether it is code of the test's own, which returns what is to be looked at."""
+    return isinstance(program, Body) and not isinstance(program, InModes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

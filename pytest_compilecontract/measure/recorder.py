@@ -180,6 +180,8 @@ class Measuring:
         calls = self._calls(measured="graphs_executed" not in unmeasured) if self.timed else None
         if calls is None:
             unmeasured["calls"] = "the test makes its own calls"
+        if facts["recomputed_graphs"] is None:
+            unmeasured.setdefault("recomputed_graphs", "this torch does not tell whether a backward is running")
         stages, no_stages = self._stages.read()
         if no_stages:
             unmeasured["stage_seconds"] = no_stages
@@ -225,6 +227,7 @@ class Measuring:
             "backend_failures": ledger.told.failures,
             "errors_suppressed": ledger.told.suppressed,
             "graphs_executed": lambda: ledger.runs.executed,
+            "recomputed_graphs": lambda: ledger.runs.recomputed,
             "resets": lambda: ledger.resets,
             "dropped": ledger.told.dropped,
             "eager_by_request": ledger.told.eager_by_request,
@@ -293,5 +296,6 @@ def synchronize(device: torch.device) -> None:
 
 def without_comparison(measurement: Measurement, reason: str) -> Measurement:
     """The measurement of a run that was not compared with anything, and why."""
-    unmeasured = measurement.unmeasured | {"numerics": reason, "state_change": reason}
+    compared = ("numerics", "state_change", "placements", "saved_bytes")
+    unmeasured = measurement.unmeasured | dict.fromkeys(compared, reason)
     return replace(measurement, unmeasured=unmeasured)

@@ -29,8 +29,9 @@ from .noise_runs import Judge, NoiseRuns
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
 from .probes.source import Paths
-from .programs import Program, Trail
+from .programs import Program, Trail, returns_results
 from .state import State
+from .structure import with_structure
 
 CONVOLUTIONS = (
     torch.nn.Conv1d,
@@ -172,7 +173,7 @@ class Runner:
             once_more = self._passes.eager(job)
             if unsteady := self._endings.ended_as(once_more, compiled, unit):
                 return Held(measurement=self._unknown(unsteady), error=eager.error)
-        measured = replace(measured, raised=raised)
+        measured = self._with_structure(replace(measured, raised=raised), job, eager=eager, compiled=compiled)
         if eager.error is not None and raised is None:
             in_both = self._endings.raised_in_both(eager, unit, len(job.calls))
             measured = replace(measured, raised_in_both=in_both)
@@ -196,6 +197,12 @@ class Runner:
         if error is not None and error is not eager.error:
             error.__cause__ = compiled.error or eager.error
         return Held(measurement=measured, error=error)
+
+    def _with_structure(self, measured: Measurement, job: Job, *, eager: Trail, compiled: Trail) -> Measurement:
+        measured = with_structure(measured, eager.structure, compiled.structure, body=returns_results(job.program))
+        if self._limits.max_saved_ratio is None:
+            return without(measured, "saved_bytes", "no limit asks for it")
+        return self._compiled.with_saved(measured, job, eager)
 
     def _compared(self, job: Job, eager: Trail, compiled: Trail) -> tuple[Trail, str]:
         """The compiled pass that is compared with eager, and notes on the comparison."""

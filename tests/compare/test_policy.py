@@ -22,6 +22,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
 
 def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
     assert DEFAULT_POLICY.gate == {
+        "bytes_saved",
         "capture",
         "collectives",
         "cuda_graphs",
@@ -37,7 +38,9 @@ def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
         "limits",
         "numerics",
         "ops_captured",
+        "placements",
         "recompiles",
+        "recomputed_graphs",
         "state_dict",
     }
     assert DEFAULT_POLICY.allow == frozenset()
@@ -46,7 +49,10 @@ def test_by_default_no_count_of_graphs_and_no_time_gates() -> None:
 def test_a_time_gates_by_the_spread_that_was_measured(tmp_path: Path) -> None:
     found = policy(tmp_path, 'gate = ["steady_seconds"]')
 
-    assert (found.gate, found.band) == ({"steady_seconds"}, {"ops_captured": 0.05, "kernels_a_step": 0.1})
+    assert (found.gate, found.band) == (
+        {"steady_seconds"},
+        {"ops_captured": 0.05, "bytes_saved": 0.05, "kernels_a_step": 0.1},
+    )
 
 
 def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> None:
@@ -56,7 +62,7 @@ def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> 
 
     assert found.gate == {"graph_breaks", "steady_seconds"}
     assert found.allow == {"new"}
-    assert found.band == {"ops_captured": 0.05, "kernels_a_step": 0.1, "steady_seconds": 0.25}
+    assert found.band == {"ops_captured": 0.05, "bytes_saved": 0.05, "kernels_a_step": 0.1, "steady_seconds": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +89,7 @@ def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> 
         ),
         pytest.param(
             "band.graph_breaks = 0.1",
-            "band: not a banded metric: 'graph_breaks' (known: cold_seconds, device_seconds, kernels_a_step, "
+            "band: not a banded metric: 'graph_breaks' (known: bytes_saved, cold_seconds, device_seconds, kernels_a_step, "
             "ops_captured, overhead_seconds, peak_bytes, steady_seconds, warmup_seconds)",
             id="a-band-for-an-exact-metric",
         ),

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_compilecontract.facts.measurement import Compiled, Measurement, RaisedInBoth
 from pytest_compilecontract.facts.metrics import combined
+from pytest_compilecontract.facts.structure import PLAIN, Placements, SavedBytes
 
 
 def handed_to(*backends: str, by_torch: str = "") -> Measurement:
@@ -34,3 +35,21 @@ def test_the_calls_that_never_ran_are_called_as_they_are(unit: str) -> None:
     both = RaisedInBoth(type="ValueError", message="no", at="step 1", left=2, unit=unit)
 
     assert str(both) == "eager raises in step 1, as compiled does: ValueError: no; the 2 steps after it never ran"
+
+
+def test_placements_of_several_parts_are_those_in_which_something_moved() -> None:
+    alike = Placements(compiled={"w": "Shard(0) on 2"}, eager={"w": "Shard(0) on 2"})
+    moved = Placements(compiled={"w": PLAIN}, eager={"w": "Shard(0) on 2"})
+
+    for parts in ((moved, alike), (alike, moved)):
+        found = combined(tuple(Measurement(placements=each) for each in parts)).placements
+        assert found is not None
+        assert found.changed == ("w: Shard(0) on 2 in eager, a plain tensor compiled",)
+    assert combined((Measurement(placements=alike), Measurement())).placements is None
+
+
+def test_saved_bytes_of_several_parts_are_added() -> None:
+    parts = tuple(Measurement(saved_bytes=SavedBytes(compiled=number, eager=2)) for number in (1, 2))
+
+    assert combined(parts).saved_bytes == SavedBytes(compiled=3, eager=4)
+    assert combined((*parts, Measurement())).saved_bytes is None

@@ -29,6 +29,7 @@ from pytest_compilecontract.facts.measurement import (
     StateChange,
     StepOperators,
 )
+from pytest_compilecontract.facts.structure import PLAIN, Placements, SavedBytes
 from pytest_compilecontract.facts.verdict import STEADY, Violation
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.tell import told_breaks
@@ -38,8 +39,8 @@ KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "
     "frontier, fullgraph, keeps_outputs, lanes, max_collectives, max_eager_frames, max_eager_ops, "
     "max_graph_breaks, max_graphs, max_host_syncs, max_kernels, max_kernels_ratio, max_memory_growth, "
-    "max_memory_ratio, max_recompiles, min_frontier, min_ops_captured, min_speedup, numerics, process_group, "
-    "ranks, ranks_agree, rtol, same_as, same_collectives)"
+    "max_memory_ratio, max_recompiles, max_recomputed_graphs, max_saved_ratio, min_frontier, min_ops_captured, "
+    "min_speedup, numerics, process_group, ranks, ranks_agree, rtol, same_as, same_collectives, same_placements)"
 )
 FORWARD = Location(file="model.py", line=40, function="forward")
 ITEM = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")
@@ -804,6 +805,50 @@ def test_collectives_that_were_not_recorded_are_a_violation() -> None:
         ("same_collectives=True", said),
     ]
     assert [(each.limit, each.measured) for each in compiled_alone] == [("same_collectives=True", said)]
+
+
+def test_placements_are_held_to_eagers_and_to_there_being_any() -> None:
+    limits = Limits(same_placements=True)
+    placed, lost = {"w": "Shard(0) on 2", "b": PLAIN}, {"w": PLAIN, "b": PLAIN}
+
+    assert judged(limits, replace(GOOD, placements=Placements(compiled=placed, eager=placed))) == ()
+    assert judged(Limits(), replace(GOOD, placements=Placements(compiled=lost, eager=placed))) == ()
+    assert judged(limits, replace(GOOD, placements=Placements(compiled=lost, eager=placed))) == (
+        Violation(
+            limit="same_placements=True",
+            measured="1 parameter not placed as in eager",
+            details=("w: Shard(0) on 2 in eager, a plain tensor compiled",),
+        ),
+    )
+    for nowhere in (Placements(compiled=lost, eager=lost), Placements(compiled={}, eager={})):
+        (violation,) = judged(limits, replace(GOOD, placements=nowhere))
+        assert violation.measured == "no parameter is a DTensor, in eager either"
+
+
+def test_what_is_saved_is_held_to_a_share_of_eagers() -> None:
+    limits = Limits(max_saved_ratio=1.5)
+
+    assert judged(limits, replace(GOOD, saved_bytes=SavedBytes(compiled=150, eager=100))) == ()
+    assert judged(limits, replace(GOOD, saved_bytes=SavedBytes(compiled=151, eager=100))) == (
+        Violation(limit="max_saved_ratio=1.5", measured="1.51 (151 bytes compiled, 100 bytes eager)"),
+    )
+    (violation,) = judged(limits, replace(GOOD, saved_bytes=SavedBytes(compiled=0, eager=0)))
+    assert violation.measured == "eager saves nothing for a backward"
+
+
+def test_structure_that_was_not_measured_is_a_violation() -> None:
+    limits = Limits(same_placements=True, max_saved_ratio=1.0, max_recomputed_graphs=0)
+    told = {"placements": "no module", "saved_bytes": "no hooks", "recomputed_graphs": "no task"}
+
+    found = judged(limits, replace(GOOD, unmeasured=told))
+
+    assert {each.limit: each.measured for each in found} == {
+        "same_placements=True": "cannot be measured on torch 2.16.0: no module",
+        "max_saved_ratio=1.0": "cannot be measured on torch 2.16.0: no hooks",
+        "max_recomputed_graphs=0": "cannot be measured on torch 2.16.0: no task",
+    }
+    (violation,) = judged(Limits(max_recomputed_graphs=0), replace(GOOD, recomputed_graphs=2))
+    assert (violation.limit, violation.measured) == ("max_recomputed_graphs=0", 2)
 
 
 def test_targets_and_outputs_that_are_not_known_are_a_violation_unless_there_can_be_none() -> None:

@@ -31,6 +31,7 @@ from pytest_compilecontract.facts.measurement import (
 )
 from pytest_compilecontract.facts.metrics import BANDED, METRICS, Metric
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.facts.structure import PLAIN, Placements, SavedBytes
 from pytest_compilecontract.facts.verdict import Violation
 
 OLD = Environment(torch="2.11.0", triton="3.6.0", device="A processor", python="3.11.7", commit="a" * 40, dirty=False)
@@ -170,6 +171,18 @@ WORSE_ON_A_CARD: dict[str, tuple[Entry, Entry]] = {
 }
 
 
+def _placed(at: str) -> Entry:
+    return an_entry(replace(HOLDING, placements=Placements(compiled={"weight": at}, eager={"weight": at})))
+
+
+def _saved(count: int) -> Entry:
+    return an_entry(replace(HOLDING, saved_bytes=SavedBytes(compiled=count, eager=100)))
+
+
+def _recomputed(count: int) -> Entry:
+    return an_entry(replace(HOLDING, recomputed_graphs=count))
+
+
 def _in_ranks(**times: int) -> Entry:
     made = tuple(Collective(kind=kind, times=number) for kind, number in times.items())
     return an_entry(replace(HOLDING, collectives=Collectives(compiled=made)))
@@ -187,8 +200,15 @@ WORSE: dict[str, tuple[Entry, Entry]] = {
     "fullgraph": (an_entry(), an_entry(WORSENED["graph_breaks"])),
     "frontier": (an_entry(frontier=a_walk("held", "held")), an_entry(frontier=a_walk("held", "failed"))),
     "collectives": (_in_ranks(all_reduce=1), _in_ranks(all_reduce=2)),
+    "placements": (_placed("Shard(0) on 2"), _placed(PLAIN)),
+    "bytes_saved": (_saved(100), _saved(110)),
+    "recomputed_graphs": (_recomputed(0), _recomputed(1)),
     **WORSE_ON_A_CARD,
-    **{name: _beyond_its_band(METRICS[name]) for name in BANDED if name not in (*WORSENED, *WORSE_ON_A_CARD)},
+    **{
+        name: _beyond_its_band(METRICS[name])
+        for name in BANDED
+        if name not in (*WORSENED, *WORSE_ON_A_CARD, "bytes_saved")
+    },
 }
 # What torch renames, and what is no drift.
 BENIGN: dict[str, GraphBreak] = {

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 COMPILED_NODE = "CompiledFunctionBackward"
+NO_TASK = -1
+
+
+def in_backward() -> bool | None:
+    """Whether autograd is running a backward on this thread; None if this torch does not tell."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return None if current is None else bool(current() != NO_TASK)
 
 
 def compiled_backwards(root: Any) -> frozenset[int]:

@@ -64,6 +64,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "operations": ("call_user_compiler",),
     "compiles": ("call_user_compiler",),
     "graphs_executed": ("convert_frame", "call_user_compiler"),
+    "recomputed_graphs": ("convert_frame", "call_user_compiler"),
     "first_compiles": ("convert_frame", "_compile"),
     "continuations": ("convert_frame", "_compile"),
     "recompiles": ("convert_frame", "_compile", "recompilation_reasons"),
@@ -295,7 +296,7 @@ class Ledger:
         graph.kept = "specialization" not in getattr(arguments.get("gm"), "meta", {})
         if not stack:
             return compiled
-        return self.runs.counted(_forced(compiled), graph)
+        return self.runs.counted(_forced(compiled), graph, stack[-1].code)
 
     def _on_piece(self, original: Callable[..., object], *args: object, **kwargs: object) -> object:
         graph = getattr(self._local, "graph", None)
