@@ -195,7 +195,9 @@ class CompileLane:
         self.trained = True
         return seen
 
-    def compare(self, body: OwnCalls, *, reference: OwnCalls | None = None) -> Measurement:
+    def compare(
+        self, body: OwnCalls, *, reference: OwnCalls | None = None, alone: Callable[[], object] | None = None
+    ) -> Measurement:
         """Run code that makes its own calls, once in eager and once compiled, and compare what it returns.
 
         For code between calls: a changing learning rate, a frozen parameter, a backward of your own.
@@ -205,13 +207,16 @@ class CompileLane:
                 Its argument is `compile_lane.compile`, or in the eager runs a function that returns its argument.
             reference: other code for the eager runs, called the same way, that the compiled body must agree with, such
                 as a plain loop for a fused operator. Limits apply to `body`; `rtol` and `atol` set the tolerance.
+            alone: code for one process that returns what `body` has to return on this rank, such as the same training
+                on the batches of all ranks. Each rank runs it once, in eager, and compares its own results with it,
+                eager and compiled. It runs no collective. Modules in what is returned are not compared with it.
 
         Raises:
             As `run`.
         """
         __tracebackhide__ = True
-        _refuse_body(body, reference)
-        program = Body(body=body, reference=reference)
+        _refuse_body(body, reference, alone)
+        program = Body(body=body, reference=reference, alone=alone)
         return self._keep(self._held(uncompiled, program, (call(),), lambda _: self.compile))
 
     def hunt(
@@ -341,12 +346,14 @@ def _refuse_hunt(target: object, lane: Lane) -> None:
         raise UsageError("compile_lane.hunt draws calls for one process, and there are several ranks")
 
 
-def _refuse_body(body: object, reference: object) -> None:
+def _refuse_body(body: object, reference: object, alone: object) -> None:
     if not callable(body) or isinstance(body, type):
         raise UsageError(f"compile_lane.compare takes a function of one argument, got {_named(body)}")
     if reference is not None and (not callable(reference) or isinstance(reference, type)):
         expected = "a function of one argument as the body is"
         raise UsageError(f"compile_lane.compare: reference= is {expected}, got {_named(reference)}")
+    if alone is not None and (not callable(alone) or isinstance(alone, type)):
+        raise UsageError(f"compile_lane.compare: alone= is a function without arguments, got {_named(alone)}")
 
 
 def _as_batches(batches: object) -> tuple[call, ...]:

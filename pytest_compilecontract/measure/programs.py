@@ -180,16 +180,23 @@ class _Gradients:
 class Body:
     """A body that builds, compiles and calls by itself; `run` is what it compiles with. Its output is what it returns.
 
-    `reference` runs instead of it if `run` is `uncompiled`.
+    `reference` runs instead of it if `run` is `uncompiled`. `alone` returns the same without ranks.
     """
 
     body: Callable[[Callable[..., object]], object]
     reference: Callable[[Callable[..., object]], object] | None = None
+    alone: Callable[[], object] | None = None
     unit: str = "body"
 
     @property
     def reaches(self) -> tuple[object, ...]:
-        return (self.body,) if self.reference is None else (self.body, self.reference)
+        return tuple(each for each in (self.body, self.reference, self.alone) if each is not None)
+
+    @property
+    def without_ranks(self) -> Body | None:
+        """The program of one process, if there is one."""
+        alone = self.alone
+        return None if alone is None else Body(body=lambda _compile: alone())
 
     def start(self, run: Callable[..., object], around: Surroundings) -> Step:
         body = self.reference if self.reference is not None and run is uncompiled else self.body

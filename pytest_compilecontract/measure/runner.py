@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from .endings import BrokenLane, DeviceLost, Endings
 from .gpu_steps import nowhere
 from .group import any_rank, barred, in_ranks, is_shared
 from .noise_runs import Judge, NoiseRuns
+from .one_process import held_to_one_process
 from .passes import Job, Passes, Reference
 from .probes.modes import Modes
 from .probes.source import Paths
@@ -188,7 +189,8 @@ class Runner:
             judged = self._judged(job, compared, eager=eager, again=again, gold=gold, note=note)
             if compared is not compiled:
                 judged = self._as_drawn(job, judged, eager=eager, compiled=compiled)
-            measured = replace(measured, numerics=judged)
+            sides = {"compiled": compared, "eager in ranks": eager}
+            measured = replace(measured, numerics=self._with_one_process(judged, job, sides))
             if self._turn.wanted:
                 runs, tolerance = self.sides(compared, eager=eager, again=again, gold=gold)
                 self._turn.kept = numerics.kept(runs, tolerance, random=eager.random, device=self._device.type)
@@ -203,6 +205,9 @@ class Runner:
         if self._limits.max_saved_ratio is None:
             return without(measured, "saved_bytes", "no limit asks for it")
         return self._compiled.with_saved(measured, job, eager)
+
+    def _with_one_process(self, found: Numerics, job: Job, sides: Mapping[str, Trail]) -> Numerics:
+        return held_to_one_process(found, self._passes, job, sides, self._tolerance())
 
     def _compared(self, job: Job, eager: Trail, compiled: Trail) -> tuple[Trail, str]:
         """The compiled pass that is compared with eager, and notes on the comparison."""
@@ -258,17 +263,6 @@ class Runner:
         self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference
     ) -> tuple[numerics.Runs, numerics.Tolerance]:
         """The compared values, and the tolerance."""
-        lowest = self._lane.autocast or self._lane.dtype
-        tf32 = self._tf32 and lowest is None
-        assert self._limits.numerics is not None
-        tolerance = numerics.Tolerance(
-            method=self._limits.numerics,
-            rtol=self._limits.rtol,
-            atol=self._limits.atol,
-            precision=torch.float16 if tf32 else getattr(torch, lowest) if lowest else None,
-            tf32=tf32,
-            reference=gold.dtype,
-        )
         runs = numerics.Runs(
             eager=eager.run(),
             compiled=compiled.run(),
@@ -277,7 +271,20 @@ class Runner:
             gold_absent=gold.absent,
             desk=self._device if self._device.type == "cuda" else None,
         )
-        return runs, tolerance
+        return runs, self._tolerance(gold.dtype)
+
+    def _tolerance(self, reference: str = "float64") -> numerics.Tolerance:
+        lowest = self._lane.autocast or self._lane.dtype
+        tf32 = self._tf32 and lowest is None
+        assert self._limits.numerics is not None
+        return numerics.Tolerance(
+            method=self._limits.numerics,
+            rtol=self._limits.rtol,
+            atol=self._limits.atol,
+            precision=torch.float16 if tf32 else getattr(torch, lowest) if lowest else None,
+            tf32=tf32,
+            reference=reference,
+        )
 
 
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:

@@ -89,8 +89,8 @@ def test_a_file_says_what_gates_how_far_and_what_may_be_open(tmp_path: Path) -> 
         ),
         pytest.param(
             "band.graph_breaks = 0.1",
-            "band: not a banded metric: 'graph_breaks' (known: bytes_saved, cold_seconds, device_seconds, kernels_a_step, "
-            "ops_captured, overhead_seconds, peak_bytes, steady_seconds, warmup_seconds)",
+            "band: not a banded metric: 'graph_breaks' (known: bytes_saved, cold_seconds, device_seconds, "
+            "kernels_a_step, ops_captured, overhead_seconds, peak_bytes, steady_seconds, warmup_seconds)",
             id="a-band-for-an-exact-metric",
         ),
         pytest.param(

@@ -18,6 +18,7 @@ from .drawn import beside_values
 from .iterators import again, position
 from .judging import Judged, Runs, judge, judged
 from .noise import FURTHER
+from .one_process import held_to_one_process
 from .parts import (
     HOLDERS,
     Bound,
@@ -87,6 +88,7 @@ __all__ = [
     "firsts",
     "gradients_in",
     "has_storage",
+    "held_to_one_process",
     "is_followed",
     "is_numpy",
     "is_projects",

@@ -72,12 +72,12 @@ def agreed(runs: Runs, mine: Kept, other: Kept, names: tuple[str, str]) -> Judge
     unsteady = mine.unsteady | other.unsteady
     kinds = KINDS if mine.tolerance.precision == other.tolerance.precision else KINDS - {"dtype"}
     differ = {each.at: each for way in ways[::-1] for each in way.numerics.differences if each.kind in kinds}
-    told = [replace(each, detail=_told(at, ours, theirs, names)) for at, each in differ.items() if at not in unsteady]
-    at = {each.at for each in told}
+    apart = [replace(each, detail=told(at, ours, theirs, names)) for at, each in differ.items() if at not in unsteady]
+    at = {each.at for each in apart}
     numerics = replace(
         ways[0].numerics,
         note="",
-        differences=tuple(told),
+        differences=tuple(apart),
         uncompared=tuple(f"{each}: eager differs from itself there" for each in differ if each in unsteady),
     )
     is_open = (ways[0].open | ways[1].open) & at
@@ -124,7 +124,8 @@ def _is_same_input(node: Node, other: Node | None) -> bool:
     return same_bits(node.data.to(narrow), other.data.to(narrow))
 
 
-def _told(at: str, ours: Run, theirs: Run, names: tuple[str, str]) -> str:
+def told(at: str, ours: Run, theirs: Run, names: tuple[str, str]) -> str:
+    """How two runs differ at a place, each by its name."""
     mine, other = (_node(run, at) for run in (ours, theirs))
     if mine is None or other is None:
         here, missing = names if other is None else names[::-1]
