@@ -41,6 +41,7 @@ Optimizer = Callable[..., object] | None
 Compiles = Callable[[Any], object] | None
 # Compiles with its one argument, and makes its own calls.
 OwnCalls = Callable[[Callable[..., Any]], object]
+Alone = Callable[[], object] | None
 
 
 class Observation:
@@ -195,9 +196,7 @@ class CompileLane:
         self.trained = True
         return seen
 
-    def compare(
-        self, body: OwnCalls, *, reference: OwnCalls | None = None, alone: Callable[[], object] | None = None
-    ) -> Measurement:
+    def compare(self, body: OwnCalls, *, reference: OwnCalls | None = None, alone: Alone = None) -> Measurement:
         """Run code that makes its own calls, once in eager and once compiled, and compare what it returns.
 
         For code between calls: a changing learning rate, a frozen parameter, a backward of your own.
@@ -207,9 +206,7 @@ class CompileLane:
                 Its argument is `compile_lane.compile`, or in the eager runs a function that returns its argument.
             reference: other code for the eager runs, called the same way, that the compiled body must agree with, such
                 as a plain loop for a fused operator. Limits apply to `body`; `rtol` and `atol` set the tolerance.
-            alone: code for one process that returns what `body` has to return on this rank, such as the same training
-                on the batches of all ranks. Each rank runs it once, in eager, and compares its own results with it,
-                eager and compiled. It runs no collective. Modules in what is returned are not compared with it.
+            alone: code for one process, without collectives, that returns what `body` has to return on this rank.
 
         Raises:
             As `run`.

@@ -30,7 +30,7 @@ from .programs import Body, Forward, Program, Surroundings, Trail, returns_resul
 from .recorder import Measuring, synchronize
 from .said import held_by
 from .state import NotWide, State
-from .structure import placed_in, structure_of
+from .structure import placed_in, results_in, structure_of
 
 # `steady`: no pass, but steps made again and again, of which nothing but the device's own work is looked at.
 Kind = Literal["eager", "compiled", "float64", "steady"]
@@ -273,16 +273,18 @@ class Passes:
                 if is_own(error, self._paths) if how.like is None else "raised" in how.like.groups:
                     trail.note("raised", held_by(error), f"{at} exception")
                 break
+            results = output
             if returns_results(job.program):
                 trail.structure = structure_of(output)
+                results = results_in(output, trail.structure)
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")
             if left and (grads := numerics.gradients_in(arguments)):
                 trail.note("grad", grads, f"{at} input grad")
             trail.aliases |= numerics.aliases(outputs, inputs, job.state.tensors)
-            trail.watch.add(output, f"{at} output")
+            trail.watch.add(results, f"{at} output")
             trail.watch.add(arguments, f"{at} input")
-            del output, args, kwargs, arguments, stepped
+            del output, results, args, kwargs, arguments, stepped
         if trail.error is None and not returns_results(job.program):
             trail.structure = placed_in(run if isinstance(run, torch.nn.Module) else job.target)
         if copied.shared:

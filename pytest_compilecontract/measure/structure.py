@@ -63,6 +63,13 @@ def structure_of(value: object) -> Structure:
     )
 
 
+def results_in(value: object, structure: Structure) -> object:
+    """What a body returned, without modules: what compiled code keeps of these is no result."""
+    if not structure.types:
+        return value
+    return [each for _, each in _found(value, "output", DEPTH) if isinstance(each, torch.Tensor)]
+
+
 def placed_in(target: object) -> Structure:
     """The placements of a target, which is asked for nothing else: its state dict is the user's to take."""
     if not isinstance(target, torch.nn.Module):

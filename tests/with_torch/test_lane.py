@@ -79,7 +79,10 @@ def test_the_measurement_of_one_graph() -> None:
     assert found.counters is not None
     assert found.counters["stats"]["unique_graphs"] == 1
     told = {name: reason for name, reason in found.unmeasured.items() if reason != NO_CUDA}
-    assert told == {"backward_graphs": "no backward was run from a loss, as compile_lane.train does"}
+    assert told == {
+        "backward_graphs": "no backward was run from a loss, as compile_lane.train does",
+        "saved_bytes": "no limit asks for it",
+    }
 
 
 def test_the_phases_of_the_calls() -> None:

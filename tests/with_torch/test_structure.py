@@ -371,3 +371,19 @@ def test_nothing_compiled_has_no_graph_to_recompute_and_is_noticed(policy: Calla
     entry = hold(lambda lane: lane.compare(body), max_recomputed_graphs=0, max_saved_ratio=1.0)
 
     assert kept_limits(entry) == ("violated", {"min_ops_captured=1 (default)": 0})
+
+
+def test_a_module_that_is_returned_may_be_wrapped_and_kept_and_is_no_result() -> None:
+    kept = []
+
+    def body(compile: Compile) -> tuple[Tensor, nn.Module]:
+        model = compile(Block())
+        kept.append(model)
+        return model(torch.ones(2, 4)).detach(), model
+
+    entry = hold(lambda lane: lane.compare(body), check_state_dict=True)
+    found = measured(entry).numerics
+
+    assert found is not None
+    assert found.differences == ()
+    assert kept_limits(entry) == ("violated", {"check_state_dict=True": "changed by compiling"})

@@ -73,7 +73,7 @@ def without_call_user_compiler(patch: Patch) -> None:
     inherits(patch, OUTPUT_GRAPH, "OutputGraph")
 
 
-GRAPHS = {"graphs", "backend_calls", "compiles", "ops_captured", "operations", "graphs_executed"}
+GRAPHS = {"graphs", "backend_calls", "compiles", "ops_captured", "operations", "graphs_executed", "recomputed_graphs"}
 BREAKS = {"graph_breaks", "break_events"}
 FRAMES = {
     "first_compiles",
@@ -88,7 +88,7 @@ FRAMES = {
 CASES = [
     pytest.param(
         without_convert_frame,
-        {*FRAMES, "graphs_executed"},
+        {*FRAMES, "graphs_executed", "recomputed_graphs"},
         "torch has no torch._dynamo.convert_frame.ConvertFrameAssert.__call__",
         id="ConvertFrameAssert",
     ),

@@ -325,7 +325,9 @@ class _Walk:
     def _opaque(self, value: object, at: str, within_object: bool) -> bool:
         if within_object:
             return False
-        self.nodes[at] = Opaque(type=_type_name(value))
+        # Whether compiling changed the type of a module is for `check_state_dict` to say.
+        inner = getattr(value, "_orig_mod", value) if isinstance(value, torch.nn.Module) else value
+        self.nodes[at] = Opaque(type=_type_name(inner))
         return True
 
     def _not_followed(self, value: object, at: str, within_object: bool, *, large: bool) -> bool:

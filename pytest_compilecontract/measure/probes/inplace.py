@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 
 import torch
@@ -11,16 +12,20 @@ COMPILED = "_compiled_call_impl"
 
 
 def compile_in_place(module: torch.nn.Module, options: Mapping[str, object]) -> Callable[[], None]:
-    """Call `module.compile(**options)`; returns a function that undoes it."""
+    """Call `module.compile(**options)`; returns a function that undoes it, which keeps no module alive."""
     had = COMPILED in vars(module)
     before = vars(module).get(COMPILED)
     module.compile(**options)
+    there = weakref.ref(module)
 
     def undo() -> None:
+        compiled = there()
+        if compiled is None:
+            return
         if had:
-            setattr(module, COMPILED, before)
-        elif COMPILED in vars(module):
-            delattr(module, COMPILED)
+            setattr(compiled, COMPILED, before)
+        elif COMPILED in vars(compiled):
+            delattr(compiled, COMPILED)
 
     return undo
 
