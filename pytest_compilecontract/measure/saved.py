@@ -18,8 +18,8 @@ from .probes.tensors import base_of, storage_of, waited
 class Saving:
     """The bytes of all storages that are saved, each once for as long as anything keeps it saved.
 
-    Leaves that require a gradient are left out: they are there anyway, and a checkpoint in eager has no need to save
-    them. Compiled code saves what a DTensor consists of, which is no leaf: see `without`.
+    Parameters are left out: they are there anyway, and a checkpoint in eager has no need to save them. Compiled code
+    saves what a DTensor consists of, which is none: see `without`.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,6 @@ def parts_with_storage(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
-    """Whether it is a leaf that requires a gradient, or a view of one."""
+    """Whether it is a parameter, or a view of one."""
     base = base_of(tensor)
-    origin = tensor if base is None else base
-    return origin.is_leaf and origin.requires_grad
+    return isinstance(tensor if base is None else base, torch.nn.Parameter)
