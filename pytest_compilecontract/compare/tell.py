@@ -203,8 +203,9 @@ def _placements(seen: Measurement) -> Facts | None:
     if seen.placements is None:
         return None
     # What has lost its place, in eager too or not: where a parameter is placed by intent is no fact to hold against it.
-    lost = [*seen.placements.changed, *(f"{name}: {PLAIN}" for name in seen.placements.plain)]
-    return facts_by(lost, lambda each: (each,), lambda each: Fact(where=each))
+    lost = [(each.name, each.sentence) for each in seen.placements.changed]
+    lost += [(name, PLAIN) for name in seen.placements.plain]
+    return facts_by(lost, tuple, lambda each: Fact(where=each[0], reason=each[1]))
 
 
 def _recomputed(seen: Measurement) -> Facts | None:

@@ -9,6 +9,22 @@ PLAIN = "a plain tensor"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """A parameter, and its placement in eager and compiled."""
+
+    name: str
+    eager: str
+    compiled: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.eager} in eager, {self.compiled} compiled"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.sentence}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Placements:
     """The placement of each parameter after the calls, by its name, compiled and in eager; empty without ranks.
 
@@ -20,11 +36,11 @@ class Placements:
     eager: dict[str, str]
 
     @property
-    def changed(self) -> tuple[str, ...]:
-        """Each parameter that is placed otherwise than in eager, in a sentence."""
+    def changed(self) -> tuple[Moved, ...]:
+        """The parameters that are placed otherwise than in eager."""
         names = dict.fromkeys((*self.eager, *self.compiled))
-        pairs = {name: (self.eager.get(name, PLAIN), self.compiled.get(name, PLAIN)) for name in names}
-        return tuple(f"{name}: {was} in eager, {now} compiled" for name, (was, now) in pairs.items() if was != now)
+        both = [Moved(name=each, eager=_at(self.eager, each), compiled=_at(self.compiled, each)) for each in names]
+        return tuple(each for each in both if each.eager != each.compiled)
 
     @property
     def plain(self) -> tuple[str, ...]:
@@ -40,6 +56,10 @@ class Placements:
     def in_eager(self) -> int:
         """How many there are in eager."""
         return _distributed(self.eager)
+
+
+def _at(placed: dict[str, str], name: str) -> str:
+    return placed.get(name, PLAIN)
 
 
 def _distributed(placed: dict[str, str]) -> int:

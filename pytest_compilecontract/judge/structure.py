@@ -27,7 +27,7 @@ def _judge_placements(limits: Limits, seen: Measurement, unmeasurable: str) -> I
         yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, 'placements')}")
     elif found.changed:
         measured = f"{counted(len(found.changed), 'parameter')} not placed as in eager"
-        yield violated(bound, measured, [(each,) for each in found.changed])
+        yield violated(bound, measured, [(str(each),) for each in found.changed])
     elif not found.in_eager:
         yield violated(bound, "no parameter is a DTensor, in eager either")
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_compilecontract.facts.measurement import Compiled, Measurement, RaisedInBoth
 from pytest_compilecontract.facts.metrics import combined
-from pytest_compilecontract.facts.structure import PLAIN, Placements, SavedBytes
+from pytest_compilecontract.facts.structure import PLAIN, Moved, Placements, SavedBytes
 
 
 def handed_to(*backends: str, by_torch: str = "") -> Measurement:
@@ -44,7 +44,7 @@ def test_placements_of_several_parts_are_those_in_which_something_moved() -> Non
     for parts in ((moved, alike), (alike, moved)):
         found = combined(tuple(Measurement(placements=each) for each in parts)).placements
         assert found is not None
-        assert found.changed == ("w: Shard(0) on 2 in eager, a plain tensor compiled",)
+        assert found.changed == (Moved(name="w", eager="Shard(0) on 2", compiled=PLAIN),)
     assert combined((Measurement(placements=alike), Measurement())).placements is None
 
 
