@@ -32,6 +32,7 @@ class Fact:
 
     `times` is how often it was. `at` is the line that `where` names, if it names one, and `continuation` says that it
     is in a resume function. `name` is that of the limit that is exceeded, or of the kind of a numeric difference.
+    `ranks` are those that alone have it.
     """
 
     where: str
@@ -43,11 +44,16 @@ class Fact:
     at: Location | None = None
     continuation: bool = False
     name: str = ""
+    ranks: tuple[int, ...] = ()
 
     @property
     def said(self) -> str:
-        """The reason, and how often if more than once."""
-        return f"{self.reason}{repeated(self.times)}".lstrip()
+        """The reason, on which ranks if not on all, and how often if more than once."""
+        said = f"{self.reason}{repeated(self.times)}".lstrip()
+        if not self.ranks:
+            return said
+        where = f"on rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
+        return f"{where}: {said}" if said else where
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

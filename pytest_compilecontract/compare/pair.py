@@ -13,10 +13,11 @@ from pytest_compilecontract.facts.receipt import Entry
 from . import excuses
 from .attribution import Attribution
 from .bands import Band, Direction, band_of, direction_between
+from .by_rank import moves
 from .drift import Drift, Fact, Value
 from .excuses import MENDED, Change, excuse_for, times_kernels
 from .policy import Policy
-from .tell import READERS, Facts, read_errors, read_limits, without
+from .tell import READERS, Facts, read_errors, read_limits
 
 _TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their number may differ between runs")
 
@@ -69,14 +70,14 @@ class Pair:
             return
         assert before is not None
         assert after is not None
-        came, went = without(after.of, before.of), without(before.of, after.of)
-        if not came and not went:
+        found = moves(before, after, self._old, self._new, READERS.get(metric))
+        if not found.came and not found.went:
             return
-        change = self._change(metric, "worse" if came else "better", came, went)
-        if metric == "recompiles" and came and went and excuses.reported_differently(change):
+        change = self._change(metric, "worse" if found.came else "better", found.came, found.went)
+        if metric == "recompiles" and found.came and found.went and excuses.reported_differently(change):
             self._leave_out(metric, excuses.NAMED_OTHERWISE)
             return
-        yield self._drift(change, before.count, after.count)
+        yield self._drift(change, found.before, found.after)
 
     def _frontier(self) -> Iterator[Drift]:
         was, now = self._old.frontier, self._new.frontier
