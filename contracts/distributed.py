@@ -26,7 +26,6 @@ Wrap = Callable[[nn.Module, Compile], nn.Module]
 
 # NCCL on GPUs, gloo on a CPU.
 two = compile_contract(ranks=2)
-four = compile_contract(ranks=4)
 fake = compile_contract(ranks=8, process_group="fake")
 IN_BOTH = [pytest.param(2, marks=two, id="two"), pytest.param(8, marks=fake, id="fake")]
 # With Inductor on GPUs alone: on a CPU it would take minutes, and changes none of the counts.

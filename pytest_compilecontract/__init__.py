@@ -53,7 +53,8 @@ def compile_contract(*function: object, **limits: object) -> object:
         ranks (int): run the test in this many processes with one process group; each must hold, and all must agree
         process_group ("gloo", "nccl", "fake"): backend of the process group; default nccl on CUDA, else gloo; "fake"
             simulates any number of ranks in one process, and moves no data
-        ranks_agree (bool): if False, ranks may differ in graphs, breaks, recompiles, eager frames and collectives
+        ranks_agree (bool): if False, ranks may differ in graphs, breaks, recompiles, eager frames, placements and
+            collectives
         max_collectives (int): maximum number of collectives over the compiled calls, in lanes with ranks
         same_collectives (bool): compiled must run as many collectives of each kind as eager, in lanes with ranks
         same_placements (bool): every parameter must be placed on its device mesh as in eager, and some must be
