@@ -42,6 +42,7 @@ CONVOLUTIONS = (
     torch.nn.ConvTranspose2d,
     torch.nn.ConvTranspose3d,
 )
+OF_STRUCTURE = ("placements", "saved_bytes", "recomputed_graphs")
 # Eager runs with other random numbers, for what the compiled run has otherwise where it draws its own.
 SEEDS = 4
 
@@ -138,13 +139,14 @@ class Runner:
         message = f"{self._paths.text(error.what)} ({error.where}); the process can no longer use CUDA"
         raised = Raised(type="CUDA error", message=message, location=self._endings.user_line(error.__cause__))
         reason = "the run lost the device"
-        unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, "numerics", "limit_hits", "eager_frames"), reason)
+        counts = ("numerics", "limit_hits", "eager_frames", *OF_STRUCTURE)
+        unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts), reason)
         return Measurement(backend=self._lane.backend, raised=raised, unmeasured=unmeasured)
 
     def _unknown(self, reason: str) -> Measurement:
         """The measurement of a run that ended for a reason other than compiling: its counts are not known."""
         counts = ("graphs", "ops_captured", "graph_breaks", "recompiles", "eager_frames", "limit_hits", "numerics")
-        unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts), reason)
+        unmeasured = dict.fromkeys((*nowhere(reason).unmeasured, *counts, *OF_STRUCTURE), reason)
         return Measurement(backend=self._lane.backend, unmeasured=unmeasured)
 
     def _reference(self, job: Job) -> Held:

@@ -34,7 +34,7 @@ class Saving:
         """Count what is saved."""
         storages = []
         with torch.no_grad():
-            for part in parts_with_storage(tensor) if not _is_parameter(tensor) else ():
+            for part in _parts(tensor) if not _is_parameter(tensor) else ():
                 storage = storage_of(part)
                 if storage not in self._held:
                     self._bytes[storage] = self._bytes.get(storage, 0) + part.untyped_storage().nbytes()
@@ -72,12 +72,12 @@ def saving() -> Iterator[Saving]:
         yield found
 
 
-def parts_with_storage(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors with memory of their own that a tensor consists of, itself if it is a plain one."""
     tensor = waited(tensor)
     if numerics.is_wrapper(tensor):
         for each in numerics.parts_of_wrapper(tensor).values():
-            yield from parts_with_storage(each)
+            yield from _parts(each)
     elif numerics.has_storage(tensor):
         yield tensor
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from pytest_compilecontract.facts.measurement import Measurement, StateChange
 from pytest_compilecontract.facts.structure import PLAIN, Placements
 
+from . import numerics
 from .probes.tensors import storage_of
-from .saved import parts_with_storage
 
 # What torch.compile's wrapper puts into the names of what it wraps.
 WRAPPER = "_orig_mod."
@@ -126,7 +126,8 @@ def _placements(module: torch.nn.Module) -> dict[str, str]:
 
 
 def _storages(module: torch.nn.Module) -> Iterator[int]:
-    return (storage_of(part) for each in module.parameters() for part in parts_with_storage(each))
+    for each in module.parameters():
+        yield from (storage_of(part) for part in numerics.with_parts(each) if numerics.has_storage(part))
 
 
 def _placed(name: str, tensor: Any) -> dict[str, str]:

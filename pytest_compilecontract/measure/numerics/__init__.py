@@ -54,7 +54,7 @@ from .snapshot import (
     short,
     snapshot,
 )
-from .subclasses import compared_parts, is_wrapper, metadata_of, parts_of_wrapper
+from .subclasses import compared_parts, is_wrapper, metadata_of, parts_of_wrapper, with_parts
 from .two_lanes import Kept, agreed, kept, not_compared, why_apart
 
 __all__ = [
@@ -123,4 +123,5 @@ __all__ = [
     "why_apart",
     "why_not_cast",
     "wide",
+    "with_parts",
 ]
