@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -669,11 +670,8 @@ class _Steps:
         return torch.tensor([2 * self._travel[earlier[-1]]], device="cpu")
 
     def _doubt(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        mine = [each for each in self._gradients if each.name == name]
-        doubt = torch.zeros(shape, device="cpu") if mine else torch.ones(shape, device="cpu")
-        for gradient in mine:
-            doubt = torch.maximum(doubt, _doubt(gradient, shape, self._tolerance))
-        return doubt
+        doubts = [_doubt(each, shape, self._tolerance) for each in self._gradients if each.name == name]
+        return functools.reduce(torch.maximum, level(*doubts)) if doubts else torch.ones((), device="cpu")
 
     def _noisy(self) -> bool:
         if self._some_gradient_is_noise is None:
@@ -697,23 +695,21 @@ def _moved_by(place: _Place) -> float:
 def _doubt(gradient: _Place, shape: tuple[int, ...], tolerance: Tolerance) -> torch.Tensor:
     """The share of each element of a gradient that may be noise; 1 where the gradient cannot be judged."""
     eager = gradient.eager
-    everything = torch.ones(shape, device="cpu")
-    if not isinstance(eager, TensorLeaf):
-        return everything
-    values = _values(gradient, eager, eager, eager, None, tolerance)
+    values = _values(gradient, eager, eager, eager, None, tolerance) if isinstance(eager, TensorLeaf) else None
     if values is None or values.eager.shape != shape or not is_float(values.eager):
-        return everything
+        return torch.ones((), device="cpu")
     if values.gold is not None and went_another_way(values):
         values = replace(values, gold=None)
     allowed = allowed_by(values, tolerance)
+    doubt = torch.ones(shape, device=values.eager.device)
     start = 0
     for e, g in chunks(values.eager, values.reference):
         g = torch.where(g.isfinite(), g, e)
         limit = allowed.multiple * torch.clamp((e - g).abs(), min=allowed.own) + allowed.floor(g)
         share = torch.nan_to_num(DOUBT * limit / g.abs(), nan=1.0, posinf=1.0).clamp(max=1.0)
-        everything.reshape(-1)[start : start + e.numel()] = share.to(torch.float32)
+        doubt.reshape(-1)[start : start + e.numel()] = share.to(torch.float32)
         start += e.numel()
-    return everything
+    return doubt
 
 
 def _kind(place: _Place, eager: TensorLeaf, compiled: TensorLeaf) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .together import broadcast
+from .together import broadcast, chunk_of
 
 # How far beyond the outermost of a few runs, as a share of how far these are apart. Seven draws of a normal
 # distribution are 2.7 deviations apart; another one is four deviations off once in ten thousand.
@@ -33,7 +33,6 @@ USUAL = 2.0
 USUALLY = 0.9
 # A run that is this much further out than the bound will not be reached by more runs.
 HOPE = 8.0
-CHUNK = 1 << 20
 # Runs of more steps than this are far ones: what does not move in them either makes no close choice.
 FURTHER = 3
 # The share of a row that has to move in a far run.
@@ -244,7 +243,7 @@ def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
     wide = broadcast(*real)
     length = wide[0].shape[-1] if wide[0].dim() else 1
     flat = [each.reshape(-1, length) if each.numel() else each.reshape(0, 1) for each in wide]
-    rows = max(1, CHUNK // max(1, length))
+    rows = max(1, chunk_of(flat[0]) // max(1, length))
     for start in range(0, flat[0].shape[0], rows):
         yield tuple(each[start : start + rows].to(torch.float64) for each in flat)
 

@@ -23,7 +23,7 @@ import torch
 from pytest_compilecontract.facts.measurement import Difference
 
 from .pattern import pattern
-from .together import broadcast
+from .together import broadcast, chunk_of
 
 Method = Literal["fp64", "allclose", "bitwise"]
 
@@ -107,7 +107,6 @@ DOUBT = 2.0
 MASK = 1e4
 MASK_LEAST = 5e3
 SAMPLE = 100_000  # elements that the percentile is taken from
-CHUNK = 1 << 20  # elements compared at a time: 8 MiB in float64, about ten times in one comparison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -537,8 +536,9 @@ def _mask_above(data: torch.Tensor) -> float:
 def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Chunks of the tensors side by side, flat and in float64. Nothing for empty tensors."""
     flat = [each.reshape(-1) for each in _real(*tensors)]
-    for start in range(0, flat[0].numel(), CHUNK):
-        yield tuple(each[start : start + CHUNK].to(torch.float64) for each in flat)
+    size = chunk_of(flat[0])
+    for start in range(0, flat[0].numel(), size):
+        yield tuple(each[start : start + size].to(torch.float64) for each in flat)
 
 
 def _real(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
