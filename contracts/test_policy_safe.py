@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 from collections.abc import Callable
@@ -12,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import aot_eager
 
 from contracts.card import POLICY
 from contracts.policies.regional import Block, Stack
-from contracts.policies.safe import CompileConfig, CompileError, maybe_compile
+from contracts.policies.safe import CompileConfig, CompileError, maybe_compile, pad_tokens
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -45,7 +47,7 @@ def batch() -> tuple[Tensor]:
 
 def config(compile_lane: CompileLane, **changes: Any) -> CompileConfig:
     """The lane's own backend and mode, and these changes."""
-    given: dict[str, object] = {"backend": {"aot": "aot_eager"}.get(compile_lane.name, "inductor")}
+    given: dict[str, object] = {"enabled": True, "backend": {"aot": "aot_eager"}.get(compile_lane.name, "inductor")}
     if compile_lane.name == "cudagraphs":
         given["mode"] = "reduce-overhead"
     return CompileConfig(**{**given, **changes})
@@ -176,17 +178,56 @@ def test_what_can_be_trusted_is_compiled_in_place(compile_lane: CompileLane) -> 
 
 @compile_contract(max_graphs=0, min_ops_captured=0, lanes=["aot"])
 def test_off_is_off(compile_lane: CompileLane) -> None:
-    """Switched off, the model is given back before anything is tried."""
+    """It is opt-in: unless switched on, the model is given back before anything is tried."""
     model = a_stack()
     optimizer = in_mid_run(model)
     before = all_of(model, optimizer)
 
     with compile_lane.observe():
-        given = maybe_compile(model, config(compile_lane, enabled=False), batch())
+        given = maybe_compile(model, CompileConfig(), batch())
         given(*batch())
 
     assert given is model
     assert same(all_of(model, optimizer), before)
+
+
+class Words(nn.Module):
+    """Tokens in, and the mean loss of the next ones out, as transformers' models take and give them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(32, WIDTH)
+        self.head = nn.Linear(WIDTH, 32)
+
+    def forward(self, *, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
+        hidden = self.words(input_ids) * attention_mask.unsqueeze(-1)
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), labels.flatten())
+
+
+def sentences(length: int) -> dict[str, Tensor]:
+    """A batch of two sentences, as a tokenizer gives it."""
+    ids = torch.arange(2 * length).reshape(2, length) % 31 + 1
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.roll(-1, 1)}
+
+
+@compile_contract(max_graphs=2, max_graph_breaks=0, max_recompiles=1, lanes=["aot"])
+def test_padded_tokens_are_as_many_graphs_as_lengths(
+    compile_lane: CompileLane, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch by name, six lengths padded to two: two graphs, the loss without padding, and a line in the log."""
+    settings = config(compile_lane, pad_to_multiple_of=8, dynamic=False, fail_policy="raise")
+    torch.manual_seed(0)
+    model = Words()
+    eager = copy.deepcopy(model)
+
+    with compile_lane.observe(), caplog.at_level(logging.INFO):
+        maybe_compile(model, settings, sentences(5), loss=lambda loss: loss)
+        losses = [model(**pad_tokens(sentences(length), 8)) for length in (1, 7, 8, 9, 15, 16)]
+
+    for length, loss in zip((1, 7, 8, 9, 15, 16), losses, strict=True):
+        torch.testing.assert_close(loss, eager(**sentences(length)))
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "contracts.policies.safe"]
+    assert re.fullmatch(r"Words is compiled \(backend='aot_eager'\): a trial of 2 steps took \d+\.\d s", line)
 
 
 # Of these the test brings the backend, so that no lane speaks for it: they compile by themselves.
@@ -216,19 +257,20 @@ def test_what_fails_leaves_the_model_as_it_was(
     assert before["momentum"]
 
     with caplog.at_level(logging.WARNING):
-        given = maybe_compile(model, CompileConfig(**{"backend": "aot_eager", **changes}), batch())
+        given = maybe_compile(model, CompileConfig(**{"enabled": True, "backend": "aot_eager", **changes}), batch())
 
     assert given is model
     assert same(all_of(model, optimizer), before)
     assert len(caplog.messages) == 1
     assert why in caplog.messages[0]
+    assert caplog.records[0].exc_info is not None
 
 
 @compile_contract(max_graphs=2, min_ops_captured=0, max_eager_frames=1, max_graph_breaks=1)
 def test_who_asks_for_it_is_told_by_an_exception() -> None:
     """With `fail_policy="raise"` the failure is raised."""
     with pytest.raises(CompileError, match="step 1, backward"):
-        maybe_compile(a_stack(), CompileConfig(backend=forward_only, fail_policy="raise"), batch())
+        maybe_compile(a_stack(), CompileConfig(enabled=True, backend=forward_only, fail_policy="raise"), batch())
 
 
 @compile_contract(max_graphs=1, max_recompiles=0, lanes=["aot"])
@@ -291,7 +333,7 @@ def test_the_batch_is_the_callers(compile_lane: CompileLane, made: Callable[[], 
 @compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0)
 def test_dropout_under_other_masks_is_trusted_only_uncompared() -> None:
     """Code that draws otherwise than eager, as Inductor's does, stays unused while it is compared."""
-    settings = CompileConfig(backend=draws_otherwise, fail_policy="raise", train=False)
+    settings = CompileConfig(enabled=True, backend=draws_otherwise, fail_policy="raise", train=False)
     x = torch.ones(8, WIDTH)
 
     with pytest.raises(CompileError, match=r"^numerics: step 1: output is off by "):
@@ -313,6 +355,21 @@ def test_dropout_under_the_same_random_streams_is_trusted(compile_lane: CompileL
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@compile_contract(max_graphs=1, max_graph_breaks=0, max_recompiles=0)
+def test_options_reach_torch_compile() -> None:
+    """Options are torch.compile's: a backend of the test's is given them."""
+    given: list[object] = []
+
+    def noting(graph: Any, inputs: Any, *, options: object) -> Any:
+        given.append(options)
+        return aot_eager(graph, inputs)
+
+    settings = CompileConfig(enabled=True, backend=noting, options={"a": 1}, fail_policy="raise", train=False)
+    maybe_compile(a_stack(), settings, batch())
+
+    assert given == [{"a": 1}]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -327,9 +384,13 @@ def test_dropout_under_the_same_random_streams_is_trusted(compile_lane: CompileL
         pytest.param({"allow": ("a",), "block": ("a",)}, "'a' is in allow and in block", id="allow-and-block"),
         pytest.param({"rtol": -1.0}, "rtol and atol are at least 0, got -1.0 and 0.0001", id="tolerance"),
         pytest.param({"enabled": False, "allow": ("a",)}, "enabled=False compiles nothing", id="off"),
+        pytest.param(
+            {"mode": "default", "options": {}}, "torch.compile takes a mode or options, not both", id="mode-and-options"
+        ),
+        pytest.param({"pad_to_multiple_of": 0}, "pad_to_multiple_of is at least 1, got 0", id="padding"),
     ],
 )
 def test_flags_that_contradict_one_another_are_refused(flags: dict[str, Any], message: str) -> None:
     """An ordinary test."""
     with pytest.raises(ValueError, match=message):
-        CompileConfig(**flags)
+        CompileConfig(**{"enabled": True, **flags})

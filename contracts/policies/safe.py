@@ -1,6 +1,6 @@
 """Safe compile: a model is compiled, tried and compared before it is used; if that fails, the eager model is used.
 
-model = maybe_compile(model, CompileConfig(), (batch,), loss=loss)
+model = maybe_compile(model, CompileConfig(enabled=True), (batch,), loss=loss)
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import fnmatch
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,9 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 FailPolicy = Literal["eager", "raise"]
+Batch = tuple[Any, ...] | dict[str, Any]
+# What each tensor of tokens is padded with, by its name in transformers' batches: labels of -100 count in no loss.
+PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "position_ids": 0, "labels": -100}
 
 
 class CompileError(RuntimeError):
@@ -25,22 +29,26 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class CompileConfig:
-    """Every flag of the policy.
+    """Every flag of the policy. It is opt-in: nothing is compiled unless `enabled` says so.
 
+    `backend`, `mode`, `options`, `fullgraph` and `dynamic` are those of torch.compile, which takes a mode or options.
     `allow` and `block` are patterns of module names ("blocks.*"): without `allow` the whole model is compiled, with it
     the modules that it names; modules that `block` names run in eager. `steps` (1 to 3) are the steps of the trial,
     `train` makes them training steps. `rtol` and `atol` are tolerances for compiled outputs, gradients and buffers
-    against eager; `numerics=False` compares nothing. Inductor draws other random numbers than eager, so a model with
-    dropout can only be trusted with `train=False` in eval mode, with `numerics=False`, or with the Inductor setting
-    `fallback_random` on.
+    against eager; `numerics=False` compares nothing. `pad_to_multiple_of` pads the tokens of the trial's batch, as
+    `pad_tokens` does for the batches after it.
+
+    Inductor draws other random numbers than eager, so a model with dropout can only be trusted with `train=False` in
+    eval mode, with `numerics=False`, or with the Inductor setting `fallback_random` on.
 
     Raises:
         ValueError: a value that is not valid, or two that contradict one another.
     """
 
-    enabled: bool = True
+    enabled: bool = False
     backend: str | Callable[..., Any] = "inductor"
     mode: str | None = None
+    options: Mapping[str, Any] | None = None
     fullgraph: bool = False
     dynamic: bool | None = None
     allow: tuple[str, ...] = ()
@@ -51,6 +59,7 @@ class CompileConfig:
     rtol: float = 1e-3
     atol: float = 1e-4
     fail_policy: FailPolicy = "eager"
+    pad_to_multiple_of: int | None = None
 
     def __post_init__(self) -> None:
         if self.fail_policy not in ("eager", "raise"):
@@ -59,6 +68,10 @@ class CompileConfig:
             raise ValueError(f"steps is 1 to 3, got {self.steps}")
         if self.mode is not None and self.backend != "inductor":
             raise ValueError(f"mode={self.mode!r} is Inductor's, and backend={self.backend!r} knows none")
+        if self.mode is not None and self.options is not None:
+            raise ValueError("torch.compile takes a mode or options, not both")
+        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
+            raise ValueError(f"pad_to_multiple_of is at least 1, got {self.pad_to_multiple_of}")
         if self.fullgraph and self.block:
             raise ValueError("fullgraph=True allows no graph break, and block makes one")
         if self.rtol < 0 or self.atol < 0:
@@ -72,11 +85,14 @@ class CompileConfig:
 def maybe_compile(
     model: nn.Module,
     config: CompileConfig,
-    sample_batch: tuple[Any, ...],
+    sample_batch: Batch,
     *,
     loss: Callable[[Any], Tensor] = lambda output: output.float().square().mean(),
 ) -> nn.Module:
     """The model, compiled in place if that can be trusted; else unchanged, with a logged warning that says why.
+
+    A tuple is the model's positional arguments, a dict its keyword arguments. The log says at INFO how long the trial
+    of a model that is compiled took, and at WARNING with the exception's stack why another is not.
 
     The trial is made on copies, so that parameters, buffers, gradients, hooks and mode of the model and the tensors of
     the batch are never touched; torch's random streams are put back. It is `config.steps` steps of forward, loss,
@@ -91,6 +107,9 @@ def maybe_compile(
     """
     if not config.enabled:
         return model
+    name, started = type(model).__name__, time.perf_counter()
+    if config.pad_to_multiple_of is not None and isinstance(sample_batch, dict):
+        sample_batch = pad_tokens(sample_batch, config.pad_to_multiple_of)
     try:
         _try(model, config, sample_batch, loss)
     except Exception as error:
@@ -98,13 +117,28 @@ def maybe_compile(
         failure = error if isinstance(error, CompileError) else CompileError(f"compile: {_told(error)}")
         if config.fail_policy == "raise":
             raise failure from error
-        logger.warning("%s stays eager: %s", type(model).__name__, failure)
+        logger.warning("%s stays eager: %s", name, failure, exc_info=error)
         return model
     _compile(model, config)
+    how = f"mode={config.mode!r}" if config.mode is not None else f"backend={config.backend!r}"
+    seconds = time.perf_counter() - started
+    logger.info("%s is compiled (%s): a trial of %d steps took %.1f s", name, how, config.steps, seconds)
     return model
 
 
-def _try(model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor]) -> None:
+def pad_tokens(batch: Mapping[str, Any], multiple_of: int) -> dict[str, Any]:
+    """A batch whose tensors of tokens, (batch, length), are padded on the right to a multiple of a length.
+
+    So a compiled model sees few lengths. Which are padded, and with what, is in `PADDING`; the rest stays as it is.
+    """
+    padded = dict(batch)
+    for name in PADDING.keys() & batch.keys():
+        missing = -batch[name].shape[1] % multiple_of
+        padded[name] = nn.functional.pad(batch[name], (0, missing), value=PADDING[name])
+    return padded
+
+
+def _try(model: nn.Module, config: CompileConfig, batch: Batch, loss: Callable[[Any], Tensor]) -> None:
     eager, compiled = copy.deepcopy(model), copy.deepcopy(model)
     _compile(compiled, config)
     # Each from the same random streams, those of every device, which are put back after it.
@@ -134,7 +168,7 @@ def _compare(got: Tensor, wanted: Tensor, config: CompileConfig, *, where: str) 
 
 
 def _steps(
-    model: nn.Module, config: CompileConfig, batch: tuple[Any, ...], loss: Callable[[Any], Tensor], *, stage: str
+    model: nn.Module, config: CompileConfig, batch: Batch, loss: Callable[[Any], Tensor], *, stage: str
 ) -> Iterator[dict[str, Tensor]]:
     """Make the steps; return the outputs, gradients and buffers of each, by name."""
     # What the model had gathered when it was copied is no part of the trial.
@@ -144,7 +178,7 @@ def _steps(
     for number in range(1, config.steps + 1):
         part = "forward"
         try:
-            output = model(*batch)
+            output = model(**batch) if isinstance(batch, dict) else model(*batch)
             seen = {name: each.detach().clone() for name, each in _tensors(output, "output")}
             if optimizer is not None:
                 part = "backward"
@@ -164,9 +198,10 @@ def _steps(
 
 
 def _compile(model: nn.Module, config: CompileConfig) -> None:
-    options = {"backend": config.backend, "fullgraph": config.fullgraph, "dynamic": config.dynamic}
-    if config.mode is not None:
-        options["mode"] = config.mode
+    options = {
+        "backend": config.backend, "mode": config.mode, "fullgraph": config.fullgraph, "dynamic": config.dynamic,
+        "options": None if config.options is None else dict(config.options),
+    }  # fmt: skip
     names, left = dict(model.named_modules()), False
     for pattern in (*config.allow, *config.block):
         if not fnmatch.filter(names, pattern):

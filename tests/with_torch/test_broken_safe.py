@@ -93,3 +93,22 @@ def test_random_streams_that_are_not_put_back_are_caught(monkeypatch: pytest.Mon
 
     with pytest.raises((AssertionError, safe.CompileError)):
         hold_contract(contracts.test_dropout_under_the_same_random_streams_is_trusted)
+
+
+def test_labels_that_are_padded_as_if_they_counted_are_caught(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(safe.PADDING, "labels", 0)
+
+    with pytest.raises(AssertionError, match="not close"):
+        hold_contract(contracts.test_padded_tokens_are_as_many_graphs_as_lengths, caplog=caplog)
+
+
+def test_tokens_that_stay_as_long_as_they_are_compile_each_length(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(contracts, "pad_tokens", lambda batch, _multiple_of: batch)
+
+    entry = hold_contract(contracts.test_padded_tokens_are_as_many_graphs_as_lengths, caplog=caplog)
+
+    assert entry.verdict == "violated"
