@@ -12,6 +12,7 @@ from torch import Tensor
 from contracts.policies.shapes import Bucketed, Guarded, Tagger, bucket_of, compile_inner, marked
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
+from pytest_compilecontract.shapes import sizes, tensors
 
 BUCKETS = (8, 16)
 
@@ -50,6 +51,20 @@ def test_buckets_are_as_many_graphs(compile_lane: CompileLane) -> None:
         Bucketed(Tagger().eval(), BUCKETS),
         *((tokens(length),) for length in lengths),
         compile_with=compile_inner_in_place,
+    )
+
+
+@compile_contract(max_graphs=2, max_recompiles=1, max_graph_breaks=0, lanes=["aot"])
+def test_no_length_is_more_than_a_graph_of_its_bucket(compile_lane: CompileLane) -> None:
+    """Whatever lengths come one after another: the two buckets are two graphs."""
+    compile_lane.hunt(
+        Bucketed(Tagger().eval(), BUCKETS),
+        tensors(2, sizes(1, BUCKETS[-1]), 16),
+        compile_with=functools.partial(
+            compile_inner, compile_model=functools.partial(compile_lane.compile, in_place=True, dynamic=False)
+        ),
+        sequences=10,
+        derandomize=True,
     )
 
 

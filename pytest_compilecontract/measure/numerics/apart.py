@@ -64,7 +64,7 @@ class Apart:
         if self._tensor is not None or (self._dtype, self._shape) != (tensor.dtype, tensor.shape):
             return False
         with torch.inference_mode(mode=False), torch.no_grad():
-            ours, theirs = self._values().reshape(-1), tensor.reshape(-1)
+            ours, theirs = self.values().reshape(-1), tensor.reshape(-1)
             step = max(PASSED // self._dtype.itemsize, 1)
             return all(
                 same_memory(ours[start : start + step].to(tensor.device), theirs[start : start + step])
@@ -75,9 +75,10 @@ class Apart:
         """The values, on the CPU or where `laid_on` says. A file is read each time; they must not be written to."""
         if _desk is not None and self.elements >= LEAST_LAID:
             return _desk.lay(self)
-        return self._values()
+        return self.values()
 
-    def _values(self) -> torch.Tensor:
+    def values(self) -> torch.Tensor:
+        """The values, on the CPU. They must not be written to."""
         if self._tensor is not None:
             return self._tensor
         return self._file.read(self._offset, self._dtype, self._shape)
@@ -94,7 +95,7 @@ class _Desk:
         if id(copy) in self._laid:
             self._laid.move_to_end(id(copy))
             return self._laid[id(copy)][1]
-        values = copy._values().to(self._device)
+        values = copy.values().to(self._device)
         self._laid[id(copy)] = (copy, values)
         while len(self._laid) > 1 and sum(each.nbytes for _, each in self._laid.values()) > LAID:
             self._laid.popitem(last=False)
