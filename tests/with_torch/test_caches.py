@@ -118,3 +118,12 @@ def test_a_torch_that_asks_otherwise_is_left_to_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr(torch._inductor.cpu_vec_isa, "valid_vec_isa_list")
 
     check_processor()
+
+
+def test_without_a_compiler_the_processor_is_not_known_and_nothing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched() -> None:
+        raise RuntimeError("No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')")
+
+    monkeypatch.setattr(torch._inductor.cpu_vec_isa, "valid_vec_isa_list", searched)
+
+    check_processor()
