@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from with_torch.holding import hold, kept_limits, measured
 
+from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.measure.probes.fake_group import no_fake_group
 from pytest_compilecontract.measure.saved import saving
 from pytest_compilecontract.measure.structure import placed_in, structure_of
@@ -387,3 +389,24 @@ def test_a_module_that_is_returned_may_be_wrapped_and_kept_and_is_no_result() ->
     assert found is not None
     assert found.differences == ()
     assert kept_limits(entry) == ("violated", {"check_state_dict=True": "changed by compiling"})
+
+
+# Graphs for the backend
+
+
+def test_ddp_splits_a_graph_by_its_buckets(mesh: DeviceMesh) -> None:
+    """One graph of Dynamo, handed to the backend in pieces, so that the gradients of one travel early."""
+
+    def body(compile: Compile) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+        wrapped = nn.parallel.DistributedDataParallel(compile(model), bucket_cap_mb=1)
+        wrapped(torch.ones(2, 512)).square().mean().backward()
+        return [each.grad for each in model.parameters() if each.grad is not None]
+
+    seen = measured(hold(lambda lane: lane.compare(body)))
+
+    assert mesh.size() == 1
+    assert (seen.graphs, seen.backend_calls) == (1, 4)
+    assert count_of("backend_calls", seen) == 4
+    assert count_of("backend_calls", replace(seen, backend_calls=1)) is None
