@@ -28,7 +28,8 @@ def held_to_one_process(
         Exception: what it raises itself.
     """
     alone = job.program.without_ranks if isinstance(job.program, Body) else None
-    if alone is None:
+    # What raised has returned nothing to compare.
+    if alone is None or any(ranks.error is not None for ranks in sides.values()):
         return found
     with recorded() if _in_a_group() else contextlib.nullcontext() as made:
         trail = passes.eager(replace(job, program=alone))

@@ -167,6 +167,19 @@ def test_what_it_raises_is_the_tests_own() -> None:
         lane.compare(doubled, alone=wrong)
 
 
+def test_where_both_raise_nothing_is_compared_with_one_process() -> None:
+    def raising(compile: Compile) -> Tensor:
+        compile(torch.relu)(torch.ones(3))
+        raise ValueError("in both")
+
+    with lane_of() as lane, pytest.raises(ValueError, match="in both"):
+        lane.compare(raising, alone=lambda: torch.ones(3))
+
+    (seen,) = lane.measurements
+    assert seen.numerics is not None
+    assert seen.numerics.differences == ()
+
+
 def test_a_value_in_its_place_is_refused() -> None:
     with lane_of() as lane, pytest.raises(UsageError) as caught:
         lane.compare(doubled, alone=torch.ones(3))  # type: ignore[arg-type]
