@@ -78,4 +78,4 @@ def test_each_rank_may_have_a_fact_of_its_own(both: tuple[object, object]) -> No
         each for each in drift(of_ranks(HOLDING, HOLDING), of_ranks(one, two)) if each.metric == "graph_breaks"
     )
 
-    assert [fact.ranks for fact in found["graph_breaks"].came] == [(0,), (1,)]
+    assert [fact.ranks for fact in found.came] == [(0,), (1,)]
