@@ -34,6 +34,10 @@ UNUSED = "-p no:hypothesispytest -p no:anyio"
 FRESH = "COMPILECONTRACT_FRESH_SESSIONS"
 
 
+# What Inductor has found out of the processor in this process, if anybody had it do so (`know_the_processor`).
+PROCESSOR: dict[str, bool] = {}
+
+
 class ServerDiedError(Exception):
     """The process that forks sessions has gone while a session ran."""
 
@@ -54,6 +58,7 @@ class Server:
                     str(Path(__file__).with_name("forking.py")),
                     *map(str, passed),
                     BARE if bare else str(PACKAGE_IN),
+                    json.dumps(PROCESSOR if at_start(env) == at_start(os.environ) else {}),
                 ],
                 cwd=tempfile.gettempdir(),
                 env={name: value for name, value in env.items() if name != "PYTHONPATH"},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import import_all, leave_guards_untimed
+from support.forking import import_all, know_the_processor, leave_guards_untimed
+from support.sessions import PROCESSOR
 
 from pytest_compilecontract.measure.probes.trace import quiet
 
@@ -21,6 +23,9 @@ leave_guards_untimed()
 def pytest_collection_finish() -> None:
     """Keep what is here by now out of collections of garbage: each compile makes one, which would walk all of torch."""
     import_all()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Worth it in a run of many tests, of which one would find it out at any rate.
+        PROCESSOR.update(know_the_processor())
     gc.collect()
     gc.freeze()
 

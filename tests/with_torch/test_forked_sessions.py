@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sessions import FRESH, SERVERS, ServerDiedError, Servers, run_session, runpytest_session
+from support.sessions import FRESH, PROCESSOR, SERVERS, ServerDiedError, Servers, run_session, runpytest_session
 
 pytestmark = [
     pytest.mark.insides,
@@ -425,6 +425,66 @@ def test_what_is_read_at_the_start_has_a_server_of_its_own(tmp_path: Path) -> No
     assert result.stdout.splitlines()[0] == "(None, '/nonexistent')"
     assert SERVERS.find({**os.environ, "CXX": "/nonexistent"}) is not SERVERS.find(os.environ)
     assert SERVERS.find({**os.environ, "BESIDE": "1", "TORCHELASTIC_RUN_ID": "1"}) is SERVERS.find(os.environ)
+
+
+PROCESSOR_ASKED = """
+import json
+
+import torch._inductor.cpu_vec_isa as processor
+from support.forking import know_the_processor
+
+
+def forget():
+    caches = [processor.valid_vec_isa_list]
+    for kind in (processor.VecISA, *map(type, processor.supported_vec_isa_list)):
+        caches += [each for each in vars(kind).values() if hasattr(each, "cache_clear")]
+    for each in caches:
+        each.cache_clear()
+
+
+def compiled(self, code):
+    raise AssertionError("this answer is known")
+
+
+def test_it():
+    forget()
+    processor.VecISA.check_build = lambda self, code: True
+    yes = know_the_processor()
+    usable = [str(each) for each in processor.valid_vec_isa_list()]
+    forget()
+    processor.VecISA.check_build = compiled
+    again = know_the_processor(yes)
+    assert (again, [str(each) for each in processor.valid_vec_isa_list()]) == (yes, usable)
+    forget()
+    know_the_processor(dict.fromkeys(yes, False))
+    assert processor.valid_vec_isa_list() == [] or not yes
+"""
+PROCESSOR_TOLD = """
+import torch._inductor.cpu_vec_isa as processor
+
+del processor.VecISA.check_build
+
+
+def test_it():
+    print([(str(each), each.build_arch_flags()) for each in processor.valid_vec_isa_list()])
+"""
+
+
+def test_what_is_known_of_the_processor_is_not_asked_again(tmp_path: Path) -> None:
+    result = ran(tmp_path, PROCESSOR_ASKED, {"PYTHONPATH": str(Path(__file__).parents[1])})
+
+    assert result.returncode == 0, result.stdout
+
+
+def test_a_session_is_told_what_the_process_before_it_knows_of_the_processor(tmp_path: Path) -> None:
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    if not PROCESSOR:
+        pytest.skip("asked in workers of pytest-xdist alone (-n 2)")
+
+    result = ran(tmp_path, PROCESSOR_TOLD)
+
+    assert result.stdout.splitlines()[0] == str([(str(each), each.build_arch_flags()) for each in valid_vec_isa_list()])
 
 
 # Where something ends before its time
