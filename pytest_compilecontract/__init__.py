@@ -49,6 +49,12 @@ def compile_contract(*function: object, **limits: object) -> object:
         min_frontier (name): the rung of the frontier that must hold; default the first
         capture_targets (list of classes, or of their names): module classes, each of which must have operations in
             some graph
+        max_guards (int): maximum number of guards that a call has to pass to run the code of a frame
+        max_cache_misses, max_cache_bypasses (int): maximum number of graphs that are not in torch's compile caches, and
+            of graphs that a cache does not take; in lanes with backend "inductor"
+        max_cold_seconds (float): maximum seconds of compiling from empty compile caches, judged over repeats
+        max_warm_misses (int), max_warm_seconds (float): the same for a second process that starts from the caches of
+            the first: maximum number of look-ups that find nothing or are bypassed, and seconds of compiling
         keeps_outputs (bool): the outputs of a call must not be changed by the next call
         ranks (int): run the test in this many processes with one process group; each must hold, and all must agree
         process_group ("gloo", "nccl", "fake"): backend of the process group; default nccl on CUDA, else gloo; "fake"

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, GraphBreak, Measurement, Numerics
+from pytest_compilecontract.facts.measurement import MEANINGLESS, GraphBreak, Measurement, Numerics
 from pytest_compilecontract.facts.metrics import NOT_KEPT
 from pytest_compilecontract.facts.receipt import Entry
 
@@ -61,7 +61,9 @@ def kept_measurement(measurement: Measurement) -> Measurement:
     if measurement.graph_breaks is not None:
         changes["graph_breaks"] = tuple(map(_kept_break, measurement.graph_breaks))
     if measurement.recompiles is not None:
-        changes["recompiles"] = tuple(replace(each, hint="") for each in measurement.recompiles)
+        changes["recompiles"] = tuple(
+            replace(each, hint="", entries=None, limit=None) for each in measurement.recompiles
+        )
     if measurement.operators_run is not None:
         changes["operators_run"] = replace(measurement.operators_run, modules={}, lines={})
     if measurement.numerics is not None:
@@ -70,7 +72,7 @@ def kept_measurement(measurement: Measurement) -> Measurement:
         name: why
         for name, why in measurement.unmeasured.items()
         # What the device or lane has not is no news of each lane.
-        if name not in NOT_KEPT and why not in (NO_CUDA, NOT_ASKED)
+        if name not in NOT_KEPT and why not in MEANINGLESS
     }
     return replace(measurement, **changes)
 

@@ -47,13 +47,16 @@ LONGEST_LIST = 20
 # Comments above one limit of a written contract.
 MOST_TOLERATED, COMMENT_WIDTH = 6, 112
 _MEASURING = """\
+import os
 from pathlib import Path
 
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.processes import ends_with
 from pytest_compilecontract.cli.sample import hold
 
-ends_with({parent}, seconds=float({seconds!r}), folder=Path(__file__).parent)
+# What this process starts for the same test ends with it. Windows knows no parent.
+if os.getppid() == {parent} or os.name == "nt":
+    ends_with({parent}, seconds=float({seconds!r}), folder=Path(__file__).parent)
 
 
 @compile_contract()
@@ -91,16 +94,17 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     check = commands.add_parser(
         "check", help="run a module in the lanes, and report which contract it would pass today", epilog=ENDS
     )
-    _add_arguments(check)
-    check.set_defaults(command=_check)
+    add_arguments(check)
+    check.set_defaults(command=_check, named="check")
     init = commands.add_parser("init", help="write that contract to a test file", epilog=ENDS)
-    _add_arguments(init)
+    add_arguments(init)
     init.add_argument("--out", metavar="FILE", type=Path, required=True, help="the test to write")
     init.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    init.set_defaults(command=_init)
+    init.set_defaults(command=_init, named="check")
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sample, and how it is run."""
     parser.add_argument(
         "sample",
         metavar="MODULE:FACTORY",
@@ -114,7 +118,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    receipt = _measured(chosen)
+    receipt = measured(chosen)
     found = _proposal(receipt, chosen.sample)
     _print_measured(receipt, chosen.sample)
     _print_excused(receipt, found)
@@ -145,7 +149,7 @@ def _init(chosen: argparse.Namespace) -> int:
     _check_out(chosen.out, parted(chosen.sample)[0])
     if chosen.out.exists() and not chosen.force:
         raise UsageError(f"{chosen.out} exists (--force replaces it)")
-    receipt = _measured(chosen)
+    receipt = measured(chosen)
     found = _proposal(receipt, chosen.sample)
     _print_measured(receipt, chosen.sample)
     if not found.lanes:
@@ -243,7 +247,7 @@ def _proposal(receipt: Receipt, sample: str) -> Proposal:
     Raises:
         UsageError: no lane measured anything.
     """
-    ran = [entry for entry in _in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
+    ran = [entry for entry in in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
     if not ran:
         reasons = dict.fromkeys(entry.reason for entry in receipt.entries if entry.reason)
         raise UsageError(f"{sample}: no lane can run here: {'; '.join(reasons) or 'no lane was chosen'}")
@@ -253,7 +257,7 @@ def _proposal(receipt: Receipt, sample: str) -> Proposal:
     return proposed(ran, torch_version=_torch_version(receipt) or "unknown")
 
 
-def _in_order(receipt: Receipt) -> list[Entry]:
+def in_order(receipt: Receipt) -> list[Entry]:
     """The entries in the order of the lanes, each of which adds to the one before it."""
     order = list(BUILT_IN)
     return sorted(receipt.entries, key=lambda entry: order.index(entry.lane) if entry.lane in order else len(order))
@@ -269,7 +273,7 @@ def _torch_version(receipt: Receipt) -> str:
 
 
 def _print_measured(receipt: Receipt, sample: str) -> None:
-    rows = [replace(row_of(entry), contract=sample) for entry in _in_order(receipt)]
+    rows = [replace(row_of(entry), contract=sample) for entry in in_order(receipt)]
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
         print(printed(text))
@@ -277,7 +281,7 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
 
 def _print_excused(receipt: Receipt, found: Proposal) -> None:
     """Print why the answer may be yes although a lane above is violated."""
-    violated = [each.lane for each in _in_order(receipt) if each.verdict == "violated" and each.lane in found.lanes]
+    violated = [each.lane for each in in_order(receipt) if each.verdict == "violated" and each.lane in found.lanes]
     if violated:
         code = "" if found.refused else ", so the exit code is 0"
         told = f"the contract below allows it{code}"
@@ -317,8 +321,8 @@ def _print_refused(found: Proposal) -> int:
     return NO
 
 
-def _measured(chosen: argparse.Namespace) -> Receipt:
-    """The receipt of the sample, run as a test in a child.
+def measured(chosen: argparse.Namespace, *options: str) -> Receipt:
+    """The receipt of the sample, run as a test in a child, with these options of pytest besides.
 
     Raises:
         UsageError: the name or the lanes are not valid, the sample itself fails, the child died, or it took too
@@ -330,7 +334,7 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
     with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="compilecontract-") as name:
         folder = Path(name)
         said = folder / "said"
-        code = _run(folder, said, chosen)
+        code = _run(_command(folder, chosen, options), folder, said, chosen)
         try:
             receipt = read_receipt(folder / "receipt.json")
         except ReceiptError as error:
@@ -342,7 +346,7 @@ def _measured(chosen: argparse.Namespace) -> Receipt:
         return receipt
 
 
-def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
+def _command(folder: Path, chosen: argparse.Namespace, options: Sequence[str]) -> list[str]:
     """The command of the session that measures; writes its test and settings to the folder.
 
     Files around the folder have no effect; the project's modules and its pyproject.toml do.
@@ -364,19 +368,19 @@ def _command(folder: Path, chosen: argparse.Namespace) -> list[str]:
         *command,
         f"--contract-lanes={chosen.lanes}",
         f"--contract-report={folder}",
+        *options,
         str(test),
     ]
 
 
-def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
-    command = _command(folder, chosen)
+def _run(command: Sequence[str], folder: Path, said: Path, chosen: argparse.Namespace) -> int:
     # No other plugin of the user has a say.
     path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
     variables = {name: value for name, value in os.environ.items() if name != "PYTEST_PLUGINS"}
     variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": path}
     variables["PYTHONUNBUFFERED"] = "1"
     live = sys.stderr is not None and sys.stderr.isatty()
-    progress = Progress(stream=sys.stderr, prefix="check", live=live)
+    progress = Progress(stream=sys.stderr, prefix=chosen.named, live=live)
     started = time.monotonic()
     course, events = Course(), Followed(path=folder / EVENTS)
 
@@ -386,7 +390,7 @@ def _run(folder: Path, said: Path, chosen: argparse.Namespace) -> int:
         nonlocal told, hinted
         _follow(events, course)
         seconds, lane = time.monotonic() - started, _running(course)
-        progress.now(f"check: {_going_on(course, seconds)}")
+        progress.now(f"{chosen.named}: {_going_on(course, seconds)}")
         if not live and lane and lane != told and seconds > QUIET_SECONDS:
             progress.stage(_going_on(course, seconds))
             told = lane

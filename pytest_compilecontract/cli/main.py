@@ -16,7 +16,7 @@ from pytest_compilecontract.errors import ContractError, UsageError
 from pytest_compilecontract.measure.environment import plugin_version
 from pytest_compilecontract.report.color import CHOICES, wanted
 
-from . import bump, check, compare, matrix, merge, page, schema, selftest, show, validate, waive
+from . import bump, check, compare, matrix, merge, modes, page, schema, selftest, show, validate, waive
 from .exits import INTERRUPTED, UNREADABLE, refused
 
 ENDS = (
@@ -97,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     compare.add_commands(commands)
     waive.add_command(commands)
     check.add_commands(commands)
+    modes.add_command(commands)
     selftest.add_command(commands)
     schema.add_command(commands)
     merge.add_command(commands)

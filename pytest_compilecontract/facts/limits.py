@@ -47,6 +47,12 @@ class Limits:
     capture_targets: tuple[str, ...] | None = None
     keeps_outputs: bool | None = None
     cudagraphs: Graphs | None = None
+    max_guards: int | None = None
+    max_cold_seconds: float | None = None
+    max_warm_seconds: float | None = None
+    max_warm_misses: int | None = None
+    max_cache_misses: int | None = None
+    max_cache_bypasses: int | None = None
     max_kernels: int | None = None
     max_kernels_ratio: float | None = None
     max_host_syncs: int | None = None
@@ -62,6 +68,11 @@ class Limits:
     max_saved_ratio: float | None = None
     max_recomputed_graphs: int | None = None
     same_as: str | None = None
+
+    @property
+    def starts_again(self) -> bool:
+        """Whether a second process has to be started to judge them."""
+        return self.max_warm_seconds is not None or self.max_warm_misses is not None
 
     def to_dict(self) -> dict[str, object]:
         """The limits that the author gave, as plain data, without those that equal the default."""
@@ -126,6 +137,7 @@ def _contradictions(limits: Limits) -> Iterator[str]:
     yield from _contradictions_of_ladder(limits)
     yield from _contradictions_of_ranks(limits)
     yield from _contradictions_of_another(limits)
+    yield from _contradictions_of_warm_start(limits)
     if limits.min_ops_captured and limits.max_graphs == 0:
         yield f"min_ops_captured={limits.min_ops_captured} contradicts max_graphs=0"
 
@@ -147,6 +159,15 @@ def _contradictions_of_another(limits: Limits) -> Iterator[str]:
         yield f"frontier runs lanes of its own, so it contradicts same_as={limits.same_as!r}"
     if limits.ranks is not None:
         yield f"same_as={limits.same_as!r} runs both lanes in one process, so it contradicts ranks={limits.ranks}"
+
+
+def _contradictions_of_warm_start(limits: Limits) -> Iterator[str]:
+    for name in ("max_warm_seconds", "max_warm_misses"):
+        value = getattr(limits, name)
+        if value is not None and limits.frontier is not None:
+            yield f"{name}={value!r} starts one lane again, so it contradicts frontier"
+        if value is not None and limits.ranks is not None:
+            yield f"{name}={value!r} starts one process again, so it contradicts ranks={limits.ranks}"
 
 
 def _contradictions_of_ranks(limits: Limits) -> Iterator[str]:
@@ -258,6 +279,13 @@ LIMITS: dict[str, Limit] = {
         Limit(name="max_eager_frames", bounds="most", kind=_COUNT, metric="eager_frames"),
         Limit(name="max_eager_ops", bounds="most", kind=_COUNT, metric="operators_run"),
         Limit(name="min_ops_captured", bounds="least", kind=_COUNT, metric="ops_captured"),
+        Limit(name="max_guards", bounds="most", kind=_COUNT, metric="guards"),
+        Limit(name="max_cache_misses", bounds="most", kind=_COUNT, metric="caches", optional=True),
+        Limit(name="max_cache_bypasses", bounds="most", kind=_COUNT, metric="cache_bypasses", optional=True),
+        Limit(name="max_warm_misses", bounds="most", kind=_COUNT, metric="warm", optional=True),
+        # Judged over repeats, in `judge.budget`.
+        Limit(name="max_cold_seconds", bounds="most", kind=_FACTOR, metric="stage_seconds"),
+        Limit(name="max_warm_seconds", bounds="most", kind=_FACTOR, metric="warm", optional=True),
         Limit(name="fullgraph", kind=_FLAG),
         Limit(name="allow_recompile_limit", kind=_FLAG, metric="limit_hits"),
         Limit(

@@ -38,6 +38,12 @@ _NOTHING_LOST = ("nothing to compile", "raises in eager too")
 # Why a metric that only a GPU can feed is None where it means nothing: a limit on it is then not judged.
 NO_CUDA = "no CUDA device"
 NOT_ASKED = "the lane asks for no CUDA graphs"
+NO_CACHES = "only Inductor's graphs are in torch's compile caches"
+NOT_STARTED_AGAIN = "a run beside the verdict, or one that did not end, is not started again"
+# Why a limit is not judged in a lane that has no such thing, rather than exceeded.
+MEANINGLESS = (NO_CUDA, NOT_ASKED, NO_CACHES, NOT_STARTED_AGAIN)
+# In `caches`, by the name of the cache for people.
+CACHE_MISSES = {"fx_graph_miss": "FX graph cache", "aot_autograd_miss": "AOTAutograd cache"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +89,8 @@ class Recompile:
 
     `guard` is the failed guard that explains most, in torch's words; `guards` has one for each older entry, newest
     first. `location` is the user's line that the guard refers to, if torch names one. `meaning` explains the guard
-    where torch's words do not. `hint` says what would avoid the recompile, if that is known.
+    where torch's words do not. `hint` says what would avoid the recompile, if that is known. `entries` are the cache
+    entries that the frame uses from now on, of the `limit` at which Dynamo stops compiling it.
     """
 
     frame: Location
@@ -95,6 +102,36 @@ class Recompile:
     continuation: bool = False
     module: str | None = None
     hint: str = ""
+    entries: int | None = None
+    limit: int | None = None
+
+    @property
+    def used(self) -> str:
+        """How near the frame is to the recompile limit: "3 of 8 cache entries used"; empty if that is not known."""
+        if self.entries is None or self.limit is None:
+            return ""
+        return f"{self.entries} of {self.limit} cache entries used"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameGuards:
+    """The guards of one cache entry of a frame, all of which a call has to pass to run its code; by torch's names."""
+
+    frame: Location
+    kinds: dict[str, int]
+    continuation: bool = False
+
+    @property
+    def count(self) -> int:
+        return sum(self.kinds.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheBypass:
+    """A graph that torch did not look up in one of its compile caches, nor keeps there; `reason` is torch's."""
+
+    cache: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -533,6 +570,31 @@ class CaptureTargets:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WarmStart:
+    """What a second process compiled for the same test, started from the compile caches that this one left.
+
+    `frames` is the code that Dynamo compiled, which no cache keeps; the other fields are those of a measurement.
+    """
+
+    frames: int | None = None
+    stage_seconds: dict[str, float] | None = None
+    caches: dict[str, int] | None = None
+    cache_bypasses: tuple[CacheBypass, ...] | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds of all compiling."""
+        return None if self.stage_seconds is None else sum(self.stage_seconds.values())
+
+    @property
+    def misses(self) -> int | None:
+        """Look-ups in a cache that found nothing or that it does not take: what was compiled again."""
+        if self.caches is None or self.cache_bypasses is None:
+            return None
+        return missed(self.caches) + len(self.cache_bypasses)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Hunted:
     """How many sequences of calls a hunt checked, with how many calls in all; and the shortest that failed, as a test.
 
@@ -561,7 +623,10 @@ class Measurement:
     backward_graphs   distinct compiled backward graphs reached by the losses
     graphs_executed   compiled graphs run, over all calls
     stage_seconds     seconds of all compiling by stage, each without the stages within it
-    caches            hits and misses of torch's compile caches: the state of the disk, not a property of the model
+    guards            the guards of each cache entry that was compiled
+    caches            hits and misses of torch's compile caches: the state of the disk, not a property of the model;
+                      `cache_bypasses` are the graphs that a cache does not take, with torch's reasons
+    warm              what a second process compiled that started from the caches of this one, if one was started
     counters          Dynamo's raw counters, as torch keeps them
     resets            times torch._dynamo.reset() was called; `dropped` is what the same compiled callable had to
                       compile again after one: first compiles by torch's count, recompiles to the user
@@ -614,7 +679,10 @@ class Measurement:
     steady_seconds: float | None = None
     overhead_seconds: float | None = None
     stage_seconds: dict[str, float] | None = None
+    guards: tuple[FrameGuards, ...] | None = None
     caches: dict[str, int] | None = None
+    cache_bypasses: tuple[CacheBypass, ...] | None = None
+    warm: WarmStart | None = None
     counters: dict[str, dict[str, int]] | None = None
     capture_targets: CaptureTargets | None = None
     operators_run: StepOperators | None = None
@@ -688,6 +756,31 @@ class Measurement:
         return None if self.recompiles is None else self.recompiles + (self.dropped or ())
 
     @property
+    def guards_a_call(self) -> int | None:
+        """The most guards that a call has to pass to run a frame's code."""
+        return None if self.guards is None else max((each.count for each in self.guards), default=0)
+
+    @property
+    def cache_misses(self) -> int | None:
+        """Graphs that were in none of torch's compile caches, counted for each cache; None if one was not asked."""
+        return None if self.caches is None else missed(self.caches)
+
+    @property
+    def compile_seconds(self) -> float | None:
+        """The seconds of all compiling."""
+        return None if self.stage_seconds is None else sum(self.stage_seconds.values())
+
+    @property
+    def warm_seconds(self) -> float | None:
+        """The seconds of all compiling in a process that starts from warm caches."""
+        return None if self.warm is None else self.warm.seconds
+
+    @property
+    def warm_misses(self) -> int | None:
+        """What such a process compiles again."""
+        return None if self.warm is None else self.warm.misses
+
+    @property
     def kernels_a_step(self) -> int | None:
         """Kernels of a steady step, compiled."""
         return None if self.kernels is None else self.kernels.compiled.total
@@ -712,6 +805,11 @@ def _more_eager(one: dict[str, tuple[int, int]], other: dict[str, tuple[int, int
     """The numbers of operators, compiled and eager, by place: of each, those of the call with more in eager."""
     more = {at: both for at, both in other.items() if at not in one or one[at][1] < both[1]}
     return {at: both for at, both in sorted({**one, **more}.items()) if at in one or both[1]}
+
+
+def missed(caches: dict[str, int]) -> int:
+    """The look-ups that found nothing, in all caches."""
+    return sum(count for name, count in caches.items() if name in CACHE_MISSES)
 
 
 def _skipped(found: EagerOps) -> EagerFrame:

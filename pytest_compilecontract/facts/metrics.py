@@ -35,6 +35,8 @@ class Metric:
     how it belongs to lines of the user's code: each of its facts has its "own", or one that may follow from that "of a
     break"; or it has "none", and follows from those that have.
 
+    `beyond`: by how much more than its spread a banded one has to move, where the policy does not say (1.0 is twice).
+
     `count` is its number in a summary, in the order of the records; `noun` is its singular and plural. `shown` says
     whether the terminal shows it always, if it is not 0, or only with -v; `on_device`: only if it was measured;
     `shown_unknown`: also that it was not measured. `trended` ones are drawn over environments.
@@ -48,6 +50,7 @@ class Metric:
     better: Better | None = None
     banded: bool = False
     band: float | None = None
+    beyond: float | None = None
     gates: bool = False
     young: bool = False
     cause: int = 0
@@ -242,6 +245,35 @@ _ALL = (
         shown="if any",
         on_device=True,
     ),
+    Metric(
+        name="guards_a_call",
+        field="guards",
+        label="guards per call",
+        better="lower",
+        banded=True,
+        band=0.25,
+        young=True,
+        kept=False,
+    ),
+    Metric(name="caches", kept=False),
+    Metric(
+        name="cache_bypasses",
+        noun=("cache bypass", "cache bypasses"),
+        count=_length("cache_bypasses"),
+        shown="if any",
+        on_device=True,
+        kept=False,
+    ),
+    Metric(
+        name="warm_misses",
+        field="warm",
+        noun=("warm miss", "warm misses"),
+        count=_number("warm_misses"),
+        shown="if any",
+        on_device=True,
+        join=joins.first,
+        kept=False,
+    ),
     # What only a GPU can feed: counted where it was measured.
     Metric(
         name="kernels_a_step",
@@ -337,6 +369,15 @@ _ALL = (
             ("overhead_seconds", "overhead seconds per call"),
         )
     ),
+    *(
+        Metric(
+            name=name, field=field, label=label, better="lower", banded=True, beyond=1.0, noun=("s", "s"), kept=False
+        )
+        for name, field, label in (
+            ("compile_seconds", "stage_seconds", "seconds of compiling"),
+            ("warm_seconds", "warm", "seconds of compiling from warm caches"),
+        )
+    ),
     Metric(
         name="peak_bytes",
         field="memory",
@@ -358,8 +399,6 @@ _ALL = (
     Metric(name="backend", join=joins.first_said),
     Metric(name="calls", join=joins.calls, kept=False),
     Metric(name="compiles", kept=False),
-    Metric(name="stage_seconds", kept=False),
-    Metric(name="caches", kept=False),
     Metric(name="counters", kept=False),
     Metric(name="capture_targets", lines="none", join=joins.targets),
     Metric(name="beside", join=joins.numerics, kept=False),
@@ -377,7 +416,7 @@ METRICS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each
 COUNTS: dict[str, Metric] = {name: each for name, each in KNOWN.items() if each.count is not None}
 # Without a direction there is no worse, so nothing to gate by.
 GATEABLE = tuple(name for name, metric in METRICS.items() if metric.better)
-BANDS = {name: metric.band for name, metric in METRICS.items() if metric.band is not None}
+BANDS = {name: width for name, metric in METRICS.items() for width in (metric.band, metric.beyond) if width is not None}
 BANDED = tuple(name for name, metric in METRICS.items() if metric.banded)
 # What a call takes, by its phase.
 SECONDS = tuple(name for name, metric in METRICS.items() if metric.join is joins.seconds)

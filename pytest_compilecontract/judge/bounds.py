@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pytest_compilecontract.facts.limits import Limits
-from pytest_compilecontract.facts.measurement import NO_CUDA, NOT_ASKED, Measurement
+from pytest_compilecontract.facts.measurement import MEANINGLESS, Measurement
 from pytest_compilecontract.facts.verdict import Bound
 
 
 def means_nothing(seen: Measurement, metric: str) -> bool:
     """Whether a metric is None because it does not exist on the device or in the lane."""
-    return seen.unmeasured.get(metric) in (NO_CUDA, NOT_ASKED)
+    return seen.unmeasured.get(metric) in MEANINGLESS
 
 
 def bound_of(limits: Limits, name: str) -> Bound[float] | None:

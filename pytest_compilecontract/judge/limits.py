@@ -13,6 +13,7 @@ from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Bound, Fa
 from pytest_compilecontract.wording import counted
 
 from .bounds import bound_of, eager_calls_allowed, means_nothing, numerics_given, why_unmeasured
+from .budget import judge_budget
 from .device import judge_device
 from .structure import judge_structure
 from .tell import (
@@ -86,6 +87,7 @@ def _violations(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterato
     yield from _judge_outputs(limits, seen, unmeasurable)
     yield from _judge_collectives(limits, seen, unmeasurable)
     yield from judge_structure(limits, seen, unmeasurable)
+    yield from judge_budget(limits, seen, unmeasurable)
     yield from judge_device(limits, seen, unmeasurable)
 
 

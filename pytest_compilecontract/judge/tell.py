@@ -54,6 +54,8 @@ def told_recompiles(recompiles: Sequence[Recompile]) -> Facts:
             fact += [STACK]
         if each.location is not None:
             fact += [f"at {told_line(each.location)}"]
+        if each.used:
+            fact += [each.used]
         if each.hint:
             fact += [f"hint: {each.hint}"]
         facts.append(tuple(fact))

@@ -42,10 +42,13 @@ WHY_EXACT = "what an earlier test or process compiled would change the counts"
 
 
 @contextlib.contextmanager
-def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) -> Iterator[tuple[str, ...]]:
+def isolated(
+    lane: Lane | None, defaults: Mapping[str, object] | None = None, *, again: bool = False
+) -> Iterator[tuple[str, ...]]:
     """Set up and restore everything that a test body in a lane needs. None: a test that compiles by itself.
 
     `defaults` are settings by their full names, in place of torch's defaults; settings of the lane or the test win.
+    `again`: the lane has the compile caches of the process, which are those that its first run left.
     Yields sentences on the project's settings that differ inside. A lane determines how it is compiled and run; a
     test that compiles by itself has the stance, the grad mode and the default dtype that its project has set.
 
@@ -61,7 +64,7 @@ def isolated(lane: Lane | None, defaults: Mapping[str, object] | None = None) ->
         if lane is not None and _has_kernels_for_the_cpu(lane):
             check_processor()
         stack.enter_context(_settings(lane, defaults or {}))
-        if lane is None or lane.cache == "lane":
+        if not again and (lane is None or lane.cache == "lane"):
             stack.enter_context(own_caches())
         # Left again, each puts back the stance from before, whatever the test has set.
         stack.enter_context(stance_kept() if lane is None else torch.compiler.set_stance("default"))

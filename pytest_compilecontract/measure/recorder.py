@@ -14,19 +14,21 @@ import torch
 from pytest_compilecontract import clock
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import Lane
-from pytest_compilecontract.facts.measurement import Call, Measurement, Phase, backends_of
+from pytest_compilecontract.facts.measurement import NO_CACHES, CacheBypass, Call, Measurement, Phase, backends_of
 from pytest_compilecontract.wording import counted
 
 from .probes.attempts import excuse
-from .probes.caches import cache_state
+from .probes.caches import bypasses_in, cache_state, not_looked_up
 from .probes.canary import canary
 from .probes.counters import Rises, counters
 from .probes.dynamo import COUNTING, NEEDS, Ledger
+from .probes.guards import UNREADABLE
 from .probes.inplace import COMPILED
 from .probes.processes import Processes
 from .probes.source import Paths
 from .probes.stages import Stages
 from .probes.stance import switched_off
+from .probes.told import guards_of
 from .probes.trace import Trace, disagreements
 
 
@@ -185,18 +187,24 @@ class Measuring:
         stages, no_stages = self._stages.read()
         if no_stages:
             unmeasured["stage_seconds"] = no_stages
+        if facts["guards"] is None and "guards" not in unmeasured:
+            unmeasured["guards"] = UNREADABLE
         if self.backwards is None:
             unmeasured["backward_graphs"] = "no backward was run from a loss, as compile_lane.train does"
         rises = {
             group: {self._paths.text(key): rise for key, rise in values.items()}
             for group, values in self._rises.all().items()
         }
+        state = cache_state(rises)
+        if why := self._no_caches(state):
+            unmeasured |= {"caches": why, "cache_bypasses": why}
         return Measurement(
             backend=backends_of(facts["compiles"]) or self._backend,
             calls=calls,
             backward_graphs=None if self.backwards is None else len(self.backwards),
             stage_seconds=stages,
-            caches=cache_state(rises),
+            caches=None if why else state,
+            cache_bypasses=None if why else self._bypasses(state),
             counters=rises,
             disagreements=self._disagreements(),
             doubts=self._doubts(),
@@ -231,7 +239,22 @@ class Measuring:
             "resets": lambda: ledger.resets,
             "dropped": ledger.told.dropped,
             "eager_by_request": ledger.told.eager_by_request,
+            "guards": lambda: guards_of(installed, self._paths),
         }
+
+    def _no_caches(self, state: dict[str, int]) -> str:
+        """Why the hits and misses of compile caches are not known; empty if they are."""
+        if not self._rises.intact():
+            return "the test cleared Dynamo's counters"
+        compiled = [graph for graph in self.ledger.graphs if graph.kept and graph.operations]
+        inductor = sum(each.graphs for each in self.ledger.told.compiles(self._lane) if each.backend == "inductor")
+        if compiled and not inductor and not any(state.values()):
+            return NO_CACHES
+        return not_looked_up(state, min(len(compiled), inductor))
+
+    def _bypasses(self, state: dict[str, int]) -> tuple[CacheBypass, ...]:
+        told = [replace(each, reason=self._paths.text(each.reason)) for each in self._trace.bypasses]
+        return bypasses_in(state, told)
 
     def _doubts(self) -> tuple[str, ...]:
         found = [

@@ -155,10 +155,10 @@ def _observer(settings: Settings, runs: Runs, history: History, results: Results
 
 def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
     """Make this process a rank, which measures one test and neither writes nor judges."""
-    from .rank import Rank
+    from .rank import Launch, Rank
 
     try:
-        settings = of_rank(_settings(config))
+        settings = of_rank(_settings(config), again=Launch.read(place.folder).again)
         history = History(settings=settings)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
@@ -195,6 +195,7 @@ def _settings(config: pytest.Config) -> Settings:
         timed=bool(config.getoption("--contract-speed")),
         rest=config.getoption("--contract-rest"),
         allow_unmeasured=bool(config.getoption("--contract-allow-unmeasured")),
+        warm=bool(config.getoption("--contract-warm")),
         variables=_variables(),
         shard=config.getoption("--contract-shard"),
         times=config.getoption("--contract-times"),

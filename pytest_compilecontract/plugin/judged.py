@@ -15,6 +15,7 @@ from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.verdict import Bound, Verdict, Violation, violated
 from pytest_compilecontract.judge.agreement import OtherLane, lanes_differ
+from pytest_compilecontract.judge.budget import judge_seconds
 from pytest_compilecontract.judge.device import undecided
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.judge.verdicts import doubts, verdict
@@ -84,8 +85,32 @@ def over_repeats(runs: Sequence[Judged], ended: str = "") -> Judged:
     """The verdict of a lane that ran several times: held if every run held and all agree.
 
     The worst verdict wins: broken, unstable, then that of a single run. The first run that shows it is kept. `ended` is
-    what cut the last repeat short, if the others ran to their end.
+    what cut the last repeat short, if the others ran to their end. Seconds are judged here alone.
     """
+    return _in_seconds(_over_repeats(runs, ended), [run.entry for run in runs])
+
+
+def _in_seconds(found: Judged, entries: Sequence[Entry]) -> Judged:
+    """The verdict with that on the seconds of all repeats."""
+    kept = found.entry
+    if kept.verdict not in ("held", "violated", "unverified", "unstable"):
+        return found
+    repeats = [[entry.measurement, *(each.measurement for each in entry.ranks)] for entry in entries]
+    violations, doubted = judge_seconds(kept.limits, kept.lane_settings, repeats)
+    said = [*(f"{each.limit}: {each.measured}" for each in violations), *doubted]
+    if not said:
+        return found
+    outcome: Verdict = "violated" if violations or kept.violations else "unverified"
+    kept = replace(
+        kept,
+        verdict=kept.verdict if kept.verdict == "unstable" else outcome,
+        reason="; ".join(filter(None, (*said, kept.reason))),
+        violations=(*kept.violations, *violations),
+    )
+    return replace(found, entry=kept, doubts=(*found.doubts, *doubted))
+
+
+def _over_repeats(runs: Sequence[Judged], ended: str) -> Judged:
     if len(runs) == 1 and not ended:
         return runs[0]
     entries = [run.entry for run in runs]

@@ -1,4 +1,5 @@
-"""Launching the ranks of one contract, each a pytest process: started, followed and ended together.
+"""Launching the ranks of one contract, each a pytest process: started, followed and ended together. A process that
+starts a test again (`warm`) is launched as a single rank without a process group.
 
 No port: the ranks meet in a file. Each reports in a log of its own, which is read while it is written. Elsewhere: the
 verdict over their ends and measurements (`over_ranks`), and what a rank does (`rank`).
@@ -85,6 +86,18 @@ class RankRun:
 
 def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[RankRun, ...]:
     """Run a test once in each rank, its body no longer than the time limit; no process is left running."""
+    return _launched(item, [_variables(rank, ranks) for rank in range(ranks)], seconds)
+
+
+def launched_again(item: pytest.Item, seconds: float | None) -> RankRun:
+    """Run a test once more, in a process of its own, with the compile caches and variables of this one."""
+    (found,) = _launched(item, [_inherited()], seconds, again=True)
+    return found
+
+
+def _launched(
+    item: pytest.Item, variables: Sequence[Mapping[str, str]], seconds: float | None, *, again: bool = False
+) -> tuple[RankRun, ...]:
     limit = seconds or LONGEST_SECONDS
     with tempfile.TemporaryDirectory(prefix="compilecontract-ranks-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -93,10 +106,13 @@ def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[Rank
             "file": str(item.path),
             "parent": os.getpid(),
             "seconds": START_SECONDS + limit + 2 * GRACE_SECONDS,
+            "again": again,
         }
         (folder / LAUNCH).write_text(json.dumps(told), encoding="utf-8")
-        places = [Place(rank=rank, folder=folder) for rank in range(ranks)]
-        commands = [(_command(item, place), _output(place), _variables(place, ranks)) for place in places]
+        places = [Place(rank=rank, folder=folder) for rank in range(len(variables))]
+        commands = [
+            (_command(item, place), _output(place), mine) for place, mine in zip(places, variables, strict=True)
+        ]
         started = clock.seconds()
         with beside(commands, cwd=Path(item.config.invocation_params.dir)) as children:
             following = [_Rank(place, child, started) for place, child in zip(places, children, strict=True)]
@@ -121,14 +137,19 @@ def _output(place: Place) -> Path:
     return place.folder / f"output{place.rank}"
 
 
-def _variables(place: Place, ranks: int) -> Mapping[str, str]:
+def _inherited() -> dict[str, str]:
+    """The variables of this process, without those that say which part of a job it is."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TORCHELASTIC"))}
+
+
+def _variables(rank: int, ranks: int) -> Mapping[str, str]:
     """The environment of a rank: the variables that torchrun sets, and its share of the cores."""
-    mine = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TORCHELASTIC"))}
+    mine = _inherited()
     share = max(1, (os.cpu_count() or 1) // ranks)
     mine.setdefault("OMP_NUM_THREADS", str(share))
     return mine | {
-        "RANK": str(place.rank),
-        "LOCAL_RANK": str(place.rank),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
     }

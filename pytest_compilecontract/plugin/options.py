@@ -29,6 +29,7 @@ NEED_SWITCH = (
     "--contract-observe",
     "--contract-timeout",
     "--contract-speed",
+    "--contract-warm",
     "--contract-bisect",
     "--contract-allow-unmeasured",
     "--contract-plant",
@@ -113,6 +114,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const=True,
         default=None,
         help="time every lane on a CUDA device, eager against compiled (default: only those with a min_speedup limit)",
+    )
+    group.addoption(
+        "--contract-warm",
+        action="store_const",
+        const=True,
+        default=None,
+        help="start each lane again in a second process from its compile caches, and measure what that compiles again "
+        "(default: only those with a max_warm_seconds or max_warm_misses limit)",
     )
     group.addoption(
         "--contract-bisect",

@@ -25,6 +25,7 @@ from .results import Results, failure_of
 from .run import Runs
 from .settings import Settings
 from .timeout import ends_within, uncaptured_stderr
+from .warm import started_again
 
 if TYPE_CHECKING:
     from pytest_compilecontract.facts.measurement import Measurement
@@ -197,7 +198,7 @@ class Phases:
             return None
         run = self._judged(current.state)
         if current.state.rung is not None:
-            current.judge(run)
+            current.judge(over_repeats([run]) if run is not None else None)
             return None
         if run is not None:
             # A plugin that reruns what failed asks for no band: its last run stands alone.
@@ -220,6 +221,7 @@ class Phases:
         measured = measured_in(state)
         if state.cut_short:
             measured = tuple(replace(each, cut_short=state.cut_short) for each in measured)
+        measured = started_again(state, self._settings, measured)
         return judged(
             state.subject(self._runs.process),
             measurements=measured,

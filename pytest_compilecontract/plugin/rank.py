@@ -36,12 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """The launch as a rank sees it: the test and its file, the parent process, and the time limit."""
+    """The launch as a rank sees it: the test and its file, the parent process, and the time limit.
+
+    `again`: it is no rank but the one process that starts the test again, with the compile caches of its parent.
+    """
 
     test: str
     file: str
     parent: int
     seconds: float
+    again: bool = False
 
     @staticmethod
     def read(folder: Path) -> Launch:
@@ -91,7 +95,8 @@ class Rank:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         __tracebackhide__ = True
         current = self._runs.of(item)
-        if current is not None and current.state.unusable is None and not current.state.refused:
+        usable = current is not None and current.state.unusable is None and not current.state.refused
+        if current is not None and usable and not self._launch.again:
             from pytest_compilecontract.measure.group import join
 
             self._log.write("joins")

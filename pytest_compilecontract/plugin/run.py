@@ -32,6 +32,7 @@ from .judged import Judged
 from .lost_device import Parent, leave_worker
 from .process import Process, card_of, no_ranks, unavailable
 from .session import Session
+from .settings import Settings
 from .workers import ENTRY, tell_begun, tell_over, tell_shown
 
 
@@ -152,7 +153,7 @@ class Runs:
             # Before the lane's settings are set, which are none of the environment's.
             self.process.where()
             try:
-                current.note(*stack.enter_context(_surroundings(current.state, self._settings.overrides)))
+                current.note(*stack.enter_context(_surroundings(current.state, self._settings)))
             except UsageError as error:
                 current.cannot_run(str(error))
             except Exception as error:  # noqa: BLE001 - a setting that this torch does not take, say
@@ -404,14 +405,15 @@ def _why_skipped(report: pytest.TestReport) -> str:
 
 
 @contextlib.contextmanager
-def _surroundings(state: State, overrides: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+def _surroundings(state: State, settings: Settings) -> Iterator[tuple[str, ...]]:
     from pytest_compilecontract.measure.group import faked
     from pytest_compilecontract.measure.isolation import isolated
     from pytest_compilecontract.measure.probes.canary import canary
     from pytest_compilecontract.measure.probes.trace import quiet
 
     group = faked(state.lane) if state.lane.process_group == FAKE else contextlib.nullcontext()
-    with group, isolated(None if state.contract.bare else state.lane, overrides) as replaced:
+    lane = None if state.contract.bare else state.lane
+    with group, isolated(lane, settings.overrides, again=settings.again) as replaced:
         if not state.lane.reference:
             # Before the test can be in its way: what it finds later, it remembers from here.
             with quiet():

@@ -38,6 +38,7 @@ class Settings:
     names: all but the first write to folders of their own, and record nothing.
     `shard` is the part of the tests to run and how many parts there are, `times` the receipt that says how long each
     takes.
+    `warm`: every lane is started again from its compile caches. `again`: this process does so, for its parent.
     `evidence` is the folder that lanes which are not held leave evidence in, with `evidence_all` those that hold too.
     """
 
@@ -64,6 +65,8 @@ class Settings:
     evidence_all: bool = False
     shard: tuple[int, int] | None = None
     times: Path | None = None
+    warm: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +97,7 @@ class Options:
     evidence_all: bool = False
     shard: tuple[int, int] | None = None
     times: str | None = None
+    warm: bool = False
 
 
 def settings_from(given: Options) -> Settings:
@@ -147,10 +151,11 @@ def settings_from(given: Options) -> Settings:
         if (left := _evidence(project.evidence, given.evidence, given.invocation, reported)) is not None
         else None,
         evidence_all=given.evidence_all,
+        warm=given.warm,
     )
 
 
-def of_rank(settings: Settings) -> Settings:
+def of_rank(settings: Settings, *, again: bool) -> Settings:
     """The settings of a process that is one rank of a contract: its parent writes, judges and repeats."""
     return replace(
         settings,
@@ -164,6 +169,8 @@ def of_rank(settings: Settings) -> Settings:
         evidence=None,
         shard=None,
         times=None,
+        warm=False,
+        again=again,
     )
 
 

@@ -17,7 +17,7 @@ _VALUED = (
     *("-c", "--config-file", "--rootdir", "-o", "--override-ini", "-p", "--confcutdir", "--import-mode"),
     *("--contract-baselines", "--contract-timeout"),
 )
-_FLAGS = ("--noconftest", "--contract-speed")
+_FLAGS = ("--noconftest", "--contract-speed", "--contract-warm")
 # Options that choose tests and lanes.
 _CHOICE = ("--contract-lanes", "-k", "-m")
 # What says nothing of a result.

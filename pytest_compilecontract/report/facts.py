@@ -55,7 +55,17 @@ def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
 
 def stages_told(seen: Measurement) -> str:
     """How long compiling took, in a sentence; empty if that is not known, or nothing was compiled."""
-    return f"compiling took {took}" if (took := by_stage(seen)) else ""
+    took = f"compiling took {found}" if (found := by_stage(seen)) else ""
+    return "; ".join(filter(None, (took, warm_told(seen))))
+
+
+def warm_told(seen: Measurement) -> str:
+    """What a process that starts from warm caches compiles again; empty if none was started."""
+    warm = seen.warm
+    if warm is None or warm.seconds is None or warm.misses is None:
+        return ""
+    again = counted(warm.misses, "cache miss", "cache misses")
+    return f"a second process took {short(warm.seconds)} s from its caches, with {again}"
 
 
 def by_stage(seen: Measurement) -> str:
@@ -87,6 +97,8 @@ def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
     calls = seen.calls or ()
     if len(calls) > 1 and all(call.phase != "steady" for call in calls):
         yield (f"calls: all {len(calls)} compiled, so none was steady",)
+    if warm := warm_told(seen):
+        yield (f"warm start: {warm}",)
     for kind, found in every:
         if not told.intersection(_TOLD_BY[kind]):
             for first, *rest in map(laid_out, found):

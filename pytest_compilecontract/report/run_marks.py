@@ -167,7 +167,10 @@ def _recompile(found: Recompile) -> Mark:
             ("meaning", STACK if "___stack" in found.guard else ""),
             ("hint", found.hint),
         ),
-        more=tuple(("older code's guard", each) for each in dict.fromkeys(others)),
+        more=(
+            *_said(("recompile limit", found.used)),
+            *(("older code's guard", each) for each in dict.fromkeys(others)),
+        ),
     )
 
 

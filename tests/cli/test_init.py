@@ -46,7 +46,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
         defaults={},
         entries=(an_entry(lane="capture", measurement=HOLDING, environment="here"),),
     )
-    monkeypatch.setattr(checking, "_measured", lambda _: receipt)
+    monkeypatch.setattr(checking, "measured", lambda _: receipt)
 
 
 @pytest.mark.parametrize(

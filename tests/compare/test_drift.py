@@ -514,6 +514,28 @@ def test_a_change_beyond_the_bands_is_told_with_both() -> None:
     )
 
 
+@pytest.mark.parametrize("metric", ["compile_seconds", "warm_seconds"])
+def test_seconds_of_compiling_are_told_where_they_doubled_and_gate_nothing(metric: str) -> None:
+    def changed(*band: float) -> list[tuple[str, str, bool]]:
+        sides = [repeated(**{metric: each}) for each in ((10.0, 12.0), band)]
+        lane = compare(before(sides[0]), after(sides[1])).lanes[0]
+        assert lane.verdict == "held"
+        return [(each.metric, each.direction, each.gates) for each in lane.drifts]
+
+    # Beyond the spread, and by more than as much again.
+    assert changed(23.9, 30.0) == []
+    assert changed(24.1, 30.0) == [(metric, "worse", False)]
+    assert changed(3.0, 4.9) == [(metric, "better", False)]
+
+
+def test_seconds_of_compiling_that_were_measured_once_are_not_compared() -> None:
+    sides = [an_entry(replace(HOLDING, stage_seconds={"dynamo": each})) for each in (1.0, 99.0)]
+
+    lane = compare(before(sides[0]), after(sides[1])).lanes[0]
+
+    assert (lane.verdict, lane.drifts) == ("held", ())
+
+
 def test_the_policy_s_width_comes_on_top_of_the_bands() -> None:
     policy = Policy(gate=TIMES.gate, band={"steady_seconds": 0.25})
 

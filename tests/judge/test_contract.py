@@ -37,10 +37,11 @@ from pytest_compilecontract.judge.verdicts import doubts, verdict
 
 KNOWN_LIMITS = (
     "(known limits: allow_recompile_limit, atol, capture_targets, check_grads, check_state_dict, cudagraphs, "
-    "frontier, fullgraph, keeps_outputs, lanes, max_collectives, max_eager_frames, max_eager_ops, "
-    "max_graph_breaks, max_graphs, max_host_syncs, max_kernels, max_kernels_ratio, max_memory_growth, "
-    "max_memory_ratio, max_recompiles, max_recomputed_graphs, max_saved_ratio, min_frontier, min_ops_captured, "
-    "min_speedup, numerics, process_group, ranks, ranks_agree, rtol, same_as, same_collectives, same_placements)"
+    "frontier, fullgraph, keeps_outputs, lanes, max_cache_bypasses, max_cache_misses, max_cold_seconds, "
+    "max_collectives, max_eager_frames, max_eager_ops, max_graph_breaks, max_graphs, max_guards, max_host_syncs, "
+    "max_kernels, max_kernels_ratio, max_memory_growth, max_memory_ratio, max_recompiles, max_recomputed_graphs, "
+    "max_saved_ratio, max_warm_misses, max_warm_seconds, min_frontier, min_ops_captured, min_speedup, numerics, "
+    "process_group, ranks, ranks_agree, rtol, same_as, same_collectives, same_placements)"
 )
 FORWARD = Location(file="model.py", line=40, function="forward")
 ITEM = Location(file="model.py", line=41, function="forward", source="n = mask.sum().item()")

@@ -293,3 +293,23 @@ def test_a_call_that_eager_itself_refuses_is_the_samples_fault(capsys: pytest.Ca
     assert "mat1 and mat2 shapes cannot be multiplied" in said  # torch 2.15 puts the operator before it
     assert said.endswith(" (line 12 of blocks.py)\n")
     assert code == 2
+
+
+def test_modes_puts_the_lanes_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["modes", "blocks:sample", "--lanes=capture,aot"])
+
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert (code, said.err) == (0, "")
+    assert lines[0].endswith(": blocks:sample")
+    assert lines[1].split() == ["capture", "aot"]
+    assert lines[2].split() == ["verdict", "held", "held"]
+    assert [line.split()[-2] for line in lines if line.startswith(("compiling ", "steady call"))] != []
+    assert "  capture, aot: compiling, caches warm: only Inductor's graphs are in torch's compile caches" in lines
+
+
+def test_modes_of_a_sample_at_fault_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["modes", "blocks:failing", "--lanes=capture"])
+
+    assert code == 2
+    assert capsys.readouterr().err.startswith("compilecontract: blocks:failing raised ValueError: no weights")

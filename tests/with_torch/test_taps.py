@@ -80,6 +80,7 @@ FRAMES = {
     "continuations",
     "recompiles",
     "dropped",
+    "guards",
     "eager_frames",
     "limit_hits",
     "backend_failures",
@@ -124,6 +125,7 @@ LIMITS: dict[str, tuple[str, Any]] = {
     "eager_frames": ("max_eager_frames", 9),
     "ops_captured": ("min_ops_captured", 1),
     "limit_hits": ("allow_recompile_limit", False),
+    "guards": ("max_guards", 999),
 }
 DEFAULTS = {"eager_frames", "ops_captured", "limit_hits", "graphs_executed"}
 
@@ -268,7 +270,7 @@ def test_the_trace_is_not_set_up(monkeypatch: Patch) -> None:
 
 
 def test_the_trace_counts_no_recompile(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(trace.Trace, "_note", lambda self, name, metadata_fn: None)
+    monkeypatch.setattr(trace.Trace, "_note", lambda self, name, metadata_fn, payload_fn: None)
 
     entry = hold(running(lambda x: x.sin()), lane="capture")
 
@@ -279,7 +281,7 @@ def test_the_trace_counts_no_recompile(monkeypatch: Patch) -> None:
 
 
 def test_the_trace_counts_no_break(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(trace.Trace, "_note", lambda self, name, metadata_fn: None)
+    monkeypatch.setattr(trace.Trace, "_note", lambda self, name, metadata_fn, payload_fn: None)
 
     found: Measurement = measured(hold(lambda lane: lane.run(breaks, (torch.ones(3),)), lane="capture"))
 

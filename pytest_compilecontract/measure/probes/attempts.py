@@ -16,6 +16,7 @@ from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.wording import first_said
 
 from .backends import Handed
+from .guards import guards_in, recompile_limit
 from .messages import parse_message
 from .reasons import Inputs
 from .source import Paths
@@ -63,9 +64,11 @@ class Attempt:
     code: CodeType
     name: str
     id: str | None = None
-    entries: int = 0
+    entries: int = 0  # of its frame, before
+    limit: int | None = None  # on these entries
     has_code: bool = False  # for whatever instance
     recompiles: bool = False
+    guards: dict[str, int] | None = None  # of the code that it installed
     after_reset: bool = False  # the code that this frame had is gone
     fullgraph: bool = False  # a graph break raises
     resets: int = 0  # so many came before
@@ -86,6 +89,20 @@ class Attempt:
     suppressed: bool = False
     excused: bool = False  # eager raises where Dynamo gave it up
     caller: Attempt | None = None  # that of the frame which calls this one, and met the same graph break in it
+
+    def finds(self, size: object) -> None:
+        """Note the cache entries that its frame has, as torch counts them before it compiles one more."""
+        self.entries = int(getattr(size, "num_cache_entries_with_same_id_matched_objs", 0))
+        self.has_code = int(getattr(size, "num_cache_entries", 0)) >= 1
+        self.recompiles = self.entries >= 1
+        self.limit = recompile_limit()
+
+    def ends(self, result: object) -> None:
+        """Note what Dynamo returned: the code with its guards, if it installs any."""
+        code = getattr(result, "guarded_code", result)
+        self.installed = code is not None
+        if self.installed:
+            self.guards = guards_in(code)
 
     @property
     def continuation(self) -> bool:

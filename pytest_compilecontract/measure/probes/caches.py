@@ -6,8 +6,11 @@ import contextlib
 import importlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from unittest import mock
+
+from pytest_compilecontract.facts.measurement import CacheBypass
 
 # Counter group and key in `torch._dynamo.utils.counters`, and the name that a measurement gives it.
 COUNTERS = {
@@ -20,6 +23,33 @@ COUNTERS = {
     ("dynamo_cache", "dynamo_cache_hit"): "dynamo_hit",
     ("dynamo_cache", "dynamo_cache_miss"): "dynamo_miss",
 }
+
+
+# The names of torch's records of graphs that a cache does not take, and the cache of each.
+BYPASSES = {"fx_graph_cache_bypass": "FX graph cache", "aotautograd_cache_bypass": "AOTAutograd cache"}
+_COUNTED_AS = {"FX graph cache": "fx_graph_bypass", "AOTAutograd cache": "aot_autograd_bypass"}
+# Each is of one graph of Dynamo's, at the least; of what the AOTAutograd cache has, the other may not be asked.
+_LOOKED_UP = ("fx_graph_hit", "fx_graph_miss", "fx_graph_bypass", "aot_autograd_hit")
+NO_REASON = "torch gives no reason"
+
+
+def bypasses_in(state: Mapping[str, int], told: Sequence[CacheBypass]) -> tuple[CacheBypass, ...]:
+    """The bypasses that torch counted, each with the reason that it recorded, if it did."""
+    reasons = Counter(each.cache for each in told)
+    silent = (
+        CacheBypass(cache=cache, reason=NO_REASON)
+        for cache, name in _COUNTED_AS.items()
+        for _ in range(state[name] - reasons[cache])
+    )
+    return (*told, *silent)
+
+
+def not_looked_up(state: Mapping[str, int], graphs: int) -> str:
+    """Why hits and misses say nothing of so many graphs of Inductor's; empty if each was looked up."""
+    asked = sum(state[name] for name in _LOOKED_UP)
+    if asked >= graphs:
+        return ""
+    return f"torch looked up {asked} of {graphs} graphs in its FX graph cache, which is switched off for the others"
 
 
 def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

@@ -74,6 +74,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "limit_hits": ("convert_frame", "_compile"),
     "backend_failures": ("convert_frame", "_compile", "call_user_compiler"),
     "errors_suppressed": ("convert_frame", "_compile"),
+    "guards": ("convert_frame", "_compile"),
     "resets": ("reset",),
     "dropped": ("convert_frame", "_compile", "reset"),
     "eager_by_request": ("set_stance", "catch_errors"),
@@ -224,17 +225,14 @@ class Ledger:
                 # What no tracing has logged is told by the frame's converter, and only to the log of graph breaks.
                 attempt.untraced = not getattr(error, "logged", False) and not _logs_breaks()
             raise
-        attempt.installed = getattr(result, "guarded_code", result) is not None
+        attempt.ends(result)
         return result
 
     def _describe(self, attempt: Attempt, original: Callable[..., object], args: Any, kwargs: Any) -> None:
         bound = inspect.signature(original).bind(*args, **kwargs).arguments
         attempt.id = str(bound.get("compile_id"))
         attempt.fullgraph = bool(bound.get("one_graph"))
-        size = bound.get("cache_size")
-        attempt.entries = int(getattr(size, "num_cache_entries_with_same_id_matched_objs", 0))
-        attempt.has_code = int(getattr(size, "num_cache_entries", 0)) >= 1
-        attempt.recompiles = attempt.entries >= 1
+        attempt.finds(bound.get("cache_size"))
         attempt.new_instance = self._is_new_instance(attempt.code, bound.get("locals") or {})
         owner = _first_module(attempt.code, bound.get("locals") or {})
         if owner is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import (
     Compiled,
     CompileFailure,
     EagerFrame,
+    FrameGuards,
     GraphBreak,
     LimitHit,
     Location,
@@ -36,6 +38,21 @@ from .stance import Lost, Stances
 DROPPED = "torch._dynamo.reset() dropped the code that was compiled"
 
 
+def frame_of(attempt: Attempt, paths: Paths) -> Location:
+    """The user's function that an attempt was about."""
+    return paths.location(attempt.code.co_filename, attempt.code.co_firstlineno, user_function(attempt.name))
+
+
+def guards_of(attempts: Iterable[Attempt], paths: Paths) -> tuple[FrameGuards, ...] | None:
+    """The guards of each cache entry, in the order compiled; None if those of one cannot be read."""
+    found: list[FrameGuards] = []
+    for each in attempts:
+        if each.guards is None:
+            return None
+        found.append(FrameGuards(frame=frame_of(each, paths), kinds=each.guards, continuation=each.continuation))
+    return tuple(found)
+
+
 class Told:
     """The facts of a ledger, read at any time."""
 
@@ -47,6 +64,7 @@ class Told:
         self._stances = stances
         self._compiles = compiles
         self._paths = paths
+        self._frame = partial(frame_of, paths=paths)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -122,10 +140,6 @@ class Told:
     def suppressed(self) -> tuple[CompileFailure, ...]:
         return tuple(self._failure(each) for each in self._attempts if each.suppressed)
 
-    def _frame(self, attempt: Attempt) -> Location:
-        code = attempt.code
-        return self._paths.location(code.co_filename, code.co_firstlineno, user_function(attempt.name))
-
     def _recompile(self, attempt: Attempt) -> Recompile:
         lead = self._lead(attempt)
         kind = "reset" if attempt.after_reset else self._recompile_kind(attempt, lead)
@@ -138,6 +152,8 @@ class Told:
             meaning="" if attempt.after_reset or lead is None else self._paths.text(meaning_of(lead.text)),
             continuation=attempt.continuation,
             module=attempt.wrapped,
+            entries=None if attempt.after_reset else attempt.entries + 1,
+            limit=None if attempt.after_reset else attempt.limit,
             hint=""
             if attempt.after_reset or lead is None
             else hint_of(kind, lead.text, dynamic=self._compiles.dynamic([each.handed for each in attempt.graphs])),

@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_compilecontract.facts.measurement import CacheBypass
+
+from .caches import BYPASSES, NO_REASON
 from .dynamo import Ledger
 
 LOGGER = "torch.__trace"
@@ -35,7 +39,7 @@ def quiet() -> Iterator[None]:
 
 
 class Trace:
-    """Count what torch's trace says of recompiles and graph breaks, while entered.
+    """Count what torch's trace says of recompiles and graph breaks, and read why caches are bypassed, while entered.
 
     torch checks the trace logger's handlers before it renders a record (torch/_logging/_internal.py,
     `trace_structured`), and rendering is expensive: whole graphs as text. So a stand-in for the logger notes what is
@@ -45,6 +49,7 @@ class Trace:
     def __init__(self) -> None:
         self.recompile_reasons = 0
         self.broken: set[object] = set()
+        self.bypasses: list[CacheBypass] = []
         self.missing: str | None = None
         self._starts = itertools.count()
         self._attempts: dict[str, int] = {}
@@ -66,7 +71,7 @@ class Trace:
             internal.trace_log = logger
             self._taken = None
 
-    def _note(self, name: object, metadata_fn: object) -> None:
+    def _note(self, name: object, metadata_fn: object, payload_fn: object) -> None:
         """Count one record; an unknown form of record only makes the two counts disagree."""
         if name == "artifact":
             metadata = metadata_fn() if callable(metadata_fn) else None
@@ -76,6 +81,8 @@ class Trace:
             elif kind == "dynamo_graph_break_reason":
                 attempt = _compile_id()
                 self.broken.add(self._attempts.get(attempt, attempt))
+            elif kind in BYPASSES:
+                self.bypasses.append(CacheBypass(cache=BYPASSES[kind], reason=_reason_in(payload_fn)))
         elif name == "dynamo_start":
             # A reset in mid-run starts the ids at 0/0 again.
             self._attempts[_compile_id()] = next(self._starts)
@@ -84,18 +91,29 @@ class Trace:
 class _StandIn:
     """Stands in for the trace's logger: torch asks for its handlers when it is about to record something."""
 
-    def __init__(self, logger: logging.Logger, note: Callable[[object, object], None]) -> None:
+    def __init__(self, logger: logging.Logger, note: Callable[[object, object, object], None]) -> None:
         self._logger = logger
         self._note = note
 
     @property
     def handlers(self) -> list[logging.Handler]:
         asking = sys._getframe(1).f_locals
-        self._note(asking.get("name"), asking.get("metadata_fn"))
+        self._note(asking.get("name"), asking.get("metadata_fn"), asking.get("payload_fn"))
         return self._logger.handlers
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._logger, name)
+
+
+def _reason_in(payload_fn: object) -> str:
+    """Why a cache was bypassed, from torch's record of it."""
+    payload = payload_fn() if callable(payload_fn) else None
+    try:
+        found = json.loads(payload) if isinstance(payload, str) else payload
+    except ValueError:
+        found = None
+    reason = found.get("cache_bypass_reason") if isinstance(found, dict) else None
+    return str(reason or NO_REASON)
 
 
 def _compile_id() -> str:
