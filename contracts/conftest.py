@@ -34,4 +34,4 @@ torch._inductor.config.shape_padding = False
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no worker ends long after the other: Inductor's lanes, and ranks."""
-    items.sort(key=lambda item: not ("[inductor" in item.nodeid or item.path.name == "test_distributed_orders.py"))
+    items.sort(key=lambda item: not ("[inductor" in item.nodeid or item.path.name.startswith("test_distributed_")))
