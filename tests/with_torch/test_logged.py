@@ -42,6 +42,15 @@ def logs_while_compiling(graph, example_inputs):
 
 
 @register_backend
+def logs_the_error(graph, example_inputs):
+    try:
+        raise KeyError("no cache entry")
+    except KeyError as error:
+        log.warning("compiling without the cache: %s", error)
+    return graph
+
+
+@register_backend
 def keeps_its_error(graph, example_inputs):
     try:
         raise KeyError("no cache entry")
@@ -92,6 +101,17 @@ def test_breaks_what_is_kept_beside_a_logged_error(compile_lane):
     compile_lane.run(f, *CALLS, compile_with=keeping(compile_lane))
 
 
+@compile_contract(lanes=["says"])
+def test_holds_a_backend_that_logs_the_error_in_its_message(compile_lane, caplog):
+    compile_lane.run(f, *CALLS)
+    assert "compiling without the cache: 'no cache entry'" in caplog.text
+
+
+@compile_contract(lanes=["says"])
+def test_breaks_what_is_kept_beside_an_error_in_a_message(compile_lane):
+    compile_lane.run(f, *CALLS, compile_with=keeping(compile_lane))
+
+
 @compile_contract(lanes=["keeps"])
 def test_breaks_an_error_that_the_backend_keeps(compile_lane):
     compile_lane.run(f, *CALLS)
@@ -103,6 +123,9 @@ dynamo = { suppress_errors = true }
 
 [tool.compilecontract.lanes.logs]
 backend = "logs_while_compiling"
+
+[tool.compilecontract.lanes.says]
+backend = "logs_the_error"
 
 [tool.compilecontract.lanes.keeps]
 backend = "keeps_its_error"
@@ -119,7 +142,7 @@ def test_what_a_captured_traceback_holds_is_not_kept_by_the_program(tmp_path: Pa
     assert ran.returncode == 1, ran.stdout
     receipt = json.loads((tmp_path / "report" / "receipt.json").read_text(encoding="utf-8"))
     found = {each["contract"].rpartition("::test_")[2]: each for each in receipt["entries"]}
-    assert len(found) == 5
+    assert len(found) == 7
     for name, entry in found.items():
         kinds = {each["kind"] for each in entry["measurement"]["numerics"]["differences"]}
         assert kinds == ({"memory"} if name.startswith("breaks") else set()), name
@@ -162,3 +185,33 @@ def test_only_what_was_logged_below_the_code_is_let_go(monkeypatch: pytest.Monke
     assert outside.exc_info is not None
     assert outside.exc_info[0] is ValueError
     assert empty.exc_info == (None, None, None)
+
+
+def test_a_message_with_an_exception_becomes_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, handler = logging.getLogger("tests.of.messages"), Keeping()
+    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "propagate", False)
+
+    def run() -> None:
+        try:
+            raise ValueError("here")
+        except ValueError as error:
+            logger.warning("failed: %s", error)
+            logger.warning("failed: %(why)s", {"why": error})
+            logger.warning(error)
+            logger.warning("failed: %d", error)
+
+    run()
+    logger.warning("failed: %s", ValueError("there"))
+
+    forget_tracebacks(run.__code__)
+
+    *told, unreadable, outside = handler.records
+    assert [(each.getMessage(), each.args) for each in told] == [
+        ("failed: here", None),
+        ("failed: here", None),
+        ("here", None),
+    ]
+    assert unreadable.args
+    assert isinstance(outside.args, tuple)
+    assert isinstance(outside.args[0], ValueError)

@@ -179,6 +179,17 @@ class Breaking(nn.Module):
             return x
 
 
+def test_a_torch_of_any_folder_is_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of PYTHONPATH, or a checkout: its places have one name, and none is the project's."""
+    monkeypatch.setattr(torch, "__path__", ["/opt/of/mine/torch"])
+    paths, file = Paths(Path("/opt/of/mine")), "/opt/of/mine/torch/optim/optimizer.py"
+
+    assert paths.name(file) == "torch/optim/optimizer.py"
+    assert not paths.is_users(file)
+    assert paths.is_out_of_reach(file)
+    assert paths.is_users("/opt/of/mine/torches/optimizer.py")
+
+
 def test_a_place_knows_its_class() -> None:
     def both() -> None:
         torch.compile(Breaking(), backend="eager")(torch.ones(3))

@@ -5,8 +5,9 @@ Without the capture nothing would keep them, so what is alive because of them is
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 
 from pytest_compilecontract.errors import chain
@@ -17,18 +18,38 @@ _FORMATTER = logging.Formatter()
 def forget_tracebacks(below: CodeType) -> None:
     """Let go of tracebacks that were logged below a call of this code, in the records of any handler.
 
-    As `logging.handlers.QueueHandler` does: the text of the traceback stays, and `exc_info` becomes None. To clear the
-    locals of its frames would not do: a frame keeps its function, and that the variables it closes over.
+    As `logging.handlers.QueueHandler` does: the text of the traceback stays, and `exc_info` becomes None; a message
+    with an exception in it, which has a traceback too, becomes its text. To clear the locals of its frames would not
+    do: a frame keeps its function, and that the variables it closes over.
     """
     for record in _records():
-        # Some write True or a tuple of None there.
-        if not isinstance(record.exc_info, tuple) or record.exc_info[1] is None:
-            continue
-        # An exception may have lost its own traceback since.
-        met = [record.exc_info[2], *(each.__traceback__ for each in chain(record.exc_info[1], contexts=True))]
-        if any(frame.f_code is below for each in met for frame in _callers(each)):
-            record.exc_text = record.exc_text or _FORMATTER.formatException(record.exc_info)
+        if _is_logged_with(record.exc_info, below):
+            record.exc_text = record.exc_text or _FORMATTER.formatException(record.exc_info)  # type: ignore[arg-type]
             record.exc_info = None
+        if any(_is_of(each, below) for each in _in_message(record)):
+            # What cannot be formatted stays as it is: to see it fail is its handler's.
+            with contextlib.suppress(Exception):
+                record.msg, record.args = record.getMessage(), None
+
+
+def _is_logged_with(exc_info: object, below: CodeType) -> bool:
+    # Some write True or a tuple of None there; and an exception may have lost its own traceback since.
+    if not isinstance(exc_info, tuple) or exc_info[1] is None:
+        return False
+    return _is_below(exc_info[2], below) or _is_of(exc_info[1], below)
+
+
+def _is_of(error: BaseException, below: CodeType) -> bool:
+    return any(_is_below(each.__traceback__, below) for each in chain(error, contexts=True))
+
+
+def _is_below(traceback: TracebackType | None, below: CodeType) -> bool:
+    return any(frame.f_code is below for frame in _callers(traceback))
+
+
+def _in_message(record: logging.LogRecord) -> Iterator[BaseException]:
+    args = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
+    return (each for each in (record.msg, *args) if isinstance(each, BaseException))
 
 
 def _records() -> Iterator[logging.LogRecord]:

@@ -29,9 +29,13 @@ class Paths:
         installed = [sysconfig.get_path(scheme) for scheme in schemes]
         # The project first: its environment may lie inside it.
         self._roots = [*installed, str(root)]
+        # Which may be in a folder of PYTHONPATH, or a checkout of its own.
+        self._torch = str(importlib.import_module("torch").__path__[0]) + os.sep
 
     def name(self, file: str) -> str:
         """The shortest name relative to a known folder; the last two parts for any other file."""
+        if file.startswith(self._torch):
+            return Path("torch", file[len(self._torch) :]).as_posix()
         for folder in self._roots:
             if file.startswith(folder + os.sep):
                 return Path(file[len(folder) + 1 :]).as_posix()
@@ -42,7 +46,9 @@ class Paths:
 
     def is_users(self, file: str) -> bool:
         """Whether a file is the project's: not an installed package's, the standard library's, or a made-up name."""
-        installed = any(file.startswith(folder + os.sep) for folder in self._roots[:-1])
+        installed = any(
+            file.startswith(each) for each in (self._torch, *(folder + os.sep for folder in self._roots[:-1]))
+        )
         return not installed and os.path.isabs(file)
 
     def runs_users(self, frame: FrameType) -> bool:
@@ -66,8 +72,7 @@ class Paths:
 
         How far Dynamo traces into these before it stops differs from release to release.
         """
-        torch = str(importlib.import_module("torch").__path__[0])
-        return file.startswith(torch + os.sep) or self.is_pythons(file)
+        return file.startswith(self._torch) or self.is_pythons(file)
 
     def text(self, text: str) -> str:
         """torch's text without parts that differ from process to process: folders, addresses, object ids."""
