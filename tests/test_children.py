@@ -31,8 +31,8 @@ CHILD = (
 generated = checking._command
 
 
-def command(folder, chosen):
-    return [sys.executable, "-c", CHILD, generated(folder, chosen)[-1]]
+def command(folder, chosen, options):
+    return [sys.executable, "-c", CHILD, generated(folder, chosen, options)[-1]]
 
 
 checking._command = command

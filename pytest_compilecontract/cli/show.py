@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_compilecontract.baselines.store import FOLDER
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, typed
-from pytest_compilecontract.facts.receipt import RECEIPT
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt, environment_key
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.files.run_log import is_held
@@ -61,9 +61,16 @@ def _show(chosen: argparse.Namespace) -> int:
         say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
     if Path(FOLDER).is_dir() and not _is_within(chosen.file, Path(FOLDER)):
         # A receipt has what was measured, and not what a baseline made of it.
-        command = typed(["compilecontract", "compare", str(FOLDER), str(chosen.file)])
+        command = typed(["compilecontract", "compare", str(_baselines_of(receipt)), str(chosen.file)])
         say(f"held means within its limits; to compare with the baselines: {printed(command)}")
     return YES
+
+
+def _baselines_of(receipt: Receipt) -> Path:
+    """The baselines of the receipt's own environment, if they are there: of several, one has to be named."""
+    keys = {environment_key(each) for each in receipt.environments.values()}
+    own = Path(FOLDER, *keys)
+    return own if len(keys) == 1 and own.is_dir() else Path(FOLDER)
 
 
 def _recover(chosen: argparse.Namespace) -> int:

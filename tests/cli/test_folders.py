@@ -9,6 +9,7 @@ import pytest
 from support.receipts import a_receipt, an_entry
 
 from pytest_compilecontract.cli.main import main
+from pytest_compilecontract.facts.receipt import environment_key
 from pytest_compilecontract.files.receipt import write_receipt
 
 pytest.importorskip("jsonschema")
@@ -39,10 +40,28 @@ def test_a_folder_without_documents_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == said
 
 
+def test_of_several_environments_the_receipts_own_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = a_receipt(an_entry())
+    (environment,) = receipt.environments.values()
+    write_receipt(tmp_path / "receipt.json", receipt)
+    monkeypatch.chdir(tmp_path)
+    for key in (environment_key(environment), "torch2.99-cpu"):
+        (tmp_path / "contracts" / "baselines" / key).mkdir(parents=True)
+
+    assert main(["show", "receipt.json"]) == 0
+
+    own = Path("contracts", "baselines", environment_key(environment))
+    assert f"compilecontract compare {own} receipt.json" in capsys.readouterr().out
+
+
 def test_show_takes_a_folder_of_a_receipt_or_of_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_receipt(tmp_path / "receipt.json", a_receipt(an_entry()))
 
-    codes = [main(["show", str(tmp_path)]), main(["show", str(KEPT)])]
+    codes = [main(["show", str(each)]) for each in (tmp_path, KEPT / "torch2.13-cpu", KEPT)]
 
-    assert codes == [0, 0]
-    assert "lanes: 1 held" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert codes == [0, 0, 2]
+    assert "lanes: 1 held" in said.out
+    assert "baselines of several environments (torch2.11-cuda-sm90, torch2.13-cpu), name one of them" in said.err

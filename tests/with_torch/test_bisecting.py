@@ -220,7 +220,8 @@ def test_a_lane_is_run_again_with_the_settings_that_it_was_given(
 ) -> None:
     said, _ = session
 
-    assert f"\npython -m pytest --compile-contracts {SET} -- 'test_it.py::test_capture[aot]'\n" in said
+    rerun = f"--compile-contracts --contract-lanes=aot {SET} -- 'test_it.py::test_capture[aot]'"
+    assert f"\npython -m pytest {rerun}\n" in said
 
 
 def test_no_built_in_lane_stands_for_one_with_settings(session: tuple[str, dict[str, dict[str, Any]]]) -> None:
