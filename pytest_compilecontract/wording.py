@@ -11,6 +11,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
+def after_break(*, continuation: bool) -> str:
+    """A suffix for a function, if what is told is of the resume function after its graph break."""
+    return " after its graph break" if continuation else ""
+
+
 def meant(name: str, known: Iterable[str]) -> str:
     """A suffix for an unknown name: the most similar known one, if any."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -23,6 +23,7 @@ from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.structure import PLAIN
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
+from pytest_compilecontract.wording import after_break
 
 from .drift import Fact
 from .identity import (
@@ -262,7 +263,7 @@ def _at(place: Location | None, reason: str) -> Fact:
 
 
 def _in_frame(place: Location, continuation: bool) -> Fact:
-    where = f"{place} after its graph break" if continuation else str(place)
+    where = f"{place}{after_break(continuation=continuation)}"
     return Fact(where=where, at=place, continuation=continuation, source=place.source.strip())
 
 

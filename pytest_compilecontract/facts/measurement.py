@@ -796,6 +796,11 @@ class Measurement:
         return None if self.speed is None else self.speed.compiled.median
 
 
+def without(measurement: Measurement, metric: str, reason: str) -> Measurement:
+    """The measurement with the reason why it lacks a metric."""
+    return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
+
+
 def backends_of(compiles: tuple[Compiled, ...] | None) -> str:
     """The backends that graphs were passed to, each once; without those of torch's own compiles."""
     return ", ".join(dict.fromkeys(each.backend for each in compiles or () if not each.by_torch))

@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import CACHE_MISSES, CacheBypass, Measurement, WarmStart
 from pytest_compilecontract.facts.verdict import Bound, Facts, Violation, violated
-from pytest_compilecontract.wording import first_line, repeated
+from pytest_compilecontract.wording import after_break, first_line, repeated
 
 from .bounds import bound_of, means_nothing, why_unmeasured
 
@@ -103,7 +103,7 @@ def _told_guards(seen: Measurement) -> Facts:
     most = sorted(seen.guards or (), key=lambda each: -each.count)[:_FRAMES]
     facts: list[tuple[str, ...]] = []
     for each in most:
-        after = " after its graph break" if each.continuation else ""
+        after = after_break(continuation=each.continuation)
         kinds = sorted(each.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
         rest = sum(count for _, count in kinds[_KINDS:])
         told = [f"{count} {name}" for name, count in kinds[:_KINDS]] + ([f"{rest} others"] if rest else [])

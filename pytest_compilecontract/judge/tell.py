@@ -18,7 +18,7 @@ from pytest_compilecontract.facts.measurement import (
     StepOperators,
 )
 from pytest_compilecontract.facts.verdict import Facts
-from pytest_compilecontract.wording import counted, first_line, repeated
+from pytest_compilecontract.wording import after_break, counted, first_line, repeated
 
 # What torch's guards call values of a frame that goes on after a graph break.
 STACK = "___stack: a value that was on the stack when the graph broke, such as what the call there returned"
@@ -44,7 +44,7 @@ def _why(found: GraphBreak) -> tuple[str, ...]:
 def told_recompiles(recompiles: Sequence[Recompile]) -> Facts:
     facts: list[tuple[str, ...]] = []
     for each in recompiles:
-        after = " after its graph break" if each.continuation else ""
+        after = after_break(continuation=each.continuation)
         module = f" of {each.module}" if each.module else ""
         fact = [f"{each.frame}{module}{after}: {each.kind} recompile"]
         fact += [f"guard: {first_line(each.guard)}" if each.guard else "torch reports no guard"]
@@ -65,7 +65,7 @@ def told_recompiles(recompiles: Sequence[Recompile]) -> Facts:
 def told_eager(frames: Sequence[EagerFrame]) -> Facts:
     facts: list[tuple[str, ...]] = []
     for each, times in Counter(frames).items():
-        after = " after its graph break" if each.continuation else ""
+        after = after_break(continuation=each.continuation)
         fact = [f"{each.frame}{after}: ran in eager, {each.cause}{repeated(times)}"]
         if each.reason:
             fact += [first_line(each.reason)]

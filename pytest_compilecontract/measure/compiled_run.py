@@ -13,7 +13,7 @@ from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.collectives import Collectives
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
-from pytest_compilecontract.facts.measurement import GraphStep, Measurement, StateChange, StepOperators
+from pytest_compilecontract.facts.measurement import GraphStep, Measurement, StateChange, StepOperators, without
 from pytest_compilecontract.facts.structure import SavedBytes
 from pytest_compilecontract.wording import first_line
 
@@ -265,10 +265,6 @@ class CompiledRun:
 
     def draws_otherwise(self) -> bool:
         return self._lane.backend in WITH_INDUCTORS_DECOMPOSITIONS and not self._lane.inductor.get("fallback_random")
-
-
-def without(measurement: Measurement, metric: str, reason: str) -> Measurement:
-    return replace(measurement, unmeasured=measurement.unmeasured | {metric: reason})
 
 
 def _refused(error: Exception | None) -> str:

@@ -17,7 +17,7 @@ from pytest_compilecontract.errors import UsageError
 from . import numerics
 from .probes.alive import Watch
 from .shapes import Moded
-from .structure import Structure
+from .structure import WRAPPER, Structure
 
 
 @dataclass(kw_only=True, slots=True)
@@ -316,7 +316,7 @@ class Training:
 
 def _named(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """The tensors by name, without the prefix of torch.compile's wrapper around a part of the module."""
-    return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors}
+    return {name.replace(WRAPPER, ""): tensor for name, tensor in tensors}
 
 
 def _refuse_what_is_no_loss(loss: object) -> None:

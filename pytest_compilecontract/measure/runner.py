@@ -17,11 +17,12 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Numerics,
     Raised,
+    without,
 )
 
 from . import numerics
 from .beside import Turn
-from .compiled_run import CompiledRun, without
+from .compiled_run import CompiledRun
 from .endings import BrokenLane, DeviceLost, Endings
 from .gpu_steps import nowhere
 from .group import any_rank, barred, in_ranks, is_shared

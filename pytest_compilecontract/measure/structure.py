@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_compilecontract.facts.measurement import Measurement, StateChange
+from pytest_compilecontract.facts.measurement import Measurement, StateChange, without
 from pytest_compilecontract.facts.structure import PLAIN, Placements
 
 from . import numerics
@@ -82,15 +82,15 @@ def with_structure(
 ) -> Measurement:
     """The measurement with what the two passes left; `body`: the test's own, which returns what is looked at."""
     if eager is None or compiled is None:
-        return _without(measured, "placements", "the run raised")
+        return without(measured, "placements", "the run raised")
     if not body or eager.tells_placements or compiled.tells_placements:
         measured = replace(measured, placements=Placements(compiled=compiled.placements, eager=eager.placements))
     else:
-        measured = _without(measured, "placements", NO_DTENSOR)
+        measured = without(measured, "placements", NO_DTENSOR)
     if not body:
         return measured
     if not eager.types:
-        return _without(measured, "state_change", NO_MODULE)
+        return without(measured, "state_change", NO_MODULE)
     unmeasured = {name: why for name, why in measured.unmeasured.items() if name != "state_change"}
     return replace(measured, state_change=_change(eager, compiled), unmeasured=unmeasured)
 
@@ -102,10 +102,6 @@ def _change(eager: Structure, compiled: Structure) -> StateChange:
         keys_removed=tuple(key for key in eager.keys if key not in compiled.keys),
         type_changed=f"{was} became {now}" if was != now else "",
     )
-
-
-def _without(measured: Measurement, metric: str, reason: str) -> Measurement:
-    return replace(measured, unmeasured=measured.unmeasured | {metric: reason})
 
 
 def _found(value: object, at: str, depth: int) -> Iterator[tuple[str, object]]:

@@ -26,7 +26,7 @@ from pytest_compilecontract.facts.measurement import (
     Recompile,
 )
 from pytest_compilecontract.judge.tell import STACK
-from pytest_compilecontract.wording import first_line, first_said
+from pytest_compilecontract.wording import after_break, first_line, first_said
 
 # What hurts most first.
 Kind = Literal["error", "numbers", "limit", "break", "eager", "skipped", "recompile", "operators", "sync", "cudagraph"]
@@ -151,7 +151,7 @@ def _break(found: GraphBreak) -> Mark:
 def _recompile(found: Recompile) -> Mark:
     guard = first_line(found.guard)
     change = moved(found.guard)
-    after = " after its graph break" if found.continuation else ""
+    after = after_break(continuation=found.continuation)
     others = [each for each in map(first_line, found.guards) if each != guard]
     return Mark(
         kind="recompile",
@@ -190,7 +190,7 @@ def _limit_hit(found: LimitHit) -> Mark:
 
 
 def _eager(found: EagerFrame) -> Mark:
-    after = " after its graph break" if found.continuation else ""
+    after = after_break(continuation=found.continuation)
     return Mark(
         kind="eager",
         title=f"{found.frame.function}{after} runs in eager: {found.cause}",
