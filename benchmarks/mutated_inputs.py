@@ -186,7 +186,7 @@ def readers(folder: Path) -> list[Reader]:
 def receipts() -> tuple[bytes, bytes]:
     """Some entries of a receipt of a CPU, and of one of a GPU."""
     cut = []
-    for name in ("sweep/torch-2.13.0.json", "card/torch-2.12.1.json"):
+    for name in ("sweep/torch-2.13.0.json", "gpu-runs/torch-2.12.1.json"):
         whole = receipt.from_json(unpacked(name), name=name)
         # That which says something of the most metrics, in the fewest words.
         entries = sorted(whole.entries, key=lambda each: (unsaid(each.measurement), len(str(each))))[:1]

@@ -173,7 +173,7 @@ def page(receipts: Sequence[Receipt]) -> str:
     ]
     paragraphs.append(
         "The four faults that only a CUDA device has (`host-sync`, `kernel`, `memory-kept`, `cuda-graph-skipped`) are "
-        "planted by `compilecontract selftest`, and by `ci/card-tests`; docs/card.md says where."
+        "planted by `compilecontract selftest`, and by `ci/gpu-tests`; docs/gpu-runs.md says where."
     )
     if missing:
         told = ", ".join(f"`{name}`" for name in missing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contracts.card import ANYWHERE
+from contracts.devices import ANYWHERE
 from contracts.models.cross_entropy import Head
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane

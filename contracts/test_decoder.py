@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contracts.card import ANYWHERE
+from contracts.devices import ANYWHERE
 from contracts.models.decoder import DecoderBlock, RMSNorm, Rotary
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane

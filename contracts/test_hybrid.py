@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import STEADY, need_card
+from contracts.devices import STEADY, need_gpu
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -52,7 +52,7 @@ def padded(words: Tensor, bucket: int) -> Tensor:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """All four kernels are in one graph, and calls of one length never compile again."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     model, batches = stack().eval(), [batch() for _ in range(4)]
     assert smallest_margin(model, [ROUTER], trained(batches)) > DECIDED
 
@@ -63,7 +63,7 @@ def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["bf16"])
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The stack trains in one graph and one backward graph."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     model, batches = stack(), [batch() for _ in range(4)]
     assert smallest_margin(model, [ROUTER], trained(batches)) > DECIDED
 
@@ -75,7 +75,7 @@ def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["dynamic"])
 def test_a_free_length(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph and one backward graph serve every length of at least two of the scan's chunks."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     model, batches = stack(), [batch(length) for length in (21, 40, 18)]
     assert smallest_margin(model, [ROUTER], trained(batches)) > DECIDED
 
@@ -87,7 +87,7 @@ def test_a_free_length(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=2, max_recompiles=1, lanes=["static"])
 def test_lengths_in_buckets(compile_lane: CompileLane) -> None:
     """With static shapes, lengths filled up to 24 or 32 need a graph a bucket, whatever lengths there are."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     buckets = [(19, 24), (31, 32), (24, 24), (26, 32)]
 
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_lengths_in_buckets(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["cudagraphs"])
 def test_every_kernel_is_in_every_step(compile_lane: CompileLane) -> None:
     """A training step launches four norms, one scan, one loss and their backwards, replayed from a CUDA graph."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     from contracts.kernels.launches import launched_by_training
 
     found = launched_by_training(compile_lane, stack(), *batch())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import CARD, STEADY, need_card
+from contracts.devices import GPU, STEADY, need_gpu
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -27,16 +27,16 @@ def batch(tokens: int = 21) -> tuple[Tensor, Tensor]:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["float32", "cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """The loss of a batch is one graph, and agrees with plain PyTorch in float64."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
 
     with torch.no_grad():
         compile_lane.run(head().eval(), *(batch() for _ in range(4)))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=CARD)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=GPU)
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The head trains in one graph and one backward graph, and no softmax of the logits is saved for it."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
 
     seen = compile_lane.train(head(), [batch() for _ in range(4)])
 
@@ -46,7 +46,7 @@ def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["dynamic"])
 def test_a_free_number_of_tokens(compile_lane: CompileLane) -> None:
     """With dynamic=True one graph and one backward graph serve every number of tokens."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
 
     seen = compile_lane.train(head(), [batch(tokens) for tokens in (21, 8, 40)])
 
@@ -56,7 +56,7 @@ def test_a_free_number_of_tokens(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "cudagraphs"])
 def test_each_kernel_runs_once_a_step(compile_lane: CompileLane) -> None:
     """A training step launches the forward kernel once and the backward kernel once, from a CUDA graph too."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     from contracts.kernels.launches import launched_by_training
 
     found = launched_by_training(compile_lane, head(), *batch())

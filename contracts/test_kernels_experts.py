@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contracts.card import CARD, STEADY, need_card
+from contracts.devices import GPU, STEADY, need_gpu
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
@@ -46,7 +46,7 @@ def test_infers_with_the_routing_given(compile_lane: CompileLane) -> None:
         compile_lane.run(layer().eval(), *(routed() for _ in range(4)))
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, cudagraphs="required", lanes=["aot", *CARD])
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, cudagraphs="required", lanes=["aot", *GPU])
 def test_trains_with_a_router_that_has_decided(compile_lane: CompileLane) -> None:
     """The router chooses, and is trained: at every step its choice is farther from a tie than rounding reaches."""
     model = layer()
@@ -77,7 +77,7 @@ def test_a_free_number_of_tokens(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "cudagraphs"])
 def test_each_kernel_runs_as_often_as_eager_runs_it(compile_lane: CompileLane) -> None:
     """A training step has two products forward, two back, and two gradients of weights; from a CUDA graph too."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     from contracts.kernels.launches import launched_by_training
 
     found = launched_by_training(compile_lane, layer(), *routed())

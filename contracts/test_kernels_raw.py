@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import need_card
+from contracts.devices import need_gpu
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -135,7 +135,7 @@ def test_a_bare_launch_is_captured_and_has_no_gradient(compile_lane: CompileLane
 
     Not held against float64, which a bare kernel would compute in float32 all the same.
     """
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     bare, registered = (Around(kernel).to(compile_lane.device) for kernel in KERNELS[name])
     registered.load_state_dict(bare.state_dict())
     x = torch.randn(2, 18, 48, device=compile_lane.device)

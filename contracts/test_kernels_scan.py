@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contracts.card import CARD, STEADY, need_card
+from contracts.devices import GPU, STEADY, need_gpu
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 
@@ -24,7 +24,7 @@ def tokens(length: int = 37) -> Tensor:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=["float32", "bf16", "cudagraphs"])
 def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     """The layer infers in one graph: its loop over time is the kernel's, and none of Dynamo's."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
 
     with torch.no_grad():
         seen = compile_lane.run(mixer().eval(), *((tokens(),) for _ in range(4)))
@@ -34,10 +34,10 @@ def test_infers_in_one_graph(compile_lane: CompileLane) -> None:
     assert seen.ops_captured < 30
 
 
-@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=CARD)
+@compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, **STEADY, lanes=GPU)
 def test_trains_in_one_graph(compile_lane: CompileLane) -> None:
     """The layer trains in one graph and one backward graph; six gradients come out of one kernel."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     batches = [(tokens(), tokens()) for _ in range(4)]
 
     seen = compile_lane.train(mixer(), batches, loss=F.mse_loss)
@@ -51,7 +51,7 @@ def test_a_free_length(compile_lane: CompileLane) -> None:
 
     One chunk has a graph of its own: torch compiles anew where a size becomes 1, and there the number of chunks does.
     """
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     batches = [(tokens(length), tokens(length)) for length in (37, 18, 50)]
 
     seen = compile_lane.train(mixer(), batches, loss=F.mse_loss)
@@ -62,7 +62,7 @@ def test_a_free_length(compile_lane: CompileLane) -> None:
 @compile_contract(fullgraph=True, max_graphs=1, max_recompiles=0, lanes=["float32", "cudagraphs"])
 def test_each_kernel_runs_once_a_step(compile_lane: CompileLane) -> None:
     """A training step launches the forward kernel once and the backward kernel once, from a CUDA graph too."""
-    need_card(compile_lane)
+    need_gpu(compile_lane)
     from contracts.kernels.launches import launched_by_training
 
     found = launched_by_training(compile_lane, mixer(), tokens())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import POLICY
+from contracts.devices import POLICY
 from contracts.policies.conditional import Branching, Either, Experts, LoopedExperts, Outside, compile_paths
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane

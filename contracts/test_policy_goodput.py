@@ -8,7 +8,7 @@ import time
 import torch
 from torch import nn
 
-from contracts.card import POLICY
+from contracts.devices import POLICY
 from contracts.policies.goodput import Goodput
 from contracts.policies.regional import Block, Stack
 from pytest_compilecontract import compile_contract

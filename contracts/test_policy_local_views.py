@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from contracts.card import POLICY
+from contracts.devices import POLICY
 from contracts.distributed import one_rank  # noqa: F401 - a fixture
 from contracts.policies.local_views import Scaled, clip_, whole_view
 from contracts.policies.regional import compile_regions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contracts.card import ANYWHERE
+from contracts.devices import ANYWHERE
 from contracts.policies.opaque import Around, smooth_allowed, smooth_disabled, smooth_nonstrict, smooth_op
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from contracts.card import POLICY
+from contracts.devices import POLICY
 from contracts.policies import optimizer as policy
 from contracts.policies.optimizer import Muon, decay_groups, make_momentum, step_of
 from pytest_compilecontract import compile_contract

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from contracts.card import POLICY
+from contracts.devices import POLICY
 from contracts.distributed import one_rank  # noqa: F401 - a fixture
 from contracts.policies.order import OrderError, check_order, layers
 from contracts.policies.regional import Block, Stack

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.card import ANYWHERE
+from contracts.devices import ANYWHERE
 from contracts.policies.regional import Block, ScaledBlock, Stack, compile_regions
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import aot_eager
 
-from contracts.card import POLICY
+from contracts.devices import POLICY
 from contracts.policies.regional import Block, Stack
 from contracts.policies.safe import CompileConfig, CompileError, maybe_compile, pad_tokens
 from pytest_compilecontract import compile_contract

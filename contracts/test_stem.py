@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contracts.card import ANYWHERE
+from contracts.devices import ANYWHERE
 from contracts.models.stem import ConvStem
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane

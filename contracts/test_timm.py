@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contracts.card import STEADY
+from contracts.devices import STEADY
 from pytest_compilecontract import compile_contract
 from pytest_compilecontract.lane import CompileLane
 

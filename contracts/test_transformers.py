@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from contracts.card import STEADY
+from contracts.devices import STEADY
 from contracts.models.routing import DECIDED, decide, smallest_margin
 from pytest_compilecontract import call, compile_contract
 from pytest_compilecontract.lane import CompileLane

@@ -239,7 +239,7 @@ def _process_state() -> Iterator[None]:
     modes, settings = Modes(), GlobalSettings()
     counters = dynamo_counters()
     saved = {group: dict(values) for group, values in counters.items()}
-    card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     counters.clear()
     try:
         yield
@@ -249,8 +249,8 @@ def _process_state() -> Iterator[None]:
         for group, values in saved.items():
             counters[group].update(values)
         settings.put_back()
-        if card is not None and torch.cuda.current_device() != card:
-            torch.cuda.set_device(card)
+        if gpu is not None and torch.cuda.current_device() != gpu:
+            torch.cuda.set_device(gpu)
         randomness.put_back(generators)
 
 

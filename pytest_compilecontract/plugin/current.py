@@ -53,7 +53,7 @@ class State:
     refused: str = ""
     # Which of the project's settings differ in the lane from those outside the test.
     notes: tuple[str, ...] = ()
-    card: str = ""
+    gpu: str = ""
     compile_lane: CompileLane | None = None
     seen: Observation | None = None
     running: bool = False
@@ -96,7 +96,7 @@ class State:
             limits=self.contract.limits,
             environment=process.where()[0],
             worker=process.worker,
-            card=self.card,
+            gpu=self.gpu,
             notes=self.notes,
         )
 
@@ -125,9 +125,9 @@ class Current:
         """Note that a setting in the lane differs from the one outside the test."""
         self.state = replace(self.state, notes=(*self.state.notes, *notes))
 
-    def place_on(self, card: str) -> None:
+    def place_on(self, gpu: str) -> None:
         """Set the lane's CUDA device; empty for none."""
-        self.state = replace(self.state, card=card)
+        self.state = replace(self.state, gpu=gpu)
 
     # its phases
 

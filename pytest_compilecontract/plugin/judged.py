@@ -31,7 +31,7 @@ class Subject:
     limits: Limits
     environment: str
     worker: str
-    card: str = ""
+    gpu: str = ""
     # Which of the project's settings differ in the lane from those outside the test.
     notes: tuple[str, ...] = ()
 
@@ -199,5 +199,5 @@ def _entry(subject: Subject, verdict: Verdict, reason: str) -> Entry:
         lane_settings=subject.lane.to_dict(),
         environment=subject.environment,
         worker=subject.worker,
-        card=subject.card,
+        card=subject.gpu,
     )

@@ -79,7 +79,7 @@ class RankRun:
     measurements: tuple[Measurement, ...] = ()
     cut_short: str = ""
     notes: tuple[str, ...] = ()
-    card: str = ""
+    gpu: str = ""
     text: str = ""
     output: str = ""
 
@@ -218,7 +218,7 @@ class _Rank:
             measurements=measured,
             cut_short=str(told.get("cut_short", "")),
             notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
-            card=str(told.get("card", "")),
+            gpu=str(told.get("gpu", "")),
             text=str((self.torn or told).get("text", "")),
             output=self._printed(),
         )

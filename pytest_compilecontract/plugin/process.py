@@ -44,7 +44,7 @@ class Process:
             self._place = fingerprint(environment), environment
         return self._place
 
-    def take_card(self) -> None:
+    def take_gpu(self) -> None:
         """Move this process to a CUDA device of its own, if workers share several."""
         _take_card(self.worker)
 
@@ -62,11 +62,11 @@ def torch_defaults() -> dict[str, str]:
 
 
 @functools.cache
-def card_of(lane: Lane) -> str:
+def gpu_of(lane: Lane) -> str:
     """The CUDA device of a lane, by index and uuid; empty without one."""
-    from pytest_compilecontract.measure.probes.device import card, device_of
+    from pytest_compilecontract.measure.probes.device import device_of, gpu
 
-    return card(device_of(lane))
+    return gpu(device_of(lane))
 
 
 def unavailable(lane: Lane) -> str | None:
@@ -85,9 +85,9 @@ def no_ranks(lane: Lane) -> str | None:
 
 @functools.cache
 def _take_card(worker: str) -> None:
-    from pytest_compilecontract.measure.probes.device import take_card
+    from pytest_compilecontract.measure.probes.device import take_gpu
 
-    take_card(worker)
+    take_gpu(worker)
 
 
 def _environment(root: Path, variables: Mapping[str, str]) -> Environment:

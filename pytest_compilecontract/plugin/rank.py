@@ -144,7 +144,7 @@ class Rank:
             overdue=state.overdue,
             cut_short=state.cut_short,
             notes=list(state.notes),
-            card=state.card,
+            gpu=state.gpu,
         )
 
 

@@ -100,7 +100,7 @@ class Ranked:
     def _judge(self, current: Current, runs: Sequence[RankRun], seconds: float) -> RankEnd | None:
         given = [OfRank(end=run.end, measurements=_cut(run)) for run in runs]
         subject = current.state.subject(self._runs.process)
-        subject = replace(subject, card=", ".join(dict.fromkeys(run.card for run in runs if run.card)))
+        subject = replace(subject, gpu=", ".join(dict.fromkeys(run.gpu for run in runs if run.gpu)))
         found, blamed = over_ranks(subject, given, seconds=seconds, torch_version=torch_version())
         if blamed is None and found.entry.verdict != "unmeasured":
             current.judge_whole(found)

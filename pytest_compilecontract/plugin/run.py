@@ -30,7 +30,7 @@ from .current import Current, State
 from .item import BODY, Contract, contract_of
 from .judged import Judged
 from .lost_device import Parent, leave_worker
-from .process import Process, card_of, no_ranks, unavailable
+from .process import Process, gpu_of, no_ranks, unavailable
 from .session import Session
 from .settings import Settings
 from .workers import ENTRY, tell_begun, tell_over, tell_shown
@@ -171,7 +171,7 @@ class Runs:
         current.cannot_run(no_torch())
         if current.state.unusable is not None:
             return
-        self.process.take_card()
+        self.process.take_gpu()
         self._look_at_compile(current)
         state = current.state
         if state.refused or (state.contract.bare and state.lane.ranks is None):
@@ -183,7 +183,7 @@ class Runs:
         if state.another is not None and (cannot := state.another.lane.unusable):
             missing = f"lane {state.another.lane.name!r}, which same_as names, cannot run here: {cannot}"
         current.cannot_run(missing or unavailable(state.lane))
-        current.place_on("" if current.state.unusable else card_of(state.lane))
+        current.place_on("" if current.state.unusable else gpu_of(state.lane))
 
     def _look_at_compile(self, current: Current) -> None:
         """Refuse a replaced torch.compile in a lane; for other tests, it is the project's choice."""

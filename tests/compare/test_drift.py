@@ -684,10 +684,10 @@ def test_two_failures_of_one_type_are_no_drift_whatever_they_say() -> None:
 
 
 def test_a_lane_that_took_its_process_with_it_is_broken_wherever_that_was() -> None:
-    card = a_receipt(an_entry(), environment=replace(OLD, capability="9.0"))
+    gpu = a_receipt(an_entry(), environment=replace(OLD, capability="9.0"))
     lost = a_receipt(an_entry(None, verdict="broken", reason="worker 'gw0' crashed"), environment=Environment())
 
-    assert compare(card, lost).lanes[0].newly_broken
+    assert compare(gpu, lost).lanes[0].newly_broken
 
 
 def test_a_lane_that_raised_before_too_is_broken_and_not_newly() -> None:
@@ -831,19 +831,19 @@ def test_nothing_captured_on_both_sides_is_not_held() -> None:
 
 
 def test_another_kind_of_device_is_not_known() -> None:
-    card = replace(NEW, device="A card", capability="9.0")
+    gpu = replace(NEW, device="A GPU", capability="9.0")
 
-    lane = compare(before(an_entry()), a_receipt(an_entry(), environment=card)).lanes[0]
+    lane = compare(before(an_entry()), a_receipt(an_entry(), environment=gpu)).lanes[0]
 
     assert lane.verdict == "unverified"
     assert lane.reason == "different device types, nothing to compare: cpu -> cuda sm90"
-    assert lane.attribution.hardware == ("device A processor -> A card", "capability none -> 9.0")
+    assert lane.attribution.hardware == ("device A processor -> A GPU", "capability none -> 9.0")
 
 
-def test_a_lane_of_the_processor_is_the_same_beside_a_card() -> None:
-    card = replace(OLD, device="A card", capability="9.0")
+def test_a_lane_of_the_processor_is_the_same_beside_a_gpu() -> None:
+    gpu = replace(OLD, device="A GPU", capability="9.0")
 
-    assert device_of(card, {"device": "cpu"}) == device_of(OLD, {})
+    assert device_of(gpu, {"device": "cpu"}) == device_of(OLD, {})
 
 
 def test_a_lane_is_rerun_as_its_run_was_started() -> None:

@@ -41,7 +41,7 @@ def test_the_built_in_lanes_that_need_cuda() -> None:
         pytest.param(Lane(name="own"), False, id="any device"),
         pytest.param(Lane(name="own", device="cpu"), False, id="cpu"),
         pytest.param(Lane(name="own", device="cuda"), True, id="cuda"),
-        pytest.param(Lane(name="own", device="cuda:1"), True, id="second card"),
+        pytest.param(Lane(name="own", device="cuda:1"), True, id="second GPU"),
         pytest.param(Lane(name="own", mode="reduce-overhead"), True, id="CUDA graphs by mode"),
         pytest.param(Lane(name="own", mode="reduce-overhead", device="cpu"), False, id="CUDA graphs meant for cpu"),
     ],

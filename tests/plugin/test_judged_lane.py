@@ -23,7 +23,7 @@ SUBJECT = Subject(
     limits=Limits(max_graph_breaks=0),
     environment="here",
     worker="gw0",
-    card="H200",
+    gpu="H200",
 )
 BOTH = RaisedInBoth(type="ValueError", message="too long", at="call 1")
 BROKEN_UP = replace(HOLDING, graph_breaks=(BREAK,))

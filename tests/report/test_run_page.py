@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from support.receipts import BREAK, COPY, DIFFERENCE, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_CARD, a_receipt, a_walk
+from support.receipts import BREAK, COPY, DIFFERENCE, HOLDING, ITEM, OLD, SKIPPED, WORSE_ON_A_GPU, a_receipt, a_walk
 from support.runs import (
     AGAIN,
     BROKE_DEEP,
@@ -148,11 +148,9 @@ def test_what_a_guard_says_moved(guard: str, change: tuple[str, str] | None) -> 
             id="exception",
         ),
         pytest.param(
-            WORSE_ON_A_CARD["host_syncs"][1].measurement, "sync", "the CPU waits for the device here", id="host sync"
+            WORSE_ON_A_GPU["host_syncs"][1].measurement, "sync", "the CPU waits for the device here", id="host sync"
         ),
-        pytest.param(
-            WORSE_ON_A_CARD["cuda_graphs"][1].measurement, "cudagraph", "mutated inputs", id="CUDA graph skip"
-        ),
+        pytest.param(WORSE_ON_A_GPU["cuda_graphs"][1].measurement, "cudagraph", "mutated inputs", id="CUDA graph skip"),
     ],
 )
 def test_what_is_said_beside_a_line(seen: Measurement, kind: str, title: str) -> None:

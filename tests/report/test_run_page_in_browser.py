@@ -188,7 +188,7 @@ def test_a_contract_that_does_not_hold_leads_to_its_lanes(browser: RunPage, url:
     browser.all(".who")[1].click()
 
     assert browser.one(".contract[open] .name").text == "test_model"
-    assert len(browser.all(".contract[open] .lane-card")) == 2
+    assert len(browser.all(".contract[open] .lane-block")) == 2
 
 
 def test_each_line_says_what_ran_and_what_went_wrong(browser: RunPage, url: str) -> None:
@@ -265,12 +265,12 @@ def test_nothing_of_a_lane_is_cut_off_on_a_narrow_screen(browser: RunPage, tmp_p
     receipt = a_receipt(replace(violated("test_a", "aot", seen), evidence=left, violations=over))
     browser.open(write(receipt, tmp_path / "index.html"), NARROW)
     browser.view("contracts")
-    browser.js("document.querySelectorAll('.lane-card details').forEach((each) => { each.open = true; })")
+    browser.js("document.querySelectorAll('.lane-block details').forEach((each) => { each.open = true; })")
 
     wider = browser.js("""
-        const card = document.querySelector('.lane-card').getBoundingClientRect();
-        return [...document.querySelectorAll('.lane-card *')]
-            .filter((each) => each.getBoundingClientRect().right > card.right + 1).map((each) => each.className);
+        const block = document.querySelector('.lane-block').getBoundingClientRect();
+        return [...document.querySelectorAll('.lane-block *')]
+            .filter((each) => each.getBoundingClientRect().right > block.right + 1).map((each) => each.className);
     """)
 
     assert browser.one(".details").is_displayed()
@@ -380,8 +380,8 @@ def test_a_kind_is_shown_alone_and_what_is_left_out_is_said(browser: RunPage, ur
     address = browser.driver.current_url
     browser.view("contracts")
     browser.one(".contract > summary:has(.v-violated)").click()
-    browser.until(lambda: browser.all(".lane-card"))
-    card = browser.one(".filtered").text
+    browser.until(lambda: browser.all(".lane-block"))
+    shown = browser.one(".filtered").text
     browser.open(address)
     kept = list(browser.notes())
     browser.one("#kinds [data-kind=recompile]").click()
@@ -391,7 +391,7 @@ def test_a_kind_is_shown_alone_and_what_is_left_out_is_said(browser: RunPage, ur
     assert said == (
         "6 lanes shown, 2 files; only recompiles, filtered out: 1 recompile limit, 1 graph break, 1 skipped frame"
     )
-    assert card == "Filtered out: 1 graph break, 1 skipped frame."
+    assert shown == "Filtered out: 1 graph break, 1 skipped frame."
     assert again == ["40 recompiled", "41 graph break", "46 recompile limit"]
     assert browser.one("#status").text == "6 lanes shown, 2 files"
 
@@ -487,9 +487,9 @@ def test_the_calls_of_a_lane_are_told_with_steady_ones_together(browser: RunPage
         "return [...document.querySelectorAll('.calls .track i')].slice(0, 2).map((it) => it.style.width)"
     )
     assert widths == ["100%", "50%"]
-    card = browser.one(".lane-card").text
-    assert "compiling took 3 s: Dynamo 0.5 s, code generation 2.5 s" in card
-    assert "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_model.py::test_model[aot]'" in card
+    shown = browser.one(".lane-block").text
+    assert "compiling took 3 s: Dynamo 0.5 s, code generation 2.5 s" in shown
+    assert "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_model.py::test_model[aot]'" in shown
 
 
 def test_modules_are_a_tree_of_the_lane_that_lost_most(browser: RunPage, url: str) -> None:

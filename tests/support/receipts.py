@@ -152,7 +152,7 @@ def after(*entries: Entry) -> Receipt:
     return a_receipt(*entries, environment=NEW)
 
 
-def _on_a_card(**facts: Any) -> Entry:
+def _on_a_gpu(**facts: Any) -> Entry:
     return an_entry(replace(HOLDING, **facts))
 
 
@@ -162,13 +162,13 @@ def _kernels(total: int) -> StepKernels:
 
 REPLAYED = CudaGraphs(steady=GraphStep(replayed=20), steady_steps=20)
 # What only a CUDA device shows, as it was and worse.
-WORSE_ON_A_CARD: dict[str, tuple[Entry, Entry]] = {
+WORSE_ON_A_GPU: dict[str, tuple[Entry, Entry]] = {
     "cuda_graphs": (
-        _on_a_card(cuda_graphs=REPLAYED),
-        _on_a_card(cuda_graphs=replace(REPLAYED, skips=(GraphSkip(reason="mutated inputs", location=ITEM),))),
+        _on_a_gpu(cuda_graphs=REPLAYED),
+        _on_a_gpu(cuda_graphs=replace(REPLAYED, skips=(GraphSkip(reason="mutated inputs", location=ITEM),))),
     ),
-    "host_syncs": (_on_a_card(host_syncs=()), _on_a_card(host_syncs=(HostSync(location=ITEM),))),
-    "kernels_a_step": (_on_a_card(kernels=_kernels(10)), _on_a_card(kernels=_kernels(12))),
+    "host_syncs": (_on_a_gpu(host_syncs=()), _on_a_gpu(host_syncs=(HostSync(location=ITEM),))),
+    "kernels_a_step": (_on_a_gpu(kernels=_kernels(10)), _on_a_gpu(kernels=_kernels(12))),
 }
 
 
@@ -209,11 +209,11 @@ WORSE: dict[str, tuple[Entry, Entry]] = {
     "placements": (_placed("Shard(0) on 2"), _placed(PLAIN)),
     "bytes_saved": (_saved(100), _saved(110)),
     "recomputed_graphs": (_recomputed(0), _recomputed(1)),
-    **WORSE_ON_A_CARD,
+    **WORSE_ON_A_GPU,
     **{
         name: _beyond_its_band(METRICS[name])
         for name in BANDED
-        if name not in (*WORSENED, *WORSE_ON_A_CARD, "bytes_saved")
+        if name not in (*WORSENED, *WORSE_ON_A_GPU, "bytes_saved")
     },
     "guards_a_call": (_guarded(40), _guarded(60)),
 }

@@ -725,7 +725,7 @@ def test_a_worker_that_lost_its_device_is_replaced(session: pytest.Pytester) -> 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_an_entry_names_its_card(session: pytest.Pytester) -> None:
+def test_an_entry_names_its_gpu(session: pytest.Pytester) -> None:
     session.runpytest_subprocess(
         *plugin(), "--compile-contracts", "--contract-lanes=aot", "--contract-report=report", "-k", "before"
     )

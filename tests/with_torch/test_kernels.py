@@ -73,7 +73,7 @@ def argument_type(argument: str, dtype: str) -> str:
     return "*i64" if of in ("ends", "target") else "*fp32" if of in IN_FLOAT32 else f"*{dtype}"
 
 
-class Card:
+class Gpu:
     """The driver of a GPU that is not here, as far as tracing asks it."""
 
     def get_current_target(self) -> Any:
@@ -81,9 +81,9 @@ class Card:
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its own `set_active` cannot be undone: `reset_active` looks for the GPU that is not here.
-    monkeypatch.setattr(type(triton.runtime.driver), "active", Card())
+    monkeypatch.setattr(type(triton.runtime.driver), "active", Gpu())
 
 
 TRITON = "triton_kernel_wrapper_functional"
@@ -102,7 +102,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="a build of torch for the CPU aborts when it traces for a GPU")
-@pytest.mark.usefixtures("card")
+@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_is_one_graph_with_each_kernel_in_it(layer: str, dynamic: bool | None) -> None:

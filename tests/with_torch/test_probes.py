@@ -287,7 +287,7 @@ def _out_of_memory() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Speed, cards, and lanes without a GPU
+# Speed, GPUs, and lanes without a GPU
 
 
 def test_quartiles_of_the_samples() -> None:
@@ -301,33 +301,31 @@ def test_a_process_without_cuda_has_not_lost_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "count", "card"),
+    ("worker", "count", "gpu"),
     [
         pytest.param("gw0", 4, 0, id="the first"),
-        pytest.param("gw5", 4, 1, id="more workers than cards"),
-        pytest.param("gw3", 1, None, id="one card"),
+        pytest.param("gw5", 4, 1, id="more workers than GPUs"),
+        pytest.param("gw3", 1, None, id="one GPU"),
         pytest.param("", 4, None, id="no worker"),
         pytest.param("gw1", 0, None, id="no GPU"),
     ],
 )
-def test_workers_share_the_cards_out(
-    monkeypatch: pytest.MonkeyPatch, worker: str, count: int, card: int | None
-) -> None:
+def test_workers_share_the_cards_out(monkeypatch: pytest.MonkeyPatch, worker: str, count: int, gpu: int | None) -> None:
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
 
-    device.take_card(worker)
+    device.take_gpu(worker)
 
-    assert taken == ([] if card is None else [card])
+    assert taken == ([] if gpu is None else [gpu])
 
 
-def test_a_process_that_uses_cuda_keeps_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_uses_cuda_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: pytest.fail("moved"))
 
-    device.take_card("gw1")
+    device.take_gpu("gw1")
 
 
 def test_a_cpu_lane_says_that_it_has_no_gpu_and_holds_what_needs_none() -> None:

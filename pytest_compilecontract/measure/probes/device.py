@@ -47,7 +47,7 @@ def lost(error: BaseException | None) -> str:
     return ""
 
 
-def take_card(worker: str) -> None:
+def take_gpu(worker: str) -> None:
     """Give each worker of pytest-xdist its own GPU, gw0 the first of those that are visible.
 
     Does nothing if the process has at most one GPU, or uses CUDA already.
@@ -60,7 +60,7 @@ def take_card(worker: str) -> None:
         torch.cuda.set_device(int(number[1]) % count)
 
 
-def card(device: torch.device) -> str:
+def gpu(device: torch.device) -> str:
     """The GPU behind a device by its index and uuid, as "0 GPU-5d3c..."; empty where it is none."""
     if device.type != "cuda":
         return ""

@@ -401,14 +401,14 @@
     return [...tags.keys()].filter((kind) => counts.has(kind)).map((kind) => `${counts.get(kind).toLocaleString("en")} ${nouns.get(kind)[Number(counts.get(kind) !== 1)]}`).join(", ");
   }
 
-  function laneCard(at) {
+  function laneBlock(at) {
     const lane = lanes[at];
     const all = marksByLane.get(at) || [];
     const facts = all.filter(isKind);
     const numbers = lane[COUNTS].map(([one, many, count]) => `${count.toLocaleString("en")} ${texts[count === 1 ? one : many]}`).join(" · ");
     const again = facts.filter((each) => marks[each][KIND] === "recompile");
     const others = facts.filter((each) => marks[each][KIND] !== "recompile");
-    return make("div", { class: "lane-card" },
+    return make("div", { class: "lane-block" },
       make("h3", {}, verdictTag(lane[VERDICT]), make("span", { title: laneTitle([texts[lane[LANE]]]) }, texts[lane[LANE]]), make("span", { class: "muted" }, texts[lane[LIMITS]])),
       numbers ? make("p", { class: "muted" }, numbers) : null,
       texts[lane[REASON]] && !lane[VIOLATIONS].length ? make("p", { class: "reason" }, texts[lane[REASON]]) : null,
@@ -447,7 +447,7 @@
     const own = numbers.map((at) => texts[lanes[at][LANE]]).join(", ");
     const item = make("details", { class: "contract", "data-contract": name },
       make("summary", {}, verdictTag(worst(numbers)), make("span", { class: "name" }, parted(test)), path ? make("span", { class: "path" }, path) : null, make("span", { class: "muted" }, own)));
-    item.addEventListener("toggle", () => { if (item.open && item.children.length === 1) item.append(...numbers.map(laneCard)); });
+    item.addEventListener("toggle", () => { if (item.open && item.children.length === 1) item.append(...numbers.map(laneBlock)); });
     return item;
   }
 

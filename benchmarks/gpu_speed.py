@@ -1,9 +1,9 @@
-"""What compiling gains on a GPU, beside what the GPU can do: python benchmarks/card.py [--json FILE]
+"""What compiling gains on a GPU, beside what the GPU can do: python benchmarks/gpu_speed.py [--json FILE]
 
 A chain of pointwise operations, a small MLP of twenty layers, and a transformer block, for inference and for training;
 eager against Inductor, with and without CUDA graphs. Steps are timed as contracts with `min_speedup` are (CUDA events,
 eager and compiled in turn, the L2 cache overwritten before each). Beside each is its physical limit: the bytes that a
-step has to move at least, over the bandwidth that a large copy reaches on this card, or for the block the operations of
+step has to move at least, over the bandwidth that a large copy reaches on this GPU, or for the block the operations of
 its matrix products over the rate that a large product reaches, whichever takes longer.
 """
 
@@ -138,7 +138,7 @@ def cases() -> list[Case]:
 
 
 def reached() -> tuple[float, float]:
-    """Bytes a second of a large copy, and operations a second of a large product in bfloat16, on this card."""
+    """Bytes a second of a large copy, and operations a second of a large product in bfloat16, on this GPU."""
     source = torch.empty(2048 * MIB, dtype=torch.int8, device="cuda")
     target = torch.empty_like(source)
     square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
