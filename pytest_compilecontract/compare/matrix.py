@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
@@ -17,10 +16,10 @@ from pytest_compilecontract.wording import counted
 
 from .attribution import torch_of
 from .comparison import compare
-from .drift import Comparison, Drift, Fact, LaneComparison, Verdict
-from .identity import normalised_guard
+from .drift import Comparison, LaneComparison, Verdict
 from .policy import DEFAULT_POLICY, Policy
 from .side import Key, sides_of
+from .tell import in_brief
 from .waivers import Waiver, waived
 
 
@@ -156,7 +155,7 @@ def facts_of(lane: LaneComparison) -> tuple[str, ...]:
     drifts = [drift for drift in lane.by_cause if drift.gates and drift.direction == wanted]
     # A break or an eager frame has said so.
     told = [drift for drift in drifts if drift.metric != "fullgraph"] or drifts
-    return tuple(map(_told, told))
+    return tuple(map(in_brief, told))
 
 
 def fact_of(lane: LaneComparison) -> str:
@@ -179,38 +178,6 @@ def checked(measurement: Measurement) -> str:
 
 def _count(facts: Sequence[object] | None, noun: str) -> str:
     return "" if facts is None else counted(len(facts), noun)
-
-
-def _told(drift: Drift) -> str:
-    label = METRICS[drift.metric].label
-    facts = drift.came or drift.went
-    change = f"{label} {_value(drift.before)}→{_value(drift.after)}"
-    if drift.metric == "capture":
-        what = label if drift.direction == "worse" else "captured again"
-        return f"{what}: {facts[0].where} {facts[0].said}"
-    if drift.metric == "errors":
-        return facts[0].said or facts[0].where
-    if drift.metric == "recompiles":
-        return f"recompiles {_value(drift.before)}→{_value(drift.after)}: {normalised_guard(facts[0].said)}"
-    if drift.metric == "graph_breaks":
-        return f"breaks {_value(drift.before)}→{_value(drift.after)}{_at(facts)}"
-    if drift.metric in ("eager_frames", "limit_hits"):
-        return f"{change}{_at(facts)}"
-    if drift.metric == "numerics":
-        return f"numerics: {facts[0].where} {facts[0].said}"
-    if drift.metric == "limits":
-        return f"over {facts[0].where}"
-    return change
-
-
-def _at(facts: Sequence[Fact]) -> str:
-    """The line of the first fact that has one."""
-    lines = (f" at {fact.at.file}:{fact.at.line}" for fact in facts if fact.source and fact.at is not None)
-    return next(lines, "")
-
-
-def _value(value: float | str) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _column(receipt: Receipt) -> Column:

@@ -19,13 +19,14 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Recompile,
 )
+from pytest_compilecontract.facts.metrics import METRICS
 from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.structure import PLAIN
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY
 from pytest_compilecontract.wording import after_break
 
-from .drift import Fact
+from .drift import Drift, Fact
 from .identity import (
     WRAPPER,
     Key,
@@ -36,6 +37,7 @@ from .identity import (
     eager_ops_key,
     failure_key,
     limit_hit_key,
+    normalised_guard,
     recompile_key,
     until,
 )
@@ -298,4 +300,45 @@ READERS: dict[str, Callable[[Measurement], Facts | None]] = {
     "recomputed_graphs": _recomputed,
     "cuda_graphs": _cuda_graphs,
     "host_syncs": _host_syncs,
+}
+
+
+def in_brief(drift: Drift) -> str:
+    """A drift in the few words of a cell, with its first fact."""
+    return _IN_BRIEF.get(drift.metric, _change)(drift)
+
+
+def _change(drift: Drift, label: str = "") -> str:
+    return f"{label or METRICS[drift.metric].label} {_value(drift.before)}→{_value(drift.after)}"
+
+
+def _change_at(drift: Drift, label: str = "") -> str:
+    # The line of the first fact that has one.
+    lines = (f" at {fact.at.file}:{fact.at.line}" for fact in _came(drift) if fact.source and fact.at is not None)
+    return f"{_change(drift, label)}{next(lines, '')}"
+
+
+def _capture_in_brief(drift: Drift) -> str:
+    what = METRICS["capture"].label if drift.direction == "worse" else "captured again"
+    return f"{what}: {_came(drift)[0].where} {_came(drift)[0].said}"
+
+
+def _came(drift: Drift) -> tuple[Fact, ...]:
+    return drift.came or drift.went
+
+
+def _value(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+# Metrics that a cell shows by more than their change.
+_IN_BRIEF: dict[str, Callable[[Drift], str]] = {
+    "capture": _capture_in_brief,
+    "errors": lambda drift: _came(drift)[0].said or _came(drift)[0].where,
+    "recompiles": lambda drift: f"{_change(drift)}: {normalised_guard(_came(drift)[0].said)}",
+    "graph_breaks": lambda drift: _change_at(drift, "breaks"),
+    "eager_frames": _change_at,
+    "limit_hits": _change_at,
+    "numerics": lambda drift: f"numerics: {_came(drift)[0].where} {_came(drift)[0].said}",
+    "limits": lambda drift: f"over {_came(drift)[0].where}",
 }

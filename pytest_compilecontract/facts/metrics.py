@@ -41,6 +41,8 @@ class Metric:
     whether the terminal shows it always, if it is not 0, or only with -v; `on_device`: only if it was measured;
     `shown_unknown`: also that it was not measured. `trended` ones are drawn over environments.
 
+    `steady`: whether it is measured in steady steps on a GPU, after the counted calls.
+
     `join` combines the values of several measurements of one test; `kept`: whether a baseline keeps it.
     """
 
@@ -61,6 +63,7 @@ class Metric:
     on_device: bool = False
     shown_unknown: bool = True
     trended: bool = False
+    steady: bool = False
     join: Join = joins.added
     kept: bool = True
 
@@ -287,6 +290,7 @@ _ALL = (
         count=_number("kernels_a_step"),
         on_device=True,
         join=joins.worst(lambda each: each.compiled.total),
+        steady=True,
     ),
     Metric(
         name="eager_kernels",
@@ -294,6 +298,7 @@ _ALL = (
         noun=("in eager", "in eager"),
         count=lambda seen: None if seen.kernels is None else seen.kernels.eager.total,
         on_device=True,
+        steady=True,
     ),
     Metric(
         name="cuda_graphs",
@@ -304,6 +309,7 @@ _ALL = (
         count=lambda seen: None if seen.cuda_graphs is None else seen.cuda_graphs.recorded,
         on_device=True,
         join=joins.cuda_graphs,
+        steady=True,
     ),
     Metric(
         name="replays",
@@ -311,6 +317,7 @@ _ALL = (
         noun=("replay", "replays"),
         count=lambda seen: None if seen.cuda_graphs is None else seen.cuda_graphs.replayed,
         on_device=True,
+        steady=True,
     ),
     Metric(
         name="host_syncs",
@@ -320,6 +327,7 @@ _ALL = (
         noun=("host sync", "host syncs"),
         count=lambda seen: sum(each.count for each in seen.host_syncs) if seen.host_syncs else None,
         on_device=True,
+        steady=True,
     ),
     # What else is compared.
     Metric(name="errors", field="backend_failures", label="errors", better="lower", gates=True, cause=1, lines="own"),
@@ -385,6 +393,7 @@ _ALL = (
         better="lower",
         banded=True,
         join=joins.worst(lambda each: each.growth_bytes or each.ratio),
+        steady=True,
     ),
     Metric(
         name="device_seconds",
@@ -394,8 +403,10 @@ _ALL = (
         banded=True,
         join=joins.worst(lambda each: -each.speedup),
         kept=False,
+        steady=True,
     ),
     # What is told and not compared.
+    Metric(name="overwritten", steady=True),
     Metric(name="backend", join=joins.first_said),
     Metric(name="calls", join=joins.calls, kept=False),
     Metric(name="compiles", kept=False),
@@ -431,6 +442,10 @@ FOLLOWING = tuple(name for name, metric in METRICS.items() if metric.lines == "n
 OF_LINES = frozenset(each.at for each in _ALL if each.lines is not None)
 # Shown over environments: counts, and last the seconds of the first call.
 TRENDED = tuple(name for name, metric in METRICS.items() if metric.trended)
+# The exact counts of what Dynamo did that the terminal shows: the same each time that a test is run.
+REPEATED = tuple(name for name, metric in COUNTS.items() if metric.lines is not None and metric.shown != "in full")
+# The fields of what is measured in steady steps on a GPU.
+STEADY = tuple(dict.fromkeys(each.at for each in _ALL if each.steady))
 # The stages of compiling, each as its documentation spells it.
 STAGES = {
     "dynamo": "Dynamo",

@@ -26,6 +26,7 @@ from pytest_compilecontract.facts.measurement import (
     Speed,
     StepKernels,
 )
+from pytest_compilecontract.facts.metrics import STEADY
 
 from . import numerics
 from .passes import told_of
@@ -41,7 +42,6 @@ GROWTH_STEPS = 20
 FEWEST_STEPS = 6
 # What a lane may spend on watching memory.
 GROWTH_SECONDS = 10.0
-METRICS = ("kernels", "host_syncs", "memory", "overwritten", "cuda_graphs", "speed")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Facts:
 
     def leave(self, reason: str) -> None:
         """Give this reason for every metric that has not been measured."""
-        for name in METRICS:
+        for name in STEADY:
             if name not in self.found:
                 self.unmeasured.setdefault(name, reason)
 

@@ -19,7 +19,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line, printed
 from pytest_compilecontract.facts.evidence import Evidence, folder_name, kind_of, lacking
 from pytest_compilecontract.facts.ladder import Rung, Step, rung
-from pytest_compilecontract.facts.metrics import METRICS, count_of
+from pytest_compilecontract.facts.metrics import METRICS, REPEATED, count_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.files.codec import plain
@@ -36,8 +36,6 @@ from .workers import ENTRY
 
 # The backend at which nothing but Dynamo has had a part.
 CAPTURE = "eager"
-# What a run for evidence has to show as often as the one before it.
-_SAME_AGAIN = ("graphs", "graph_breaks", "recompiles", "eager_frames")
 
 
 class Again(Protocol):
@@ -252,7 +250,7 @@ def _below(state: State) -> tuple[Step, ...]:
 
 def _counts(entry: Entry) -> dict[str, int | None]:
     assert entry.measurement is not None
-    return {METRICS[name].label: count_of(name, entry.measurement) for name in _SAME_AGAIN}
+    return {METRICS[name].label: count_of(name, entry.measurement) for name in REPEATED}
 
 
 def _readme(entry: Entry, shown: str, command: str) -> list[str]:

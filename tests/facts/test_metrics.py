@@ -8,7 +8,7 @@ from pytest_compilecontract.compare.tell import READERS
 from pytest_compilecontract.facts.joins import added
 from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, KNOWN
+from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, KNOWN, REPEATED, STEADY
 
 FIELDS = {each.name for each in fields(Measurement)}
 # What a pair compares by rules of its own, for it is of more than one field.
@@ -33,3 +33,12 @@ def test_no_two_metrics_are_as_near_to_the_cause() -> None:
 
 def test_what_a_limit_is_held_against_is_a_field() -> None:
     assert {each.metric for each in LIMITS.values() if each.metric} - FIELDS == set()
+
+
+def test_what_is_the_same_each_time_are_exact_counts_of_dynamo() -> None:
+    assert REPEATED == ("graphs", "graph_breaks", "recompiles", "eager_frames", "limit_hits")
+
+
+def test_what_steady_steps_measure_are_fields_of_a_measurement() -> None:
+    assert set(STEADY) == {"kernels", "host_syncs", "memory", "overwritten", "cuda_graphs", "speed"}
+    assert set(STEADY) <= FIELDS
