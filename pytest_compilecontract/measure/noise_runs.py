@@ -127,20 +127,20 @@ class NoiseRuns:
             steps = _steps(made)
             if self._kept is not None and made < len(self._kept.runs):
                 run = self._kept.runs[made]
-            elif (trail := self._rounded(made, steps)) is not None:
+            elif (trail := self._rounded(made, steps, places)) is not None:
                 run = trail.run()
                 self._keep(run)
             else:
                 return
             self._runs.append(numerics.only(run, places, steps=steps))
 
-    def _rounded(self, number: int, steps: int) -> Trail | None:
-        """One more run; None if there can be none, and `_failed` says why."""
+    def _rounded(self, number: int, steps: int, places: frozenset[str]) -> Trail | None:
+        """One more run, with what it has at these places; None if there can be none, and `_failed` says why."""
         self._choices.start()
         seconds = max(SECONDS, TIMES * self._passes.eager_seconds)
         rounding = Rounding(number, self._choices, tf32=self._tf32, steps=steps, seconds=seconds)
         try:
-            trail = self._passes.rounded(self._job, self._eager, rounding)
+            trail = self._passes.rounded(self._job, self._eager, rounding, None if _kept is not None else places)
         except UsageError as error:
             # The program is well without the mode; under it, it is not what it was (torch.cond in training).
             self._failed = str(error)

@@ -75,7 +75,7 @@ class How:
     """How a pass is made: `make` makes each call; `like` is the eager run that it is compared with.
 
     `to` gives the dtype of the copy of an argument. `mode` is entered around each call. `seed` is another than that
-    of all passes.
+    of all passes. `wanted` are the places at which tensors are kept, if not at all.
     """
 
     kind: Kind = "compiled"
@@ -84,6 +84,7 @@ class How:
     to: Callable[[torch.dtype], torch.dtype] | None = None
     mode: AbstractContextManager[object] | None = None
     seed: int | None = None
+    wanted: frozenset[str] | None = None
 
     @property
     def copies(self) -> Callable[..., numerics.Copies]:
@@ -142,10 +143,10 @@ class Passes:
         self.start_anew(job.state)
         return self._pass(run, job, how)
 
-    def rounded(self, job: Job, eager: Trail, rounding: Rounding) -> Trail:
-        """An eager pass in which every result is rounded differently."""
+    def rounded(self, job: Job, eager: Trail, rounding: Rounding, wanted: frozenset[str] | None = None) -> Trail:
+        """An eager pass in which every result is rounded differently; it keeps the tensors at these places, or all."""
         with stance.eager():
-            return self.fresh(job.target, job, How(kind="eager", like=eager, mode=rounding))
+            return self.fresh(job.target, job, How(kind="eager", like=eager, mode=rounding, wanted=wanted))
 
     def seeded(self, job: Job, eager: Trail, number: int) -> Trail:
         """An eager pass with other random numbers than those of all passes."""
@@ -208,7 +209,7 @@ class Passes:
         A mode that the calls leave on is removed and reported, with the pass that left it.
         """
         __tracebackhide__ = True  # of what the target raises, pytest shows the target's lines
-        trail = Trail(like=how.like, reference=how.kind == "float64")
+        trail = Trail(like=how.like, reference=how.kind == "float64", wanted=how.wanted)
         trail.context.run(self._make, run, job, how, trail)
         return trail
 

@@ -25,7 +25,8 @@ class Trail:
     """The results of one run of a program: snapshots by group, and the exception that ended it.
 
     `context` is a copy, for a context variable without a value cannot be reset: it is lost with the copy. `like` is the
-    eager run that this one is compared with, unless it is that run; a `reference` is one in a wider precision.
+    eager run that this one is compared with, unless it is that run; a `reference` is one in a wider precision. Of a run
+    whose tensors are `wanted` at some places alone, no others are kept.
     `structure` is None if the run raised.
     """
 
@@ -42,6 +43,7 @@ class Trail:
     context: Context = field(default_factory=copy_context)
     like: Trail | None = None
     reference: bool = False
+    wanted: frozenset[str] | None = None
     structure: Structure | None = None
 
     def note(self, group: str, value: object, at: str, *, step: str = "") -> numerics.Snapshot:
@@ -49,7 +51,7 @@ class Trail:
         found = self.groups.setdefault(group, [])
         others = self.like.groups.get(group, []) if self.like is not None else []
         like = others[len(found)].nodes if len(found) < len(others) else {}
-        kept = numerics.snapshot(value, at=at, step=step, like=like, reference=self.reference)
+        kept = numerics.snapshot(value, at=at, step=step, like=like, reference=self.reference, wanted=self.wanted)
         found.append(kept)
         return kept
 

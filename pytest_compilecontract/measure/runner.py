@@ -239,9 +239,7 @@ class Runner:
 
     def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
-        found = self._with_noise(
-            job, eager, lambda moved, bias: numerics.judged(replace(runs, moved=moved, bias=bias), tolerance)
-        )
+        found = self._with_noise(job, eager, numerics.Judging(runs, tolerance).judged)
         return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
 
     def _agreed(self, job: Job, runs: numerics.Runs, kept: numerics.Kept, eager: Trail) -> Numerics | None:

@@ -16,7 +16,7 @@ from .copies import (
 )
 from .drawn import beside_values
 from .iterators import again, position
-from .judging import Judged, Runs, judge, judged
+from .judging import Judged, Judging, Runs, judge, judged
 from .noise import FURTHER
 from .one_process import held_to_one_process
 from .parts import (
@@ -67,6 +67,7 @@ __all__ = [
     "Branch",
     "Copies",
     "Judged",
+    "Judging",
     "Kept",
     "Opaque",
     "Run",

@@ -131,37 +131,72 @@ def judge(
 
 def judged(runs: Runs, tolerance: Tolerance) -> Judged:
     """Compare a compiled run with an eager one, as `judge` does; what eager's noise explains is not a difference."""
-    if runs.desk is not None:
-        # What the device has no memory for, or refuses (where all algorithms are to be deterministic), the CPU judges.
-        with contextlib.suppress(RuntimeError), laid_on(runs.desk):
-            return _judged(runs, tolerance)
-    return _judged(runs, tolerance)
+    return Judging(replace(runs, moved=()), tolerance).judged(runs.moved, bias=runs.bias)
 
 
-def _judged(runs: Runs, tolerance: Tolerance) -> Judged:
-    eager, compiled, again = runs.eager, runs.compiled, runs.again or runs.eager
-    notes = []
-    if tolerance.method == "fp64" and runs.gold is None:
-        tolerance = replace(tolerance, method="allclose")
-        notes.append("no float64 reference" + (f": {runs.gold_absent}" if runs.gold_absent else ""))
-    gold = runs.gold if tolerance.method == "fp64" else None
-    tolerance = replace(tolerance, bias=runs.bias)
-    alike, verdicts = _alike(eager, compiled, again, gold, tolerance)
-    if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
-        places = sorted(_places(runs), key=_rank)
-        steps = _Steps(places, tolerance)
-        verdicts += [_judge_place(place, steps, tolerance) for place in places if place.at not in alike]
-    verdicts += _missing(eager, compiled)
-    uncompared = tuple(_uncompared(eager, verdicts))
-    notes += _listed("compared by type alone:", [*_by_type_alone(eager)])
-    verdicts += judge_aliases(eager, compiled, again)
-    verdicts += judge_facts(eager, compiled, again)
-    return Judged(
-        numerics=replace(_numerics(tolerance.method, notes, verdicts), uncompared=uncompared),
-        open=frozenset(each.at for each in verdicts if each.hopeful and _has_other_values(each)),
-        values=frozenset(each.at for each in verdicts if _has_other_values(each)),
-        explained=tuple(f"{each.at} {each.noise}" for each in verdicts if each.noise),
-    )
+class Judging:
+    """The judging of one compiled run: at first without noise runs, and then with ever more of them.
+
+    Noise runs have to do with the places at which numbers differ alone, which are judged anew each time. What was
+    found at all others stays.
+    """
+
+    def __init__(self, runs: Runs, tolerance: Tolerance) -> None:
+        self._runs = runs
+        self._notes: list[str] = []
+        self._gold = runs.gold if tolerance.method == "fp64" else None
+        if tolerance.method == "fp64" and runs.gold is None:
+            tolerance = replace(tolerance, method="allclose")
+            self._notes.append("no float64 reference" + (f": {runs.gold_absent}" if runs.gold_absent else ""))
+        self._tolerance = tolerance
+        self._steps = _Steps([], tolerance)
+        self._places: dict[str, _Place] = {}
+        self._found: list[Finding] | None = None
+
+    def judged(self, moved: Sequence[Run], bias: bool) -> Judged:
+        """Judge with the noise runs that were made until now, and look for a bias or not."""
+        if self._runs.desk is not None:
+            # What the device has no memory for, or refuses (where all algorithms are to be deterministic), the CPU
+            # judges.
+            with contextlib.suppress(RuntimeError), laid_on(self._runs.desk):
+                return self._judged(moved, replace(self._tolerance, bias=bias))
+        return self._judged(moved, replace(self._tolerance, bias=bias))
+
+    def _judged(self, moved: Sequence[Run], tolerance: Tolerance) -> Judged:
+        eager, compiled, again = self._runs.eager, self._runs.compiled, self._runs.again or self._runs.eager
+        found = self._found = self._first(moved, tolerance) if self._found is None else self._anew(moved, tolerance)
+        verdicts = [*found, *_missing(eager, compiled)]
+        uncompared = tuple(_uncompared(eager, verdicts))
+        notes = [*self._notes, *_listed("compared by type alone:", [*_by_type_alone(eager)])]
+        verdicts += judge_aliases(eager, compiled, again)
+        verdicts += judge_facts(eager, compiled, again)
+        return Judged(
+            numerics=replace(_numerics(tolerance.method, notes, verdicts), uncompared=uncompared),
+            open=frozenset(each.at for each in verdicts if each.hopeful and _has_other_values(each)),
+            values=frozenset(each.at for each in verdicts if _has_other_values(each)),
+            explained=tuple(f"{each.at} {each.noise}" for each in verdicts if each.noise),
+        )
+
+    def _first(self, moved: Sequence[Run], tolerance: Tolerance) -> list[Finding]:
+        """What is found at each place."""
+        eager, again = self._runs.eager, self._runs.again or self._runs.eager
+        alike, found = _alike(eager, self._runs.compiled, again, self._gold, tolerance)
+        if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
+            places = sorted(_places(self._runs), key=_rank)
+            self._steps = _Steps(places, tolerance)
+            self._places = {each.at: each for each in places if each.at not in alike}
+            found += [_judge_place(_moved(each, moved), self._steps, tolerance) for each in self._places.values()]
+        return found
+
+    def _anew(self, moved: Sequence[Run], tolerance: Tolerance) -> list[Finding]:
+        """The same with other noise runs."""
+        assert self._found is not None
+        return [
+            _judge_place(_moved(self._places[each.at], moved), self._steps, tolerance)
+            if each.at in self._places and _has_other_values(each)
+            else each
+            for each in self._found
+        ]
 
 
 def _rank(place: _Place) -> int:
@@ -229,7 +264,6 @@ def _places(runs: Runs) -> Iterator[_Place]:
     eager, largest_input = runs.eager, _largest_input(runs.eager)
     for group, reference in eager.groups.items():
         found, repeated, exact = (_group(run, group) for run in (runs.compiled, runs.again or eager, runs.gold))
-        rounded = [(_group(run, group), run.steps) for run in runs.moved]
         before = eager.before.nodes if group in ("input", "parameter") and eager.before else {}
         sizes = {at: _size_at(leaf, exact.get(at)) for at, leaf in reference.tensors()}
         group_size = max(sizes.values(), default=0.0)
@@ -250,8 +284,13 @@ def _places(runs: Runs) -> Iterator[_Place]:
                     before=before.get(at),
                     size=sizes.get(at, 0.0),
                     group_size=group_size,
-                    moved=tuple((each[at], steps) for each, steps in rounded if at in each),
                 )
+
+
+def _moved(place: _Place, runs: Sequence[Run]) -> _Place:
+    """The place with what noise runs have there."""
+    groups = [(_group(run, place.group), run.steps) for run in runs]
+    return replace(place, moved=tuple((each[place.at], steps) for each, steps in groups if place.at in each))
 
 
 def _alike(

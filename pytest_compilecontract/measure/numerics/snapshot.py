@@ -41,6 +41,8 @@ EXACT_OVERLAP = 1 << 20  # elements up to which two views of one storage are com
 REST = "[...]"
 # Why there is nothing to compare in a tensor of shapes alone.
 NO_VALUES = "has no values"
+# The same of one at a place that is not in question.
+NOT_WANTED = "is not in question"
 # What of a reference is kept in float32.
 HALF = (torch.float16, torch.bfloat16)
 # A size that is another for each part of a nested tensor.
@@ -165,19 +167,26 @@ class Run:
 
 
 def snapshot(
-    value: object, *, at: str, step: str = "", like: Mapping[str, Node] | None = None, reference: bool = False
+    value: object,
+    *,
+    at: str,
+    step: str = "",
+    like: Mapping[str, Node] | None = None,
+    reference: bool = False,
+    wanted: frozenset[str] | None = None,
 ) -> Snapshot:
     """Copy what is compared of a value: tensors, scalars, and their structure.
 
     `at` is the value's place, `step` the training step that it belongs to, where its parts are found by name in other
     groups of that step. A large tensor with the bits of the one at its place in `like` shares that one's copy. The
-    values of a `reference` are kept in float32 where those in `like` are in half precision.
+    values of a `reference` are kept in float32 where those in `like` are in half precision. Of tensors at other places
+    than those `wanted`, if such are named, no values are kept.
     Walks tuples, lists, mappings, dataclasses and objects; of an object of Python's own only the
     tensors within count, and one of an installed package is walked where it holds results or plain values
     (`parts.kind_of`). Keeps no autograd graph alive, and does not raise: what cannot be read, or is beyond the bound of
     the walk, is marked as such in the snapshot.
     """
-    walk = _Walk(like or {}, reference=reference)
+    walk = _Walk(like or {}, reference=reference, wanted=wanted)
     with torch.no_grad(), without_torch_function():
         walk.visit(value, at, within_object=False, depth=0)
     within = {each: (step, each[len(at) :]) for each in walk.nodes} if step else {}
@@ -244,9 +253,10 @@ def _same_node(one: Node, other: Node) -> bool:
 
 
 class _Walk:
-    def __init__(self, like: Mapping[str, Node], *, reference: bool) -> None:
+    def __init__(self, like: Mapping[str, Node], *, reference: bool, wanted: frozenset[str] | None) -> None:
         self._like = like
         self._reference = reference
+        self._wanted = wanted
         self.nodes: dict[str, Node] = {}
         self._path: set[int] = set()
         self._counts = True  # the plain values of the object that is walked
@@ -340,13 +350,15 @@ class _Walk:
 
     def _tensor(self, tensor: torch.Tensor, at: str, depth: int) -> bool:
         tensor = waited(tensor)
-        known = self._copies.get(id(tensor))
-        if known is not None and isinstance(known[1], TensorLeaf):
+        known, is_wanted = self._copies.get(id(tensor)), self._wanted is None or at in self._wanted
+        if known is not None and isinstance(known[1], TensorLeaf) and (known[1].unread != NOT_WANTED or not is_wanted):
             self.nodes[at] = known[1]
             return True
         inner = _inner_tensors(tensor) if depth <= DEPTH else None
         if inner is None:
-            leaf = tensor_leaf(tensor, self._like.get(at), reference=self._reference)
+            leaf = _facts(tensor, NOT_WANTED)
+            if is_wanted:
+                leaf = tensor_leaf(tensor, self._like.get(at), reference=self._reference)
             self._copies[id(tensor)] = (tensor, leaf)
             self.nodes[at] = leaf
             for name, part in vars(tensor).items():
