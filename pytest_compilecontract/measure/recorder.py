@@ -196,7 +196,7 @@ class Measuring:
             for group, values in self._rises.all().items()
         }
         state = cache_state(rises)
-        if why := self._no_caches(state):
+        if why := self._no_caches(state, stages):
             unmeasured |= {"caches": why, "cache_bypasses": why}
         return Measurement(
             backend=backends_of(facts["compiles"]) or self._backend,
@@ -242,15 +242,15 @@ class Measuring:
             "guards": lambda: guards_of(installed, self._paths),
         }
 
-    def _no_caches(self, state: dict[str, int]) -> str:
+    def _no_caches(self, state: dict[str, int], stages: dict[str, float] | None) -> str:
         """Why the hits and misses of compile caches are not known; empty if they are."""
         if not self._rises.intact():
             return "the test cleared Dynamo's counters"
-        compiled = [graph for graph in self.ledger.graphs if graph.kept and graph.operations]
-        inductor = sum(each.graphs for each in self.ledger.told.compiles(self._lane) if each.backend == "inductor")
-        if compiled and not inductor and not any(state.values()):
-            return NO_CACHES
-        return not_looked_up(state, min(len(compiled), inductor))
+        inductor, others = self.ledger.told.cached()
+        if others and not inductor and not any(state.values()):
+            written = stages is not None and stages["code_generation"]
+            return "a backend of the project's uses Inductor, with its caches switched off" if written else NO_CACHES
+        return not_looked_up(inductor, others)
 
     def _bypasses(self, state: dict[str, int]) -> tuple[CacheBypass, ...]:
         told = [replace(each, reason=self._paths.text(each.reason)) for each in self._trace.bypasses]

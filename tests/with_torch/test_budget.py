@@ -264,6 +264,51 @@ def test_caches_that_are_switched_off_for_one_graph_of_two_hold_no_limit() -> No
     ]
 
 
+def test_a_backward_that_is_looked_up_stands_for_no_other_graph() -> None:
+    def runs(lane: Any) -> None:
+        compiled, other = lane.compile(twice), lane.compile(grows)
+        with lane.observe():
+            compiled(torch.ones(4, 4, requires_grad=True)).sum().backward()
+            with torch._inductor.config.patch(fx_graph_cache=False):
+                other(X)
+
+    entry = hold(runs, lane="inductor", max_cache_misses=9, numerics=None)
+
+    assert [str(each.measured).partition(": ")[2] for each in entry.violations] == [
+        "torch looked up 1 of 2 graphs in its FX graph cache, which is switched off for the others"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("fx_graph_cache", "torch looked up 0 of 1 graphs in its FX graph cache"),
+        ("force_disable_caches", "a backend of the project's uses Inductor, with its caches switched off"),
+    ],
+)
+def test_a_backend_that_hands_on_to_inductor_is_asked_for_its_caches(setting: str, reason: str) -> None:
+    from torch._inductor.compile_fx import compile_fx
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        with torch._inductor.config.patch({setting: setting != "fx_graph_cache"}):
+            return compile_fx(graph, inputs)
+
+    def runs(lane: Any) -> None:
+        with lane.observe():
+            torch.compile(twice, backend=backend)(X)
+
+    entry = hold(runs, lane="inductor", max_cache_misses=9, numerics=None)
+
+    assert [each.name for each in entry.violations] == ["max_cache_misses"]
+    assert reason in str(entry.violations[0].measured)
+
+
+def test_a_graph_that_does_nothing_is_in_no_cache_that_is_switched_off() -> None:
+    entry = hold(lambda lane: lane.run(torch.Tensor.contiguous, (X,)), lane="inductor", max_cache_misses=1)
+
+    assert entry.verdict == "held", entry.reason
+
+
 def test_counters_that_a_test_clears_hold_no_limit() -> None:
     def runs(lane: Any) -> None:
         compiled = lane.compile(twice)

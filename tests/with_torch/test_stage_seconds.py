@@ -152,3 +152,15 @@ def test_a_torch_that_keeps_them_otherwise_is_said_not_to(
 
     assert found is None
     assert why in reason
+
+
+def test_metrics_that_a_test_clears_are_not_known() -> None:
+    torch.compiler.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(X)
+    read = stages.Stages()
+    torch.compile(lambda x: x + 2, backend=Slow(0.2))(X)
+    torch._dynamo.utils.clear_compilation_metrics()
+    torch.compile(lambda x: x + 3, backend="eager")(X)
+    read.stop()
+
+    assert read.read() == (None, "the test cleared torch's compilation metrics")

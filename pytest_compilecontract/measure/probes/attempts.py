@@ -31,7 +31,10 @@ STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 
 @dataclass(kw_only=True, slots=True)
 class Graph:
-    """One graph handed to the backend; `kept` once the backend returned. `places` are where its operators come from."""
+    """One graph handed to the backend; `kept` once the backend returned. `places` are where its operators come from.
+
+    `rises` is how much each of torch's cache counters rose meanwhile.
+    """
 
     operations: Counter[str]
     inputs: Inputs = field(default_factory=Inputs)
@@ -41,6 +44,7 @@ class Graph:
     classes: frozenset[str] = frozenset()
     places: tuple[Place, ...] = ()
     handed: Handed | None = None
+    rises: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -28,8 +28,8 @@ COUNTERS = {
 # The names of torch's records of graphs that a cache does not take, and the cache of each.
 BYPASSES = {"fx_graph_cache_bypass": "FX graph cache", "aotautograd_cache_bypass": "AOTAutograd cache"}
 _COUNTED_AS = {"FX graph cache": "fx_graph_bypass", "AOTAutograd cache": "aot_autograd_bypass"}
-# Each is of one graph of Dynamo's, at the least; of what the AOTAutograd cache has, the other may not be asked.
-_LOOKED_UP = ("fx_graph_hit", "fx_graph_miss", "fx_graph_bypass", "aot_autograd_hit")
+# The AOTAutograd cache is asked only where the other is on, which has no need of a graph that does nothing by itself.
+_LOOKED_UP = frozenset({"fx_graph_hit", "fx_graph_miss", "fx_graph_bypass", "aot_autograd_hit", "aot_autograd_miss"})
 NO_REASON = "torch gives no reason"
 
 
@@ -44,12 +44,17 @@ def bypasses_in(state: Mapping[str, int], told: Sequence[CacheBypass]) -> tuple[
     return (*told, *silent)
 
 
-def not_looked_up(state: Mapping[str, int], graphs: int) -> str:
-    """Why hits and misses say nothing of so many graphs of Inductor's; empty if each was looked up."""
-    asked = sum(state[name] for name in _LOOKED_UP)
-    if asked >= graphs:
+def not_looked_up(inductor: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]]) -> str:
+    """Why hits and misses say nothing of some graphs of Inductor's; empty if each was looked up.
+
+    For each graph, what its backend call added to the caches' counters: a backward may be looked up later. Graphs of
+    `others`, which are other backends, are Inductor's if any cache was asked for them.
+    """
+    graphs = [*inductor, *filter(None, others)]
+    asked = sum(1 for each in graphs if not _LOOKED_UP.isdisjoint(each))
+    if asked == len(graphs):
         return ""
-    return f"torch looked up {asked} of {graphs} graphs in its FX graph cache, which is switched off for the others"
+    return f"torch looked up {asked} of {len(graphs)} graphs in its FX graph cache, which is switched off for the others"
 
 
 def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

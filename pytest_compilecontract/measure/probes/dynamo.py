@@ -41,6 +41,8 @@ from .attempts import (
     is_unsupported,
 )
 from .backends import Compiles, handed_by
+from .caches import cache_state
+from .counters import counters
 from .graph_runs import Runs
 from .protocols import GraphModule, Node
 from .reasons import inputs_of, taken_by
@@ -281,6 +283,7 @@ class Ledger:
         # An attempt that `_compile` did not open is not kept: on a torch without that tap its graphs are loose.
         (stack[-1].graphs if stack and stack[-1].entered else self.loose_graphs).append(graph)
         self._local.graph = graph
+        before = cache_state(counters())
         try:
             compiled = original(*args, **kwargs)
         except BaseException as error:
@@ -288,6 +291,7 @@ class Ledger:
             raise
         finally:
             self._local.graph = None
+            graph.rises = {name: rose for name, now in cache_state(counters()).items() if (rose := now - before[name])}
             # Not before: a backend may still pin a size down.
             graph.inputs = inputs_of(taken)
         # One more backend call for a graph that is counted already (`specialize_on`, torch/_dynamo/output_graph.py).

@@ -55,11 +55,14 @@ class Stages:
         if self._before is None:
             return None, "this torch keeps no compilation metrics"
         known, most = set(map(id, self._before)), _limit()
-        new = [_microseconds(each) for each in _kept() or () if id(each) not in known]
+        kept = _kept() or []
+        new = [_microseconds(each) for each in kept if id(each) not in known]
         if most is not None and len(new) >= most:
             return None, f"torch keeps the metrics of {most} compilations, and there may have been more"
         if not all(new):
             return None, "the compilation metrics of this torch have other names"
+        if self._before and not any(each is self._before[-1] for each in kept):
+            return None, "the test cleared torch's compilation metrics"
         return seconds_of(new), ""
 
 

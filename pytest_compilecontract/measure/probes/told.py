@@ -28,7 +28,7 @@ from .attempts import (
     user_function,
 )
 from .backend_errors import backend_error
-from .backends import Compiles
+from .backends import Compiles, shown_name
 from .hints import hint_of
 from .messages import parse_message, registry_id
 from .reasons import Entry, Inputs, Reason, became_free, branches, guard_text, leading, meaning_of
@@ -86,6 +86,15 @@ class Told:
             handed = next((each.handed for each in graphs if each.handed and each.handed.instead), graphs[0].handed)
             told.append(self._compiles.told(handed, lane, fullgraph=fullgraph, graphs=len(graphs), frame=frame))
         return tuple(told)
+
+    def cached(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+        """How each graph raised the counters of torch's caches: those passed to Inductor, and those of other backends."""
+        inductor, others = list[dict[str, int]](), list[dict[str, int]]()
+        for graph in self.graphs:
+            if graph.kept and graph.operations:
+                backend = shown_name(graph.handed.backend) if graph.handed is not None else ""
+                (inductor if backend == "inductor" else others).append(graph.rises)
+        return inductor, others
 
     def classes(self) -> frozenset[str]:
         """The module classes whose operations the graphs contain; known if `watches_classes` was set."""
