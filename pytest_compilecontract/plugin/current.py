@@ -6,8 +6,9 @@ running one; the other parts tell it what has happened, and read it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_compilecontract import clock
@@ -47,6 +48,8 @@ class State:
     steps: tuple[Step, ...] = ()
     earlier: tuple[Judged, ...] = ()
     started: float = 0.0
+    # The environment that the run began with, before its fixtures and its body changed any of it.
+    variables: Mapping[str, str] = field(default_factory=dict)
     # Why the lane cannot run here, and again once the test was skipped for it; why it is not to be run, which fails it.
     unusable: str | None = None
     turned_away: str = ""
@@ -111,7 +114,7 @@ class Current:
 
     def start(self) -> None:
         """Start the clock, unless the first repeat has done so."""
-        self.state = replace(self.state, started=self.state.started or clock.seconds())
+        self.state = replace(self.state, started=self.state.started or clock.seconds(), variables=dict(os.environ))
 
     def cannot_run(self, why: str | None) -> None:
         """Set why the lane cannot run here; None if it can."""

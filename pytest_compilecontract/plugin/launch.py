@@ -89,15 +89,17 @@ def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[Rank
     return _launched(item, [_variables(rank, ranks) for rank in range(ranks)], seconds)
 
 
-def launched_again(item: pytest.Item, seconds: float | None) -> RankRun:
-    """Run a test once more, in a process of its own, with the compile caches and variables of this one."""
-    (found,) = _launched(item, [_inherited()], seconds, again=True)
+def launched_again(item: pytest.Item, variables: Mapping[str, str], seconds: float | None) -> RankRun:
+    """Run a test once more, in a process of its own, with the variables that it began with, and so its caches."""
+    (found,) = _launched(item, [_inherited(variables)], seconds, again=True)
     return found
 
 
 def _launched(
     item: pytest.Item, variables: Sequence[Mapping[str, str]], seconds: float | None, *, again: bool = False
 ) -> tuple[RankRun, ...]:
+    from pytest_compilecontract.measure.probes.caches import processor_known
+
     limit = seconds or LONGEST_SECONDS
     with tempfile.TemporaryDirectory(prefix="compilecontract-ranks-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -107,6 +109,7 @@ def _launched(
             "parent": os.getpid(),
             "seconds": START_SECONDS + limit + 2 * GRACE_SECONDS,
             "again": again,
+            "processor": processor_known(),
         }
         (folder / LAUNCH).write_text(json.dumps(told), encoding="utf-8")
         places = [Place(rank=rank, folder=folder) for rank in range(len(variables))]
@@ -137,9 +140,9 @@ def _output(place: Place) -> Path:
     return place.folder / f"output{place.rank}"
 
 
-def _inherited() -> dict[str, str]:
-    """The variables of this process, without those that say which part of a job it is."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TORCHELASTIC"))}
+def _inherited(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of a process, without those that say which part of a job it is."""
+    return {name: value for name, value in variables.items() if not name.startswith(("PYTEST_XDIST", "TORCHELASTIC"))}
 
 
 def _variables(rank: int, ranks: int) -> Mapping[str, str]:

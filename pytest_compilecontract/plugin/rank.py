@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from pytest_compilecontract.errors import chain, message_of
 from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.run_log import Log
 from pytest_compilecontract.judge.ranks import is_of_a_neighbour
+from pytest_compilecontract.measure.probes.caches import know_processor
 from pytest_compilecontract.processes import ends_with
 
 from .current import State
@@ -39,6 +40,7 @@ class Launch:
     """The launch as a rank sees it: the test and its file, the parent process, and the time limit.
 
     `again`: it is no rank but the one process that starts the test again, with the compile caches of its parent.
+    `processor` is what the parent knows of it.
     """
 
     test: str
@@ -46,6 +48,7 @@ class Launch:
     parent: int
     seconds: float
     again: bool = False
+    processor: dict[str, bool] = field(default_factory=dict)
 
     @staticmethod
     def read(folder: Path) -> Launch:
@@ -59,6 +62,7 @@ class Rank:
         self._place = place
         self._launch = Launch.read(place.folder)
         self._runs = runs
+        know_processor(self._launch.processor)
         self._log = Log(log_of(place))
         self._store: Store | None = None
         self._ranks = 1

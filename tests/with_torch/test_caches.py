@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.isolation import isolated
+from pytest_compilecontract.measure.probes import caches
 from pytest_compilecontract.measure.probes.caches import check_processor
 
 pytestmark = pytest.mark.torch
@@ -118,6 +120,32 @@ def test_a_torch_that_asks_otherwise_is_left_to_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr(torch._inductor.cpu_vec_isa, "valid_vec_isa_list")
 
     check_processor()
+
+
+def test_what_is_known_of_the_processor_is_not_found_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    class Instructions:
+        def build_arch_flags(self) -> str:
+            return "-mwide"
+
+        def check_build(self, code: str) -> bool:
+            built.append(code)
+            return True
+
+    def searched() -> list[bool]:
+        return [Instructions().check_build(code) for code in ("known", "new", "new")]
+
+    monkeypatch.setattr(caches, "_KNOWN", {})
+    monkeypatch.setattr(torch._inductor.cpu_vec_isa, "VecISA", Instructions)
+    monkeypatch.setattr(torch._inductor.cpu_vec_isa, "valid_vec_isa_list", searched)
+    asked = f"-mwide {hashlib.sha256(b'known').hexdigest()}"
+
+    caches.know_processor({asked: False})
+    check_processor()
+
+    assert built == ["new"]
+    assert caches.processor_known() == {asked: False, f"-mwide {hashlib.sha256(b'new').hexdigest()}": True}
 
 
 def test_without_a_compiler_the_processor_is_not_known_and_nothing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,31 @@ SETTINGS = """
 backend = "slow"
 """
 CONFTEST = """
+import functools
+import os
 import time
+from pathlib import Path
 
 import torch
+import torch._inductor.cpu_vec_isa as processor
+
+BEGAN_WITH = os.environ.get("OF_A_BODY", "nothing")
+
+
+def check_build(self, code):
+    with (Path(__file__).parent / "processor.log").open("a") as log:
+        log.write(f"{os.getpid()} ")
+    return False
+
+
+@functools.cache
+def search():
+    processor.VecAVX2().check_build("a program")
+    return []
+
+
+processor.VecISA.check_build = check_build
+processor.valid_vec_isa_list = search
 
 
 @torch._dynamo.register_backend
@@ -35,6 +57,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import BEGAN_WITH
 from torch import nn
 
 from pytest_compilecontract import compile_contract
@@ -95,6 +118,13 @@ def test_fails_the_second_time(compile_lane):
     assert not is_second("fails"), "only once"
 
 
+@compile_contract(lanes=["inductor"], max_warm_misses=0)
+def test_leaves_a_variable(compile_lane, monkeypatch):
+    factor = 2 if BEGAN_WITH == "nothing" else 3
+    compile_lane.run(lambda x: x * factor, X)
+    monkeypatch.setenv("OF_A_BODY", "something")
+
+
 @compile_contract(max_warm_misses=0)
 def test_compiles_by_itself():
     torch.compile(grown)(X)
@@ -151,10 +181,15 @@ def entries_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, said = made_once(tmp_path_factory, "warm", lambda folder: of_a_session(folder, CONTRACTS))
     assert "report" in said
-    return entries_in(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def once(made: Path) -> dict[str, dict[str, Any]]:
+    return entries_in(made)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +252,20 @@ def test_a_second_process_that_fails_holds_no_limit(once: dict[str, Any]) -> Non
 
     assert [each["name"] for each in entry["violations"]] == ["max_warm_misses", "max_warm_seconds"]
     assert "the second process failed: AssertionError: only once" in entry["reason"]
+
+
+def test_a_second_process_begins_with_the_variables_that_the_first_began_with(once: dict[str, Any]) -> None:
+    entry = once["test_leaves_a_variable[inductor]"]
+
+    assert (entry["verdict"], entry["reason"]) == ("held", "")
+
+
+def test_second_processes_are_told_what_the_first_has_found_out_of_the_processor(
+    once: dict[str, Any], made: Path
+) -> None:
+    asked = (made / "processor.log").read_text(encoding="utf-8").split()
+
+    assert len(asked) == 1
 
 
 def test_a_test_that_compiles_by_itself_is_started_again_too(once: dict[str, Any]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 from unittest import mock
 
 from pytest_compilecontract.facts.measurement import CacheBypass
+
+from .taps import Taps
 
 # Counter group and key in `torch._dynamo.utils.counters`, and the name that a measurement gives it.
 COUNTERS = {
@@ -54,7 +58,8 @@ def not_looked_up(inductor: Sequence[Mapping[str, int]], others: Sequence[Mappin
     asked = sum(1 for each in graphs if not _LOOKED_UP.isdisjoint(each))
     if asked == len(graphs):
         return ""
-    return f"torch looked up {asked} of {len(graphs)} graphs in its FX graph cache, which is switched off for the others"
+    of = len(graphs)
+    return f"torch looked up {asked} of {of} graphs in its FX graph cache, which is switched off for the others"
 
 
 def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -62,15 +67,39 @@ def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return {name: counters.get(group, {}).get(key, 0) for (group, key), name in COUNTERS.items()}
 
 
+# What Inductor has found out of this processor, as it does once a process: by the instructions and the program.
+_KNOWN: dict[str, bool] = {}
+
+
 def check_processor() -> None:
     """Let Inductor find out, once a process, what vector instructions this processor has.
 
-    For that it builds a small program for each kind, which later processes find in the caches of this one. In
-    the empty caches of a lane, the first lane of every process would build them again.
+    For that it builds a small program for each kind, and starts a Python that loads it. Later processes find the
+    programs in the caches of this one. In the empty caches of a lane, the first lane of every process would build them
+    again.
     """
     # Where a torch has no such function, or no C++ compiler is found, the first lane meets that.
-    with contextlib.suppress(Exception):
-        importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+    with contextlib.suppress(Exception), Taps() as taps:
+        module = importlib.import_module("torch._inductor.cpu_vec_isa")
+        taps.set("processor", getattr(module, "VecISA", None), "check_build", _answered)
+        module.valid_vec_isa_list()
+
+
+def _answered(check: Callable[..., object], instructions: Any, code: str) -> bool:
+    asked = f"{instructions.build_arch_flags()} {hashlib.sha256(code.encode()).hexdigest()}"
+    if asked not in _KNOWN:
+        _KNOWN[asked] = bool(check(instructions, code))
+    return _KNOWN[asked]
+
+
+def processor_known() -> dict[str, bool]:
+    """What this process has found out of the processor, for `know_processor` of one that it starts."""
+    return dict(_KNOWN)
+
+
+def know_processor(known: Mapping[str, bool]) -> None:
+    """Take these answers of the process that started this one, in place of programs that it built."""
+    _KNOWN.update(known)
 
 
 @contextlib.contextmanager
