@@ -24,6 +24,25 @@ NO_MODULE = "the body returns no module"
 NO_DTENSOR = f"{NO_MODULE} and no DTensor"
 
 
+# Ranks of a mesh that are told.
+SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class At:
+    """Where a tensor is: its placements and the shape of its mesh in words, and the ranks of the mesh."""
+
+    words: str = PLAIN
+    ranks: tuple[int, ...] = ()
+
+    def beside(self, other: At | None) -> str:
+        """The words, with the ranks if the other is at another mesh of the same shape."""
+        if other is None or self.words != other.words or self.ranks == other.ranks:
+            return self.words
+        more = ", ..." if len(self.ranks) > SHOWN else ""
+        return f"{self.words} of ranks {', '.join(map(str, self.ranks[:SHOWN]))}{more}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Structure:
     """The modules that a pass left: their types, the keys of their state dicts, and the placements of all DTensors.
@@ -31,7 +50,7 @@ class Structure:
     `storages` are those of their parameters, told apart as long as these are alive.
     """
 
-    placements: dict[str, str]
+    placed: dict[str, At]
     storages: frozenset[int] = frozenset()
     types: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -39,7 +58,11 @@ class Structure:
     @property
     def tells_placements(self) -> bool:
         """Whether it is known which parameters are DTensors: there are modules, or some DTensor."""
-        return bool(self.types) or any(at != PLAIN for at in self.placements.values())
+        return bool(self.types) or any(at != At() for at in self.placed.values())
+
+    def placements(self, beside: Structure) -> dict[str, str]:
+        """The placements in words that tell them apart from those of the other pass."""
+        return {name: at.beside(beside.placed.get(name)) for name, at in self.placed.items()}
 
 
 def structure_of(value: object) -> Structure:
@@ -47,16 +70,16 @@ def structure_of(value: object) -> Structure:
     found = [*_found(value, "output", DEPTH)]
     modules = [each for _, each in found if isinstance(each, torch.nn.Module)]
     keys: list[str] = []
-    placements: dict[str, str] = {}
+    placed: dict[str, At] = {}
     for number, module in enumerate(modules):
         prefix = f"{number}." if len(modules) > 1 else ""
         keys += [prefix + key for key in module.state_dict()]
-        placements |= {prefix + name: at for name, at in _placements(module).items()}
+        placed |= {prefix + name: at for name, at in _placements(module).items()}
     for at, each in found:
         if isinstance(each, torch.Tensor):
-            placements |= {name: there for name, there in _placed(at, each).items() if there != PLAIN}
+            placed |= {name: there for name, there in _placed(at, each).items() if there != At()}
     return Structure(
-        placements=placements,
+        placed=placed,
         storages=frozenset(storage for module in modules for storage in _storages(module)),
         types=tuple(type(each).__qualname__ for each in modules),
         keys=tuple(keys),
@@ -73,8 +96,8 @@ def results_in(value: object, structure: Structure) -> object:
 def placed_in(target: object) -> Structure:
     """The placements of a target, which is asked for nothing else: its state dict is the user's to take."""
     if not isinstance(target, torch.nn.Module):
-        return Structure(placements={})
-    return Structure(placements=_placements(target), storages=frozenset(_storages(target)))
+        return Structure(placed={})
+    return Structure(placed=_placements(target), storages=frozenset(_storages(target)))
 
 
 def with_structure(
@@ -84,7 +107,8 @@ def with_structure(
     if eager is None or compiled is None:
         return without(measured, "placements", "the run raised")
     if not body or eager.tells_placements or compiled.tells_placements:
-        measured = replace(measured, placements=Placements(compiled=compiled.placements, eager=eager.placements))
+        both = Placements(compiled=compiled.placements(eager), eager=eager.placements(compiled))
+        measured = replace(measured, placements=both)
     else:
         measured = without(measured, "placements", NO_DTENSOR)
     if not body:
@@ -116,7 +140,7 @@ def _found(value: object, at: str, depth: int) -> Iterator[tuple[str, object]]:
             yield from _found(each, f"{at}[{number}]", depth - 1)
 
 
-def _placements(module: torch.nn.Module) -> dict[str, str]:
+def _placements(module: torch.nn.Module) -> dict[str, At]:
     named = (*module.named_parameters(), *module.named_buffers())
     return {at: found for name, tensor in named for at, found in _placed(name.replace(WRAPPER, ""), tensor).items()}
 
@@ -126,15 +150,16 @@ def _storages(module: torch.nn.Module) -> Iterator[int]:
         yield from (storage_of(part) for part in numerics.with_parts(each) if numerics.has_storage(part))
 
 
-def _placed(name: str, tensor: Any) -> dict[str, str]:
+def _placed(name: str, tensor: Any) -> dict[str, At]:
     """The placement of a tensor by its name; nothing where there are no ranks."""
     if not dist.is_available() or not dist.is_initialized():
         return {}
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if kind is None or not isinstance(tensor, kind):
-        return {name: PLAIN}
-    placements = ", ".join(map(_told, tensor.placements))
-    return {name: f"{placements} on {' x '.join(map(str, tensor.device_mesh.shape))}"}
+        return {name: At()}
+    mesh = tensor.device_mesh
+    words = f"{', '.join(map(_told, tensor.placements))} on {' x '.join(map(str, mesh.shape))}"
+    return {name: At(words=words, ranks=tuple(mesh.mesh.flatten().tolist()))}
 
 
 def _told(placement: Any) -> str:
@@ -143,4 +168,5 @@ def _told(placement: Any) -> str:
         return "Replicate"
     if (dim := getattr(placement, "dim", None)) is not None:
         return f"Shard({dim})"
-    return type(placement).__name__.lstrip("_")
+    kind, how = type(placement).__name__.lstrip("_"), getattr(placement, "reduce_op", "")
+    return f"{kind}({how})" if how else kind

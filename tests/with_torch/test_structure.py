@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from with_torch.holding import hold, kept_limits, measured
@@ -21,7 +21,7 @@ from with_torch.holding import hold, kept_limits, measured
 from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.measure.probes.fake_group import no_fake_group
 from pytest_compilecontract.measure.saved import saving
-from pytest_compilecontract.measure.structure import placed_in, structure_of
+from pytest_compilecontract.measure.structure import Structure, placed_in, structure_of
 
 pytestmark = pytest.mark.insides
 
@@ -52,13 +52,17 @@ def ranks() -> Iterator[int]:
 # Placements
 
 
+def words(found: Structure) -> dict[str, str]:
+    return found.placements(found)
+
+
 @pytest.mark.usefixtures("ranks")
 def test_a_placement_names_each_dimension_of_the_mesh_and_its_shape() -> None:
     mesh = init_device_mesh("cpu", (2, 1))
     model = nn.Linear(4, 4)
     model.weight = nn.Parameter(distribute_tensor(model.weight, mesh, [Shard(0), Replicate()]))
 
-    assert placed_in(model).placements == {"weight": "Shard(0), Replicate on 2 x 1", "bias": "a plain tensor"}
+    assert words(placed_in(model)) == {"weight": "Shard(0), Replicate on 2 x 1", "bias": "a plain tensor"}
 
 
 @pytest.mark.usefixtures("ranks")
@@ -68,11 +72,11 @@ def test_a_strided_shard_is_a_shard() -> None:
     parallelize_module(model, mesh["tensor"], PLAN)
     fully_shard(model, mesh=mesh["data"])
 
-    assert placed_in(model).placements["up.weight"] == "Shard(0), Shard(0) on 1 x 2"
+    assert words(placed_in(model))["up.weight"] == "Shard(0), Shard(0) on 1 x 2"
 
 
 def test_without_ranks_nothing_is_placed() -> None:
-    assert placed_in(Block()).placements == {}
+    assert words(placed_in(Block())) == {}
 
 
 def test_modules_in_what_a_body_returns_are_found_and_numbered() -> None:
@@ -88,7 +92,35 @@ def test_a_dtensor_that_is_returned_alone_is_placed() -> None:
 
     found = structure_of((torch.ones(2), DTensor.from_local(torch.ones(2), mesh, [Shard(0)])))
 
-    assert found.placements == {"output[1]": "Shard(0) on 2"}
+    assert words(found) == {"output[1]": "Shard(0) on 2"}
+
+
+@pytest.fixture
+def four_ranks() -> Iterator[int]:
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=4)
+    yield 4
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("four_ranks")
+def test_two_meshes_of_one_shape_are_told_apart_by_their_ranks() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    data, tensor = (
+        structure_of(DTensor.from_local(torch.ones(2), mesh[name], [Shard(0)])) for name in ("data", "tensor")
+    )
+
+    assert data.placements(tensor) == {"output": "Shard(0) on 2 of ranks 0, 2"}
+    assert tensor.placements(data) == {"output": "Shard(0) on 2 of ranks 0, 1"}
+    assert data.placements(data) == {"output": "Shard(0) on 2"}
+
+
+@pytest.mark.usefixtures("ranks")
+def test_sums_that_are_still_to_be_made_are_told_by_how() -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    summed, averaged = (structure_of(DTensor.from_local(torch.ones(2), mesh, [Partial(by)])) for by in ("sum", "avg"))
+
+    assert words(summed) == {"output": "Partial(sum) on 2"}
+    assert words(averaged) == {"output": "Partial(avg) on 2"}
 
 
 def planned(compile: Compile, *, wrapped: bool) -> nn.Module:

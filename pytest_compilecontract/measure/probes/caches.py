@@ -62,7 +62,7 @@ def not_looked_up(inductor: Sequence[Mapping[str, int]], others: Sequence[Mappin
     return f"torch looked up {asked} of {of} graphs in its FX graph cache, which is switched off for the others"
 
 
-def cache_state(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+def cache_state(counters: Mapping[str, Mapping[Any, int]]) -> dict[str, int]:
     """Hits and misses by Dynamo's counters; 0 for a cache that was not used."""
     return {name: counters.get(group, {}).get(key, 0) for (group, key), name in COUNTERS.items()}
 

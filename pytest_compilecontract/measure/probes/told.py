@@ -88,7 +88,7 @@ class Told:
         return tuple(told)
 
     def cached(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-        """How graphs raised the counters of torch's caches, for each: those of Inductor, and those of other backends."""
+        """How each graph raised the counters of torch's caches: those of Inductor, and those of other backends."""
         inductor, others = list[dict[str, int]](), list[dict[str, int]]()
         for graph in self.graphs:
             if graph.kept and graph.operations:
