@@ -28,7 +28,7 @@ from .probes.processes import Processes
 from .probes.source import Paths
 from .probes.stages import Stages
 from .probes.stance import switched_off
-from .probes.told import guards_of
+from .probes.told import cached, guards_of
 from .probes.trace import Trace, disagreements
 
 
@@ -246,7 +246,7 @@ class Measuring:
         """Why the hits and misses of compile caches are not known; empty if they are."""
         if not self._rises.intact():
             return "the test cleared Dynamo's counters"
-        inductor, others = self.ledger.told.cached()
+        inductor, others = cached(self.ledger.graphs)
         if others and not inductor and not any(state.values()):
             written = stages is not None and stages["code_generation"]
             return "a backend of the project's uses Inductor, with its caches switched off" if written else NO_CACHES

@@ -53,6 +53,16 @@ def guards_of(attempts: Iterable[Attempt], paths: Paths) -> tuple[FrameGuards, .
     return tuple(found)
 
 
+def cached(graphs: Iterable[Graph]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """How each graph raised the counters of torch's caches: those of Inductor, and those of other backends."""
+    inductor, others = list[dict[str, int]](), list[dict[str, int]]()
+    for graph in graphs:
+        if graph.kept and graph.operations:
+            backend = shown_name(graph.handed.backend) if graph.handed is not None else ""
+            (inductor if backend == "inductor" else others).append(graph.rises)
+    return inductor, others
+
+
 class Told:
     """The facts of a ledger, read at any time."""
 
@@ -86,15 +96,6 @@ class Told:
             handed = next((each.handed for each in graphs if each.handed and each.handed.instead), graphs[0].handed)
             told.append(self._compiles.told(handed, lane, fullgraph=fullgraph, graphs=len(graphs), frame=frame))
         return tuple(told)
-
-    def cached(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-        """How each graph raised the counters of torch's caches: those of Inductor, and those of other backends."""
-        inductor, others = list[dict[str, int]](), list[dict[str, int]]()
-        for graph in self.graphs:
-            if graph.kept and graph.operations:
-                backend = shown_name(graph.handed.backend) if graph.handed is not None else ""
-                (inductor if backend == "inductor" else others).append(graph.rises)
-        return inductor, others
 
     def classes(self) -> frozenset[str]:
         """The module classes whose operations the graphs contain; known if `watches_classes` was set."""
