@@ -19,6 +19,7 @@ from pytest_compilecontract.files.codec import (
     decoded,
     document_from_json,
     plain,
+    refuse_other_kind,
     schema_of,
     value_from_data,
 )
@@ -89,8 +90,10 @@ def from_document(document: Mapping[str, object], *, name: str) -> Baseline:
     """The baseline from its JSON document.
 
     Raises:
-        ReceiptError: a key is missing or unknown, a value has the wrong type, or an environment is missing.
+        ReceiptError: it is another kind of document, a key is missing or unknown, a value has the wrong type, or an
+            environment is missing.
     """
+    refuse_other_kind(document, "baseline", name=name)
     baseline = value_from_data(document, Baseline, name=name)
     for at, fault in _faults(baseline):
         raise ReceiptError(fault, at=f"{name}: {at}")

@@ -29,15 +29,15 @@ from pytest_compilecontract.facts.receipt import (
     fingerprint,
 )
 from pytest_compilecontract.files.codec import document_from_json, value_from_data
-from pytest_compilecontract.files.whole import clear_strays, folders_in, read_bytes, remove_file, write_bytes
+from pytest_compilecontract.files.whole import clear_strays, read_bytes, remove_file, write_bytes
 from pytest_compilecontract.regular import is_folder, stands_there
 
 from .document import Baseline, BaselineLane, lines, read_baseline, to_json
+from .environments import environments_in, older, refuse_several
 from .kept import Mode, kept_entry, kept_measurement, kept_spread, refusal
 
 FOLDER = PurePosixPath("contracts/baselines")
 DEFAULTS = "defaults"
-_KEY = re.compile(r"torch(?P<major>\d+)\.(?P<minor>\d+)-(?P<device>.+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,10 +137,7 @@ class Baselines:
             ReceiptError: the folder of the baselines cannot be read.
         """
         if key not in self._older:
-            own = _parsed(key)
-            names = [path.name for path in folders_in(self.folder)]
-            others = [(each[0], name) for name in names if own and (each := _parsed(name)) and each[1] == own[1]]
-            self._older[key] = tuple(name for release, name in sorted(others, reverse=True) if own and release < own[0])
+            self._older[key] = older(key, environments_in(self.folder))
         return self._older[key]
 
     def size(self, key: str) -> int:
@@ -396,11 +393,6 @@ def _entry(contract: str, lane: str, kept: BaselineLane) -> Entry:
     )
 
 
-def _parsed(key: str) -> tuple[tuple[int, int], str] | None:
-    found = _KEY.fullmatch(key)
-    return ((int(found["major"]), int(found["minor"])), found["device"]) if found else None
-
-
 def _receipt(
     environments: Mapping[str, Environment], entries: Sequence[Entry], defaults: Iterable[Mapping[str, str]]
 ) -> Receipt:
@@ -420,10 +412,8 @@ def read_folder(folder: Path) -> Receipt:
     Raises:
         ReceiptError: the folder holds no baseline, those of several environments, or one that cannot be read.
     """
-    inner = [path for path in folders_in(folder) if _parsed(path.name)]
-    if len(inner) > 1:
-        names = ", ".join(path.name for path in inner)
-        raise ReceiptError(f"baselines of several environments ({names}), name one of them", at=str(folder))
+    refuse_several(folder)
+    inner = [folder / name for name in environments_in(folder)]
     for below in () if inner else (FOLDER, FOLDER.name):
         if is_folder(folder / below):
             raise ReceiptError(f"contains no receipt.json (its baselines are in {folder / below})", at=str(folder))

@@ -15,13 +15,13 @@ from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.waivers import stale, waived
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.facts.receipt import RECEIPT
 from pytest_compilecontract.report import color
 from pytest_compilecontract.report.comparison import answer_lines, comparison_lines, stale_lines, title, totals
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
 from .exits import code_of, exit_codes, say
-from .runs import add_judging, policy_of, read_run, waivers_of
+from .runs import Two, add_judging, policy_of, read_two, waivers_of
 
 ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is stale", not_known="it cannot tell")
 
@@ -34,7 +34,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     ):
         two = commands.add_parser(name, help=help_, description=help_, epilog=ENDS)
         two.add_argument(
-            "old", metavar="OLD", type=Path, help=f"a receipt, a folder with a {RECEIPT}, or a folder of baselines"
+            "old",
+            metavar="OLD",
+            type=Path,
+            help=f"a receipt, a folder with a {RECEIPT}, or a folder of baselines, of which those that fit are taken",
         )
         two.add_argument("new", metavar="NEW", type=Path, help="the same, for the newer run")
         add_judging(two)
@@ -56,15 +59,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
                 metavar="PATH",
                 help="the interpreter with NEW's torch, for --try-settings (default: this one)",
             )
-        two.set_defaults(command=command, verbosity=0)
+        two.set_defaults(command=command, named=name, verbosity=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Compared:
     """Two runs, their comparison under the policy, and the gate's answer."""
 
-    old: Receipt
-    new: Receipt
+    runs: Two
     policy: Policy
     comparison: Comparison
     found: Answer
@@ -72,10 +74,10 @@ class _Compared:
 
 def _compared(chosen: argparse.Namespace) -> _Compared:
     policy, waivers, today = policy_of(chosen), waivers_of(chosen), datetime.date.today()
-    old, new = read_run(chosen.old), read_run(chosen.new)
-    comparison = waived(compare(old, new, policy), waivers, today)
+    runs = read_two(chosen.old, chosen.new, chosen.named)
+    comparison = waived(compare(runs.old, runs.new, policy), waivers, today)
     said = stale(comparison, waivers, today)
-    return _Compared(old=old, new=new, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
+    return _Compared(runs=runs, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
 
 
 def _compare(chosen: argparse.Namespace) -> int:
@@ -83,22 +85,26 @@ def _compare(chosen: argparse.Namespace) -> int:
         raise UsageError("--python does nothing without --try-settings")
     sides = _compared(chosen)
     if chosen.try_settings:
-        refuse_other_torch(chosen.python or sys.executable, sides.new)
+        refuse_other_torch(chosen.python or sys.executable, sides.runs.new)
     lines = [title(sides.comparison), totals(sides.comparison)]
     if chosen.verbosity >= 0:
         paint = color.paint_of(chosen.colors)
         lines = comparison_lines(sides.comparison, everything=chosen.verbosity > 0, paint=paint)
-    say(*lines, *stale_lines(sides.found))
+    say(*_chosen(sides), *lines, *stale_lines(sides.found))
     if chosen.try_settings:
         _try_settings(chosen, sides)
     return code_of(sides.found.outcome)
+
+
+def _chosen(sides: _Compared) -> list[str]:
+    return [one_line(sides.runs.chosen)] if sides.runs.chosen else []
 
 
 def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
     """Print, lane by lane, which of torch's changed defaults explains the drift; progress goes to stderr."""
     run = trial_in(chosen.python or sys.executable, lambda text: say(one_line(text), stream=sys.stderr))
     shown = ""
-    for each in explained(sides.old, sides.new, sides.policy, run):
+    for each in explained(sides.runs.old, sides.runs.new, sides.policy, run):
         lane = f"{each.lane.contract} [{each.lane.lane}]"
         if lane != shown:
             say("", one_line(lane))
@@ -110,8 +116,7 @@ def _try_settings(chosen: argparse.Namespace, sides: _Compared) -> None:
 
 def _gate(chosen: argparse.Namespace) -> int:
     sides = _compared(chosen)
-    runs, paint = (chosen.old, chosen.new), color.paint_of(chosen.colors)
-    everything = chosen.verbosity > 0
-    lines = answer_lines(sides.comparison, sides.found, sides.policy, runs, paint, everything=everything)
-    say(*(lines[-1:] if chosen.verbosity < 0 else lines))
+    paint, everything = color.paint_of(chosen.colors), chosen.verbosity > 0
+    lines = answer_lines(sides.comparison, sides.found, sides.policy, sides.runs.paths, paint, everything=everything)
+    say(*(lines[-1:] if chosen.verbosity < 0 else [*_chosen(sides), *lines]))
     return code_of(sides.found.outcome)

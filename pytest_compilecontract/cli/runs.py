@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_compilecontract.baselines.environments import environments_in, older, several
 from pytest_compilecontract.baselines.store import read_folder
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers
 from pytest_compilecontract.errors import ReceiptError
-from pytest_compilecontract.facts.receipt import RECEIPT, Receipt
+from pytest_compilecontract.escaping import typed
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt, environment_key
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.files.receipt import read_receipt
@@ -38,6 +41,58 @@ def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:
     """The waivers from the command line, else the project's if this is its folder."""
     file = chosen.waivers or read_project(Path()).waivers or (FILE if FILE.is_file() else None)
     return read_waivers(file) if file else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Two:
+    """The older and the newer run, where each was read, and which baselines were chosen, as a line, if any were."""
+
+    old: Receipt
+    new: Receipt
+    paths: tuple[Path, Path]
+    chosen: str = ""
+
+
+def read_two(old: Path, new: Path, command: str) -> Two:
+    """Read both runs of this command. Of baselines of several environments, those that fit the other run are read.
+
+    They are those of its own environment. As the older side, they may be those of the newest older torch on its device
+    type, as in pytest.
+
+    Raises:
+        ReceiptError: one cannot be read, or no baselines fit.
+    """
+    if _of_several(old) == _of_several(new):
+        return Two(old=read_run(old), new=read_run(new), paths=(old, new))
+    if _of_several(old):
+        after = read_run(new)
+        name, why = _fitting(old, new, after, command)
+        return Two(old=read_run(old / name), new=after, paths=(old / name, new), chosen=why)
+    before = read_run(old)
+    name, why = _fitting(old, new, before, command)
+    return Two(old=before, new=read_run(new / name), paths=(old, new / name), chosen=why)
+
+
+def _of_several(path: Path) -> bool:
+    """Whether it is a folder of baselines of several environments."""
+    return path.is_dir() and not receipt_file(path).exists() and len(environments_in(path)) > 1
+
+
+def _fitting(old: Path, new: Path, run: Receipt, command: str) -> tuple[str, str]:
+    """The environment whose baselines fit the run, of the side that has several, and a line that says so."""
+    folder, other = (old, new) if _of_several(old) else (new, old)
+    names = environments_in(folder)
+    keys = sorted({environment_key(each) for each in run.environments.values()})
+    own = [key for key in keys if key in names]
+    if len(keys) == 1 and own:
+        return own[0], f"{folder}: chose {own[0]}, the environment of {other}"
+    before = older(keys[0], names) if len(keys) == 1 and folder == old else ()
+    if before:
+        return before[0], f"{folder}: chose {before[0]}, of the newest torch before that of {other} ({keys[0]})"
+    named = folder / (own or names)[-1]
+    choose = typed(["compilecontract", command, *(str(named if each == folder else each) for each in (old, new))])
+    of = f"{other} is of {', '.join(keys) or 'none'}"
+    raise ReceiptError(f"{several(names)}, and {of}: choose one, as in {choose}", at=str(folder))
 
 
 def read_run(path: Path) -> Receipt:

@@ -17,7 +17,7 @@ from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.compare.waivers import read_waivers
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import one_line
-from pytest_compilecontract.files.codec import Data, document_from_json
+from pytest_compilecontract.files.codec import Data, document_from_json, kind_of
 from pytest_compilecontract.files.receipt import receipt_from_document
 from pytest_compilecontract.files.whole import read_bytes
 from pytest_compilecontract.report import document
@@ -72,7 +72,7 @@ def _validate_file(path: Path) -> int:
         return _validate_waivers(path)
     try:
         found = document_from_json(read_bytes(path), name=str(path))
-        kind = _kind_of(found)
+        kind = kind_of(found) or "receipt"
         if kind == "defaults":
             size = counted(len(read_defaults(path)), "default", "defaults")
             say(f"{one_line(str(path))}: matches its name (format {found['format']}, {size} of torch)")
@@ -105,15 +105,6 @@ def _validate_waivers(path: Path) -> int:
         return NO
     say(f"{one_line(str(path))}: {size}, no errors")
     return YES
-
-
-def _kind_of(found: Mapping[str, object]) -> str:
-    """The kind of document, by a key that no other kind has."""
-    if "entries" not in found and "contracts" in found:
-        return "baseline"
-    if found.keys() - {"$schema"} == {"format", "torch", "defaults"}:
-        return "defaults"
-    return "matrix" if "entries" not in found and "rows" in found else "receipt"
 
 
 def _receipt_size(found: Mapping[str, Data], name: str) -> str:

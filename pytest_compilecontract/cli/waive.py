@@ -20,7 +20,7 @@ from pytest_compilecontract.facts.versions import minor_release, version_range
 from pytest_compilecontract.wording import counted
 
 from .exits import NO, YES, exit_codes, say
-from .runs import add_judging, policy_of, read_run, waivers_of
+from .runs import add_judging, policy_of, read_two, waivers_of
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,7 +59,10 @@ def _waive(chosen: argparse.Namespace) -> int:
         raise UsageError(f"--expires: expected a day to come, got {chosen.expires}")
     if chosen.torch is not None:
         version_range(chosen.torch, where="--torch")
-    found = compare(read_run(chosen.old), read_run(chosen.new), policy_of(chosen))
+    runs = read_two(chosen.old, chosen.new, "waive")
+    if runs.chosen:
+        say(one_line(runs.chosen), stream=sys.stderr)
+    found = compare(runs.old, runs.new, policy_of(chosen))
     # What is waived already needs no second one.
     lanes = waived(found, waivers_of(chosen), datetime.date.today()).lanes
     made = written((lane, chosen.torch or _minor(lane.torch or "")) for lane in lanes)

@@ -162,6 +162,26 @@ def document_from_json(data: bytes, *, name: str) -> dict[str, Data]:
         raise named(error, name) from None
 
 
+def kind_of(document: Mapping[str, object]) -> str | None:
+    """The kind of document, by a key that no other kind has; None if it has none of them."""
+    if "entries" in document:
+        return "receipt"
+    if document.keys() - {SCHEMA} == {"format", "torch", "defaults"}:
+        return "defaults"
+    return next((kind for key, kind in (("contracts", "baseline"), ("rows", "matrix")) if key in document), None)
+
+
+def refuse_other_kind(document: Mapping[str, object], wanted: str, *, name: str) -> None:
+    """Refuse a document of another kind as that, and not for the keys that it has.
+
+    Raises:
+        ReceiptError: it is one.
+    """
+    if (kind := kind_of(document)) not in (None, wanted):
+        told = "is a table of torch's defaults" if kind == "defaults" else f"is a {kind}"
+        raise named(ReceiptError(f"{told}, expected a {wanted}"), name)
+
+
 def plain(value: object) -> Data:
     """`value` as JSON data. A value that JSON does not support is converted rather than refused."""
     if value is None or isinstance(value, bool):

@@ -10,7 +10,7 @@ from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import CREATED, FORMAT, Entry, Environment, Receipt
 
-from .codec import SCHEMA, Data, address_of, built, decoded, document_from_json, record, schema_of
+from .codec import SCHEMA, Data, address_of, built, decoded, document_from_json, record, refuse_other_kind, schema_of
 from .sense import is_consistent, refuse_inconsistent
 from .whole import named, read_bytes, write_bytes
 
@@ -40,8 +40,9 @@ def receipt_from_document(document: Mapping[str, Data], *, name: str) -> Receipt
     """The receipt from its JSON document.
 
     Raises:
-        ReceiptError: a key is missing or unknown, or a value is not of its type.
+        ReceiptError: it is another kind of document, a key is missing or unknown, or a value is not of its type.
     """
+    refuse_other_kind(document, "receipt", name=name)
     try:
         receipt = built(document, Receipt)
         refuse_inconsistent(receipt, document)

@@ -429,7 +429,8 @@ def test_baselines_of_several_environments_are_not_one_receipt(baselines: Baseli
         read_folder(baselines.folder)
 
     assert str(caught.value) == (
-        f"{baselines.folder}: baselines of several environments (torch2.11-cpu, torch2.15-cpu), name one of them"
+        f"{baselines.folder}: baselines of several environments (torch2.11-cpu, torch2.15-cpu), "
+        f"name one of them, such as {baselines.folder / 'torch2.15-cpu'}"
     )
     assert len(read_folder(baselines.folder / "torch2.15-cpu").entries) == 1
 
