@@ -925,3 +925,20 @@ def test_a_large_tensor_of_a_gpu_is_copied_bit_by_bit(dtype: torch.dtype, monkey
     assert kept.holds(made)
     made[-1, -1] = made[-1, -1] == 0
     assert not kept.holds(made)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("elements", [1, 1 << 20, 3 * (1 << 20) + 1], ids=["one", "the least", "parts of parts"])
+def test_what_is_brought_to_the_gpu_is_what_was_kept(
+    elements: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "PASSED", 1 << 18)
+    values = torch.randn(elements, device="cuda").to(dtype)
+    kept = apart.Apart(values)
+
+    with apart.laid_on(torch.device("cuda")):
+        brought = kept.tensor()
+
+    assert torch.equal(brought.cpu(), values.cpu())
+    assert brought.dtype == dtype
+    assert brought.is_cuda == (elements >= apart.LEAST_LAID)
