@@ -21,7 +21,7 @@ from pytest_compilecontract.report.comparison import answer_lines, comparison_li
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
 from .exits import code_of, exit_codes, say
-from .runs import Two, add_judging, policy_of, read_two, waivers_of
+from .runs import Two, add_across_devices, add_judging, policy_of, read_two, waivers_of
 
 ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is stale", not_known="it cannot tell")
 
@@ -41,6 +41,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         )
         two.add_argument("new", metavar="NEW", type=Path, help="the same, for the newer run")
         add_judging(two)
+        add_across_devices(two)
         louder = two.add_mutually_exclusive_group()
         louder.add_argument(
             "-v", "--verbose", dest="verbosity", action="store_const", const=1, help="show everything that changed"

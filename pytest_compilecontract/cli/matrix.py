@@ -28,7 +28,7 @@ from pytest_compilecontract.report.page import Graphs, page
 from pytest_compilecontract.report.table import room
 
 from .exits import NOT_KNOWN, code_of, exit_codes, say
-from .runs import add_judging, policy_of, read_run, receipt_file, waivers_of
+from .runs import add_across_devices, add_judging, policy_of, read_run, receipt_file, waivers_of
 
 FORMATS_TOLD = {
     "terminal": "text",
@@ -50,6 +50,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     for kind in FORMATS[1:]:
         table.add_argument(f"--{kind}", metavar="FILE", type=Path, help=f"also write it as {FORMATS_TOLD[kind]}")
     add_judging(table)
+    add_across_devices(table)
     table.add_argument("-v", "--verbose", action="store_true", help="also list the lanes that held everywhere")
     table.set_defaults(command=_matrix)
 

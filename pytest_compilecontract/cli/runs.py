@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_compilecontract.baselines.environments import environments_in, older, several
@@ -31,10 +31,21 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_across_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the option to compare a lane on a CPU with the same lane on a GPU."""
+    parser.add_argument(
+        "--across-devices",
+        action="store_true",
+        help="also compare lanes that ran on different types of devices, without what depends on the device "
+        "(seconds, memory, kernels, CUDA graphs, host syncs)",
+    )
+
+
 def policy_of(chosen: argparse.Namespace) -> Policy:
     """The policy from the command line, else the project's if this is its folder, else the default."""
     file = chosen.policy or read_project(Path()).policy
-    return read_policy(file) if file else DEFAULT_POLICY
+    policy = read_policy(file) if file else DEFAULT_POLICY
+    return replace(policy, across_devices=getattr(chosen, "across_devices", False))
 
 
 def waivers_of(chosen: argparse.Namespace) -> tuple[Waiver, ...]:

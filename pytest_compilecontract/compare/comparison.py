@@ -170,12 +170,15 @@ def _missing(was: Side, stopped: str) -> LaneComparison:
 
 def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) -> LaneComparison:
     old, new = was.entry, now.entry
+    devices = [device_of(side.environment, side.entry.lane_settings) for side in (was, now)]
     verdict, reason = _incomparable(was, now)
+    if verdict is None and devices[0] != devices[1] and "broken" not in (old.verdict, new.verdict):
+        verdict, reason = _on_two_devices(devices, policy)
     drifts: tuple[Drift, ...] = ()
     unknown: tuple[str, ...] = ()
     excused: tuple[str, ...] = ()
     if verdict is None:
-        pair = Pair(old, new, policy, attribution)
+        pair = Pair(old, new, policy, attribution, two_devices=devices[0] != devices[1])
         drifts, unknown, excused = tuple(pair.drifts()), tuple(pair.unknown), tuple(pair.excused)
         verdict, reason = _verdict(old, new, pair, drifts)
     return LaneComparison(
@@ -217,10 +220,14 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
     for entry, when in ((new, ""), (old, "unstable before: ")):
         if entry.verdict == "unstable":
             return "unstable", f"{when}{entry.reason}"
-    devices = [device_of(side.environment, side.entry.lane_settings) for side in (was, now)]
-    if devices[0] != devices[1]:
-        return "unverified", f"different device types, nothing to compare: {devices[0]} -> {devices[1]}"
     return None, ""
+
+
+def _on_two_devices(devices: Sequence[str], policy: Policy) -> tuple[Verdict | None, str]:
+    if policy.across_devices:
+        return None, ""
+    said = f"different device types: {' -> '.join(devices)}"
+    return "unverified", f"{said} (`compilecontract compare --across-devices` compares what does not depend on them)"
 
 
 def _not_known(entry: Entry) -> str:

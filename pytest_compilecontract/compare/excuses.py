@@ -257,6 +257,7 @@ MENDED = Excuse(
 # What these excuse is left out, as if both sides had it.
 NAMED_OTHERWISE = "the same guards, a different one reported"
 NO_GRAPH = "runs no compiled graph at all"
+TWO_DEVICES = "depends on the device"
 
 
 def excuse_for(change: Change) -> Excuse | None:

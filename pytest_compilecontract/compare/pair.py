@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.metrics import BANDED, KNOWN, METRICS, PLAIN, Metric
+from pytest_compilecontract.facts.metrics import BANDED, KNOWN, METRICS, OF_DEVICE, PLAIN, Metric
 from pytest_compilecontract.facts.receipt import Entry
 
 from . import excuses
@@ -23,11 +23,17 @@ _TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their 
 
 
 class Pair:
-    """Two entries of the same lane: what differs, and what cannot be compared."""
+    """Two entries of the same lane: what differs, and what cannot be compared.
 
-    def __init__(self, old: Entry, new: Entry, policy: Policy, attribution: Attribution) -> None:
+    On `two_devices` of different types, what depends on the device is left out.
+    """
+
+    def __init__(
+        self, old: Entry, new: Entry, policy: Policy, attribution: Attribution, *, two_devices: bool = False
+    ) -> None:
         self._old, self._new = old, new
         self._policy, self._attribution = policy, attribution
+        self._left_out = OF_DEVICE if two_devices else frozenset()
         self.unknown: list[str] = []
         self.excused: list[str] = []
         self.compared = 0
@@ -53,7 +59,8 @@ class Pair:
         idle = excuses.runs_no_compiled_graph(old, new)
         if idle and excuses.steady_limit_is_left_out(old, new):
             self._leave_out("limits", excuses.NO_GRAPH)
-        yield from self._facts("limits", read_limits(old, but_steady=idle), read_limits(new, but_steady=idle))
+        exceeded = (read_limits(each, but_steady=idle, of_device=not self._left_out) for each in (old, new))
+        yield from self._facts("limits", *exceeded)
         yield from self._capture(was, now)
         yield from self._fullgraph(was, now)
         for metric, read in READERS.items():
@@ -66,7 +73,7 @@ class Pair:
                 yield self._drift(self._change(metric, "changed"), before, after)
 
     def _facts(self, metric: str, before: Facts | None, after: Facts | None) -> Iterator[Drift]:
-        if not self._known(metric, before, after):
+        if self._is_left_out(metric, before, after) or not self._known(metric, before, after):
             return
         assert before is not None
         assert after is not None
@@ -134,6 +141,8 @@ class Pair:
         """Metrics whose bands are further apart than the policy allows."""
         was, now = band_of(self._old, metric), band_of(self._new, metric)
         width = self._policy.band.get(metric.name)
+        if self._is_left_out(metric.name, was, now):
+            return
         if not self._has_bands(metric, was, now, width) or not self._known(metric.name, was, now):
             return
         assert was is not None
@@ -172,6 +181,14 @@ class Pair:
             what = "no longer measured" if after is None else "not measured before"
             self.unknown.append(f"{told or metric}: {what}{_why(side, told or metric)}")
         return False
+
+    def _is_left_out(self, metric: str, before: object, after: object) -> bool:
+        """Whether it depends on the device, and the devices are two."""
+        if metric not in self._left_out:
+            return False
+        if metric in self._policy.gate and (before is not None or after is not None):
+            self._leave_out(metric, excuses.TWO_DEVICES)
+        return True
 
     def _leave_out(self, metric: str, why: str) -> None:
         self.excused.append(f"{METRICS[metric].label} ({why})")

@@ -37,11 +37,15 @@ class Policy:
     `band` is how far beyond its measured spread a banded one may move (0.05 is 5 %).
 
     `allow` are the verdicts that the gate tolerates.
+
+    `across_devices`: whether a lane on one type of device is compared with itself on another, by what does not depend
+    on the device.
     """
 
     gate: frozenset[str] = frozenset(name for name, metric in METRICS.items() if metric.gates)
     band: Mapping[str, float] = field(default_factory=lambda: dict(BANDS), hash=False)
     allow: frozenset[str] = frozenset()
+    across_devices: bool = False
 
 
 DEFAULT_POLICY = Policy()

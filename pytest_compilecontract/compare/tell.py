@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pytest_compilecontract.facts.collectives import by_kind
+from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import (
     CompileFailure,
     Difference,
@@ -19,7 +20,7 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Recompile,
 )
-from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.facts.metrics import FIELDS_OF_DEVICE, METRICS
 from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.structure import PLAIN
@@ -273,9 +274,14 @@ def _last_name(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def read_limits(entry: Entry, *, but_steady: bool) -> Facts:
+def read_limits(entry: Entry, *, but_steady: bool, of_device: bool = True) -> Facts:
+    """The limits that an entry exceeds; of those on what depends on the device only if asked for."""
     exceeded = [
-        each for each in entry.violations if each.name != NO_EXCEPTION and not (but_steady and each.name == STEADY)
+        each
+        for each in entry.violations
+        if each.name != NO_EXCEPTION
+        and not (but_steady and each.name == STEADY)
+        and (of_device or each.name not in LIMITS or LIMITS[each.name].metric not in FIELDS_OF_DEVICE)
     ]
     found = facts_by(
         exceeded,

@@ -41,7 +41,8 @@ class Metric:
     whether the terminal shows it always, if it is not 0, or only with -v; `on_device`: only if it was measured;
     `shown_unknown`: also that it was not measured. `trended` ones are drawn over environments.
 
-    `steady`: whether it is measured in steady steps on a GPU, after the counted calls.
+    `steady`: whether it is measured in steady steps on a GPU, after the counted calls. `of_device`: whether it is
+    another on each type of device, where it could be measured on both.
 
     `join` combines the values of several measurements of one test; `kept`: whether a baseline keeps it.
     """
@@ -64,6 +65,7 @@ class Metric:
     shown_unknown: bool = True
     trended: bool = False
     steady: bool = False
+    of_device: bool = False
     join: Join = joins.added
     kept: bool = True
 
@@ -236,6 +238,8 @@ _ALL = (
         count=_number("bytes_saved"),
         on_device=True,
         join=joins.saved,
+        # Attention keeps other tensors with each of its backends.
+        of_device=True,
     ),
     Metric(
         name="recomputed_graphs",
@@ -367,6 +371,7 @@ _ALL = (
             banded=True,
             noun=("s", "s"),
             trended=name == "cold_seconds",
+            of_device=True,
             join=joins.seconds,
             kept=False,
         )
@@ -379,7 +384,15 @@ _ALL = (
     ),
     *(
         Metric(
-            name=name, field=field, label=label, better="lower", banded=True, beyond=1.0, noun=("s", "s"), kept=False
+            name=name,
+            field=field,
+            label=label,
+            better="lower",
+            banded=True,
+            beyond=1.0,
+            noun=("s", "s"),
+            of_device=True,
+            kept=False,
         )
         for name, field, label in (
             ("compile_seconds", "stage_seconds", "seconds of compiling"),
@@ -446,6 +459,9 @@ TRENDED = tuple(name for name, metric in METRICS.items() if metric.trended)
 REPEATED = tuple(name for name, metric in COUNTS.items() if metric.lines is not None and metric.shown != "in full")
 # The fields of what is measured in steady steps on a GPU.
 STEADY = tuple(dict.fromkeys(each.at for each in _ALL if each.steady))
+# Those that are not compared between two devices, and their fields.
+OF_DEVICE = frozenset(each.name for each in _ALL if each.of_device or each.steady)
+FIELDS_OF_DEVICE = frozenset(KNOWN[name].at for name in OF_DEVICE)
 # The stages of compiling, each as its documentation spells it.
 STAGES = {
     "dynamo": "Dynamo",

@@ -836,7 +836,10 @@ def test_another_kind_of_device_is_not_known() -> None:
     lane = compare(before(an_entry()), a_receipt(an_entry(), environment=gpu)).lanes[0]
 
     assert lane.verdict == "unverified"
-    assert lane.reason == "different device types, nothing to compare: cpu -> cuda sm90"
+    assert lane.reason == (
+        "different device types: cpu -> cuda sm90 "
+        "(`compilecontract compare --across-devices` compares what does not depend on them)"
+    )
     assert lane.attribution.hardware == ("device A processor -> A GPU", "capability none -> 9.0")
 
 
