@@ -23,7 +23,7 @@ from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
-from pytest_compilecontract.escaping import markdown_paragraph, printed, typed
+from pytest_compilecontract.escaping import markdown_paragraph, one_line, printed, typed
 from pytest_compilecontract.files.evidence import graphs_of
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.processes import ended_by_sigterm
@@ -47,6 +47,8 @@ OURS = ("--contract-report", "--contract-record", "--contract-baselines", "--con
 MOST_DIFFERING = 4
 # Lanes of which evidence is collected, on each side.
 MOST_EVIDENCE = 50
+# Files of the project that are named as changed during a run.
+MOST_CHANGED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +84,7 @@ def bump(chosen: argparse.Namespace, arguments: Sequence[str]) -> Concluded:
         measured = _measured(bench, sides)
         if chosen.evidence:
             measured = _with_evidence(measured, bench, policy)
-        changed = at_first is not None and checkout_of(project) != at_first
+        changed = _changed(at_first, checkout_of(project))
     return _concluded(measured, bench, policy, waivers, chosen, changed=changed)
 
 
@@ -195,6 +197,13 @@ def _told_checkout(project: Path, progress: Progress) -> Checkout | None:
     return found
 
 
+def _changed(before: Checkout | None, after: Checkout | None) -> tuple[str, ...]:
+    """The files of the project that changed during the run, if that can be known."""
+    if before is None:
+        return ()
+    return ("no git checkout any more",) if after is None else after.changed_since(before)
+
+
 # The answer
 
 
@@ -205,7 +214,7 @@ def _concluded(
     waivers: Sequence[Waiver],
     chosen: argparse.Namespace,
     *,
-    changed: bool,
+    changed: Sequence[str],
 ) -> Concluded:
     old, new = measured
     today = datetime.date.today()
@@ -214,7 +223,9 @@ def _concluded(
     comparison = table.comparisons[-1]
     found = answer(comparison, policy, stale(comparison, waivers, today))
     if changed:
-        note = "the project's files changed while it was measured, so the two sides ran different code"
+        more = f" and {len(changed) - MOST_CHANGED} more" if len(changed) > MOST_CHANGED else ""
+        named = one_line(", ".join(changed[:MOST_CHANGED])) + more
+        note = f"the project's files changed while it was measured ({named}), so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)
     notes = list(_notes(old, new))
     told = partial(answer_lines, comparison, found, policy, (_near(old.file), _near(new.file)))

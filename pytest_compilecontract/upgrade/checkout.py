@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 GIT_SECONDS = 60
 
 
+# Of the changes to tracked files, one part a file. What installing the project writes there is no change to it.
+_DIFF = (
+    *("-c", "core.quotePath=false", "diff", "HEAD", "--binary", "--no-renames", "--relative"),
+    *("--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/"),
+    *("--", ".", ":(exclude)*.egg-info/*"),
+)
+_PART = b"diff --git "
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkout:
-    """The project's files at one moment. Equal objects mean equal files, as far as they matter to git and Python."""
+    """The project's files at one moment. Equal objects mean equal files, as far as they matter to git and Python.
+
+    `changes` are the files that differ from the commit, each with a digest.
+    """
 
     commit: str
     dirty: bool
-    digest: str
+    changes: tuple[tuple[str, str], ...]
+
+    def changed_since(self, before: Checkout) -> tuple[str, ...]:
+        """The files that changed since an earlier moment, and the commit if it is another."""
+        names = sorted({name for name, _ in {*self.changes} ^ {*before.changes}})
+        return (*([f"commit {self.commit[:12]}"] if self.commit != before.commit else []), *names)
 
 
 def checkout_of(project: Path) -> Checkout | None:
@@ -27,18 +46,28 @@ def checkout_of(project: Path) -> Checkout | None:
     """
     try:
         commit = _git(project, "rev-parse", "--verify", "HEAD").decode().strip()
-        changes = _git(project, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", ".")
+        tracked = dict(_parts(_git(project, *_DIFF)))
         untracked = _git(project, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
     except (OSError, subprocess.SubprocessError):
         return None
-    digest = hashlib.sha256(changes)
-    for name in sorted(filter(None, untracked.split(b"\0"))):
-        try:
-            found = (project / os.fsdecode(name)).stat()
-        except OSError:
-            continue
-        digest.update(b"%b %d %d" % (name, found.st_size, found.st_mtime_ns))
-    return Checkout(commit=commit, dirty=bool(changes), digest=digest.hexdigest())
+    others: dict[str, str] = {}
+    for name in filter(None, map(os.fsdecode, untracked.split(b"\0"))):
+        with contextlib.suppress(OSError):
+            found = (project / name).stat()
+            others[name] = f"{found.st_size} {found.st_mtime_ns}"
+    return Checkout(commit=commit, dirty=bool(tracked), changes=tuple(sorted((tracked | others).items())))
+
+
+def _parts(diff: bytes) -> Iterator[tuple[str, str]]:
+    """Each file of a diff, with a digest of its part. Lines of the files themselves never begin as a part does."""
+    for part in (b"\n" + diff).split(b"\n" + _PART)[1:]:
+        # Both names are the same: `a/NAME b/NAME`, in quotes if a character of it asks for them.
+        both = os.fsdecode(part.partition(b"\n")[0])
+        yield both[: len(both) // 2].removeprefix('"').removeprefix("a/").removesuffix('"'), _digest(part)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _git(project: Path, *words: str) -> bytes:

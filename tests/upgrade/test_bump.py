@@ -453,7 +453,7 @@ def test_a_commit_is_told_and_a_change_under_way_leaves_it_open(
     assert err.splitlines()[0] == f"bump: commit {head}"
     assert out.splitlines()[-1] == (
         "may we upgrade from torch 2.11.0 to torch 2.12.1? not known: the project's files changed while it was "
-        "measured, so the two sides ran different code"
+        "measured (model.py), so the two sides ran different code"
     )
     assert code == NOT_KNOWN
     assert git(bench.project, "status", "--porcelain") == "M model.py"

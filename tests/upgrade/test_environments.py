@@ -227,5 +227,35 @@ def test_a_checkout_is_the_same_till_a_file_that_python_reads_changes(tmp_path: 
     assert len(set(seen)) == 3
 
 
+def test_the_files_that_changed_are_named_and_what_an_install_writes_is_none(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    project = tmp_path / "one of several"
+    info = project / "src/it.egg-info/SOURCES.txt"
+    for file in (info, project / "src/it.py", project / "ä.py", project / "gone.py", tmp_path / "other.py"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n")
+    git("add", ".")
+    git("commit", "-qm", "start")
+    (project / "src/it.py").write_text("x = 2\n")
+    before = checkout_of(project)
+    assert before is not None
+
+    info.write_text("it.py\n")
+    (tmp_path / "other.py").write_text("x = 2\n")
+    assert checkout_of(project) == before
+    (project / "src/it.py").write_text("x = 3\ndiff --git a/no.py b/no.py\n")
+    (project / "ä.py").write_text("x = 2\n")
+    (project / "gone.py").unlink()
+    (project / "new.py").write_text("x = 1\n")
+    after = checkout_of(project)
+
+    assert after is not None
+    assert after.changed_since(before) == ("gone.py", "new.py", "src/it.py", "ä.py")
+
+
 def test_a_folder_that_git_does_not_know_is_none(tmp_path: Path) -> None:
     assert checkout_of(tmp_path) is None
