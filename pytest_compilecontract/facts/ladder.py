@@ -86,6 +86,8 @@ class Frontier:
         if all(step.verdict == "unmeasured" for step in self.steps):
             return f"no rung was measured: {self.left_out()}"
         text = f"holds up to {self.reached} (rung {self.height} of {len(self.steps)})"
+        if not self.height:
+            text = f"holds on no rung of {len(self.steps)}"
         if self.failed is not None:
             text += f"; {self.failed.name} does not: {self.failed.reason}"
         left_out = [f"{names} not measured: {reason}" for reason, names in self._left_out().items()]

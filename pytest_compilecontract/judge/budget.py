@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_compilecontract.facts.limits import LIMITS, Limits
 from pytest_compilecontract.facts.measurement import CACHE_MISSES, CacheBypass, Measurement, WarmStart
 from pytest_compilecontract.facts.verdict import Bound, Facts, Violation, violated
-from pytest_compilecontract.wording import after_break, first_line, repeated
+from pytest_compilecontract.wording import after_break, counted, first_line, repeated
 
 from .bounds import bound_of, means_nothing, why_unmeasured
 
@@ -24,7 +24,7 @@ def judge_budget(limits: Limits, seen: Measurement, unmeasurable: str) -> Iterat
         "max_guards": (seen.guards_a_call, _told_guards(seen)),
         "max_cache_misses": (seen.cache_misses, _told_misses(seen.caches)),
         "max_cache_bypasses": (_bypassed(seen), _told_bypasses(seen.cache_bypasses)),
-        "max_warm_misses": (seen.warm_misses, _told_warm(seen.warm)),
+        "max_warm_misses": (seen.warm_misses, _told_warm(seen)),
     }
     for limit, (value, facts) in values.items():
         bound, metric = bound_of(limits, limit), LIMITS[limit].metric
@@ -120,8 +120,22 @@ def _bypassed(seen: Measurement) -> int | None:
     return None if seen.cache_bypasses is None else len(seen.cache_bypasses)
 
 
-def _told_warm(warm: WarmStart | None) -> Facts:
-    return () if warm is None else (*_told_misses(warm.caches), *_told_bypasses(warm.cache_bypasses))
+def _told_warm(seen: Measurement) -> Facts:
+    warm = seen.warm
+    if warm is None:
+        return ()
+    return (*_told_misses(warm.caches), *_told_not_kept(seen, warm), *_told_bypasses(warm.cache_bypasses))
+
+
+def _told_not_kept(seen: Measurement, warm: WarmStart) -> Facts:
+    """Why the second process missed what no process keeps: a forward whose backward was never compiled."""
+    first = seen.caches or {}
+    kept, made = first.get("aot_autograd_saved"), first.get("aot_autograd_miss", 0)
+    missed = (warm.caches or {}).get("aot_autograd_miss")
+    if kept is None or kept >= made or not missed or seen.backward_graphs:
+        return ()
+    why = "torch keeps one that needs gradients only once its backward is compiled, as compile_lane.train does"
+    return ((f"the first process kept {kept} of {counted(made, 'graph')} there: {why}",),)
 
 
 def _told_bypasses(bypasses: Sequence[CacheBypass] | None) -> Facts:

@@ -13,7 +13,7 @@ from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.judge.tell import told_breaks, told_eager, told_limit_hits, told_recompiles
 from pytest_compilecontract.wording import counted, cut, repeated
 
-from .terminal import FAILURE_WIDTH, Line, laid_out
+from .terminal import FAILURE_WIDTH, Line, laid_out, warm_told
 
 # The share of compiling below which a stage is not told.
 LEAST = 0.001
@@ -57,15 +57,6 @@ def stages_told(seen: Measurement) -> str:
     """How long compiling took, in a sentence; empty if that is not known, or nothing was compiled."""
     took = f"compiling took {found}" if (found := by_stage(seen)) else ""
     return "; ".join(filter(None, (took, warm_told(seen))))
-
-
-def warm_told(seen: Measurement) -> str:
-    """What a process that starts from warm caches compiles again; empty if none was started."""
-    warm = seen.warm
-    if warm is None or warm.seconds is None or warm.misses is None:
-        return ""
-    again = counted(warm.misses, "cache miss", "cache misses")
-    return f"a second process took {short(warm.seconds)} s from its caches, with {again}"
 
 
 def by_stage(seen: Measurement) -> str:

@@ -71,20 +71,24 @@ ROWS: dict[str, tuple[Read, str]] = {
 
 
 def mode_lines(entries: Sequence[Entry], width: int | None, paint: Paint = unpainted) -> list[str]:
-    """The table, and below it why what is not measured is not, by reason."""
+    """The table, and below it why what is not measured is not, by reason.
+
+    Lanes that measured nothing, and rows that no lane measured, are only named there.
+    """
+    shown = [entry for entry in entries if entry.measurement is not None] or entries
     rows: list[tuple[str, Sequence[TableCell]]] = [
-        ("verdict", [TableCell(each.verdict, says=each.verdict) for each in entries])
+        ("verdict", [TableCell(each.verdict, says=each.verdict) for each in shown])
     ]
     whys: dict[str, dict[str, list[str]]] = {}
     for name, (read, field) in ROWS.items():
-        cells: list[TableCell] = []
-        for entry in entries:
-            text = read(entry.measurement) if entry.measurement is not None else None
-            cells.append(TableCell(text or NOT_MEASURED))
+        texts = [read(entry.measurement) if entry.measurement is not None else None for entry in entries]
+        for entry, text in zip(entries, texts, strict=True):
             if text is None:
                 whys.setdefault(_why(entry, field), {}).setdefault(name, []).append(entry.lane)
-        rows.append((name, cells))
-    lines = table_lines([plain(each.lane) for each in entries], rows, width, paint)
+        if any(texts):
+            told = [text for entry, text in zip(entries, texts, strict=True) if entry in shown]
+            rows.append((name, [TableCell(text or NOT_MEASURED) for text in told]))
+    lines = table_lines([plain(each.lane) for each in shown], rows, width, paint)
     return [*lines, *(["", f"{NOT_MEASURED}:"] if whys else []), *(_told(why, of) for why, of in whys.items())]
 
 

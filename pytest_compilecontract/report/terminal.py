@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_compilecontract.compare.cold import short
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.limits import LIMITS
 from pytest_compilecontract.facts.measurement import Hunted, Measurement
@@ -52,7 +53,8 @@ class Row:
     """One lane of one contract in the summary. `counts` are by metric, None where it cannot be measured.
 
     `observed` is a test that is not marked as a contract: there may be hundreds, so they are summarized in one line.
-    `unjudged` are limits that were not judged here, each with the reason.
+    `unjudged` are limits that were not judged here, each with the reason. `warm` is what a second process compiled, if
+    one was started.
     """
 
     contract: str
@@ -63,6 +65,7 @@ class Row:
     observed: bool = False
     frontier: str = ""
     unjudged: tuple[tuple[str, str], ...] = ()
+    warm: str = ""
 
 
 def row_of(entry: Entry) -> Row:
@@ -76,6 +79,7 @@ def row_of(entry: Entry) -> Row:
         reason=entry.reason or _why_fewer(entry),
         frontier=entry.frontier.told() if entry.frontier is not None else "",
         unjudged=unjudged(entry.limits, entry.measurement) if entry.measurement is not None else (),
+        warm=warm_told(entry.measurement) if entry.measurement is not None else "",
     )
 
 
@@ -83,6 +87,15 @@ def hunt_told(found: Hunted) -> str:
     """How far a hunt got, and what ended it early."""
     ended = f", ended {found.ended}" if found.ended else ""
     return f"hunted {counted(found.sequences, 'sequence')} of calls{ended}"
+
+
+def warm_told(seen: Measurement) -> str:
+    """What a process that starts from warm caches compiles again; empty if none was started."""
+    warm = seen.warm
+    if warm is None or warm.seconds is None or warm.misses is None:
+        return ""
+    again = counted(warm.misses, "cache miss", "cache misses")
+    return f"a second process took {short(warm.seconds)} s from its caches, with {again}"
 
 
 def _why_fewer(entry: Entry) -> str:
@@ -378,8 +391,9 @@ def _lane_lines(rows: Sequence[Row]) -> list[Line]:
             start = f"{_MARGIN}{row.verdict:{verdict_width}}{_MARGIN}{lane:{lane_width}}{_MARGIN}"
             shown = [name for name, value in row.counts.items() if _is_shown(name, value)]
             counts = ", ".join(_amount(row.counts[name], name) for name in shown)
-            texts = [text for text in (counts, plain(row.reason).strip() or plain(row.frontier)) if text] or [""]
-            for text, ahead in zip(texts, (start, " " * len(start)), strict=False):
+            why, warm = plain(row.reason).strip() or plain(row.frontier), row.warm and f"warm start: {row.warm}"
+            texts = [text for text in (counts, why, warm) if text] or [""]
+            for text, ahead in zip(texts, (start, *[" " * len(start)] * 2), strict=False):
                 lines += [(line, _markup([row])) for line in _wrapped(ahead + text, " " * len(start))]
     return lines
 

@@ -82,3 +82,9 @@ def test_one_reason_that_rungs_share_is_told_once() -> None:
     assert alike.told() == "no rung was measured: left out"
     assert two.told() == "no rung was measured: capture, aot: left out; distributed: no launcher"
     assert held.told() == "holds up to eager (rung 1 of 3); capture, aot not measured: left out"
+
+
+def test_a_ladder_whose_first_rung_fails_holds_on_no_rung() -> None:
+    failed = Step(name="capture", verdict="failed", reason="max_recompiles=0: 1")
+
+    assert Frontier(steps=(failed,)).told() == "holds on no rung of 1; capture does not: max_recompiles=0: 1"

@@ -76,10 +76,9 @@ def test_what_is_not_measured_has_no_number_and_a_reason() -> None:
 
     lines = mode_lines([an_entry(ON_A_CPU), cannot], None)
 
-    found = rows(an_entry(ON_A_CPU), cannot)
-    assert found["verdict"] == ["held", "unmeasured"]
-    assert found["steady call"] == ["0.5", "s", "not", "measured"]
-    assert found["pays off after"] == ["not", "measured"] * 2
+    found = rows(an_entry(ON_A_CPU), on_a_gpu(eager=2.0, compiled=1.0))
+    assert found["compiling, caches warm"] == ["not", "measured", "0.25", "s"]
+    assert found["pays off after"] == ["not", "measured", "10", "steps"]
     assert not any("0 steps" in line for line in lines)
     assert sorted(lines[-3:]) == [
         "  aot: compiling, caches warm: only Inductor's graphs are in torch's compile caches",
@@ -87,3 +86,16 @@ def test_what_is_not_measured_has_no_number_and_a_reason() -> None:
         "attention: no CUDA device",
         "  cudagraphs: all of it: no CUDA device here",
     ]
+
+
+def test_lanes_and_rows_without_any_number_are_named_only_with_their_reason() -> None:
+    cannot = an_entry(None, lane="cudagraphs", verdict="unmeasured", reason="no CUDA device here")
+
+    lines = mode_lines([an_entry(ON_A_CPU), cannot], None)
+
+    assert [line.split("  ")[0] for line in lines[1:6]] == [
+        *("verdict", "compiling", "first call", "steady call", "guards per call"),
+    ]
+    assert lines[0].split() == ["aot"]
+    assert lines[6:8] == ["", f"{NOT_MEASURED}:"]
+    assert [line.split() for line in mode_lines([cannot], None)[:2]] == [["cudagraphs"], ["verdict", "unmeasured"]]

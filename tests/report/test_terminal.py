@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.receipts import an_entry
+from support.receipts import HOLDING, an_entry
 
 from pytest_compilecontract.escaping import printed
-from pytest_compilecontract.facts.measurement import EagerFrame, Location, Measurement
+from pytest_compilecontract.facts.measurement import EagerFrame, Location, Measurement, WarmStart
 from pytest_compilecontract.facts.verdict import Verdict, Violation
 from pytest_compilecontract.report.terminal import (
     Row,
@@ -430,3 +430,14 @@ def test_counts_of_a_measurement() -> None:
         "graphs_executed": None,
         "backward_graphs": None,
     }
+
+
+def test_what_a_warm_start_took_is_shown_lane_by_lane() -> None:
+    warm = WarmStart(stage_seconds={"dynamo": 1.25, "inductor": 0.5}, caches={"fx_graph_hit": 2}, cache_bypasses=())
+    measured = {"a": replace(HOLDING, warm=warm), "b": HOLDING}
+    rows = [row_of(an_entry(seen, lane=lane)) for lane, seen in measured.items()]
+
+    shown = texts(rows, 1)
+
+    assert len(shown) == 5
+    assert shown[2].strip() == "warm start: a second process took 1.75 s from its caches, with 0 cache misses"

@@ -107,6 +107,11 @@ def test_keeps_nothing(compile_lane):
     compile_lane.run(lambda x: x * factor, X)
 
 
+@compile_contract(lanes=["inductor"], max_warm_misses=0)
+def test_needs_a_backward_and_has_none(compile_lane):
+    compile_lane.run(nn.Linear(4, 4), X)
+
+
 @compile_contract(lanes=["inductor"], max_warm_misses=0, max_warm_seconds=600)
 def test_compiles_something_else(compile_lane):
     compile_lane.run(other if is_second("else") else grown, X)
@@ -237,6 +242,19 @@ def test_code_that_differs_in_each_process_is_missed_by_the_caches(once: dict[st
     assert violation["facts"] == [
         ["FX graph cache: 1 looked up and not found"],
         ["AOTAutograd cache: 1 looked up and not found"],
+    ]
+
+
+def test_a_forward_that_torch_never_kept_is_told_as_that(once: dict[str, Any]) -> None:
+    (violation,) = once["test_needs_a_backward_and_has_none[inductor]"]["violations"]
+
+    assert (violation["name"], violation["measured"]) == ("max_warm_misses", 1)
+    assert violation["facts"] == [
+        ["AOTAutograd cache: 1 looked up and not found"],
+        [
+            "the first process kept 0 of 1 graph there: torch keeps one that needs gradients only once its backward "
+            "is compiled, as compile_lane.train does"
+        ],
     ]
 
 

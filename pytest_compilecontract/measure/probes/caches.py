@@ -24,6 +24,7 @@ COUNTERS = {
     ("aot_autograd", "autograd_cache_hit"): "aot_autograd_hit",
     ("aot_autograd", "autograd_cache_miss"): "aot_autograd_miss",
     ("aot_autograd", "autograd_cache_bypass"): "aot_autograd_bypass",
+    ("aot_autograd", "autograd_cache_saved"): "aot_autograd_saved",
     ("dynamo_cache", "dynamo_cache_hit"): "dynamo_hit",
     ("dynamo_cache", "dynamo_cache_miss"): "dynamo_miss",
 }
@@ -63,7 +64,7 @@ def not_looked_up(inductor: Sequence[Mapping[str, int]], others: Sequence[Mappin
 
 
 def cache_state(counters: Mapping[str, Mapping[Any, int]]) -> dict[str, int]:
-    """Hits and misses by Dynamo's counters; 0 for a cache that was not used."""
+    """Hits, misses and what was kept, by Dynamo's counters; 0 for a cache that was not used."""
     return {name: counters.get(group, {}).get(key, 0) for (group, key), name in COUNTERS.items()}
 
 
