@@ -20,8 +20,7 @@ from pathlib import Path
 
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
-from pytest_compilecontract.facts.lanes import BUILT_IN
-from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.facts.receipt import Receipt, in_order
 from pytest_compilecontract.facts.verdict import Facts
 from pytest_compilecontract.files.course import EVENTS, EVENTS_OPTION, Course
 from pytest_compilecontract.files.receipt import read_receipt
@@ -247,7 +246,7 @@ def _proposal(receipt: Receipt, sample: str) -> Proposal:
     Raises:
         UsageError: no lane measured anything.
     """
-    ran = [entry for entry in in_order(receipt) if entry.verdict not in ("unmeasured", "reference")]
+    ran = [entry for entry in in_order(receipt.entries) if entry.verdict not in ("unmeasured", "reference")]
     if not ran:
         reasons = dict.fromkeys(entry.reason for entry in receipt.entries if entry.reason)
         raise UsageError(f"{sample}: no lane can run here: {'; '.join(reasons) or 'no lane was chosen'}")
@@ -255,12 +254,6 @@ def _proposal(receipt: Receipt, sample: str) -> Proposal:
         reason = next((entry.reason for entry in ran if entry.reason), "it measured nothing")
         raise UsageError(f"{sample}: {reason}")
     return proposed(ran, torch_version=_torch_version(receipt) or "unknown")
-
-
-def in_order(receipt: Receipt) -> list[Entry]:
-    """The entries in the order of the lanes, each of which adds to the one before it."""
-    order = list(BUILT_IN)
-    return sorted(receipt.entries, key=lambda entry: order.index(entry.lane) if entry.lane in order else len(order))
 
 
 def _torch(receipt: Receipt) -> str:
@@ -273,7 +266,7 @@ def _torch_version(receipt: Receipt) -> str:
 
 
 def _print_measured(receipt: Receipt, sample: str) -> None:
-    rows = [replace(row_of(entry), contract=sample) for entry in in_order(receipt)]
+    rows = [replace(row_of(entry), contract=sample) for entry in in_order(receipt.entries)]
     print(f"{_torch(receipt)}")
     for text, _ in summary_lines(rows, 1):
         print(printed(text))
@@ -281,7 +274,9 @@ def _print_measured(receipt: Receipt, sample: str) -> None:
 
 def _print_excused(receipt: Receipt, found: Proposal) -> None:
     """Print why the answer may be yes although a lane above is violated."""
-    violated = [each.lane for each in in_order(receipt) if each.verdict == "violated" and each.lane in found.lanes]
+    violated = [
+        each.lane for each in in_order(receipt.entries) if each.verdict == "violated" and each.lane in found.lanes
+    ]
     if violated:
         code = "" if found.refused else ", so the exit code is 0"
         told = f"the contract below allows it{code}"
@@ -290,8 +285,9 @@ def _print_excused(receipt: Receipt, found: Proposal) -> None:
 
 def _print_no_steady(found: Proposal) -> None:
     if not found.steady:
-        made = "the one call" if found.calls == 1 else f"each of the {found.calls} calls"
-        print(f"\n{made} compiled: repeat one with the same shapes, to check that compiled code is reused")
+        made, one = ("the one call", "it") if found.calls == 1 else (f"each of the {found.calls} calls", "the last")
+        again = "; if it compiles again, the guard of its recompile says why" if found.calls > 1 else ""
+        print(f"\n{made} compiled: repeat {one}, to check that compiled code is reused{again}")
 
 
 def _print_allowed(found: Proposal) -> None:

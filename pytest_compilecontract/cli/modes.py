@@ -6,11 +6,12 @@ import argparse
 import sys
 
 from pytest_compilecontract.errors import UsageError
+from pytest_compilecontract.facts.receipt import in_order
 from pytest_compilecontract.report.color import paint_of
 from pytest_compilecontract.report.modes import mode_lines
 from pytest_compilecontract.report.table import room
 
-from .check import add_arguments, in_order, measured
+from .check import add_arguments, measured
 from .exits import YES, exit_codes, say
 
 
@@ -24,7 +25,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _modes(chosen: argparse.Namespace) -> int:
     receipt = measured(chosen, "--contract-warm", "--contract-speed")
-    entries = in_order(receipt)
+    entries = in_order(receipt.entries)
     if all(each.measurement is None for each in entries):
         reason = next((each.reason for each in entries if each.reason), "no lane was chosen")
         raise UsageError(f"{chosen.sample}: no lane can run here: {reason}")

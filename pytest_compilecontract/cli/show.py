@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_compilecontract.baselines.store import FOLDER
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line, printed, typed
-from pytest_compilecontract.facts.receipt import RECEIPT, Receipt, environment_key
+from pytest_compilecontract.facts.receipt import RECEIPT, Receipt, environment_key, in_order
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.receipt import write_receipt
 from pytest_compilecontract.files.run_log import is_held
@@ -53,7 +53,7 @@ def _show(chosen: argparse.Namespace) -> int:
     if not receipt.entries:
         _print_summary([], "", chosen)
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
-        rows = [row_of(entry) for entry in receipt.entries if entry.environment == name]
+        rows = [row_of(entry) for entry in in_order(receipt.entries) if entry.environment == name]
         _print_summary(rows, receipt.environments[name].torch or "", chosen)
     if chosen.facts:
         say(*(text for text, _ in fact_lines(receipt.entries, every=True) or [("no facts to show", {})]))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from .evidence import Evidence
 from .ladder import Frontier
+from .lanes import BUILT_IN
 from .measurement import Measurement
 from .own_failure import OwnFailure
 from .planted import Planted
@@ -167,6 +168,12 @@ ORDER = ("contract", "lane", "environment", "test", "worker")
 
 def _order(entry: Entry) -> tuple[str, ...]:
     return (entry.contract, entry.lane, entry.environment, entry.test, entry.worker)
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries as they are shown: of each contract by the order of the lanes, each of which adds to those before."""
+    rank = {name: at for at, name in enumerate(BUILT_IN)}
+    return sorted(entries, key=lambda entry: (entry.contract, rank.get(entry.lane, len(rank))))
 
 
 def environment_key(env: Environment) -> str:

@@ -126,6 +126,8 @@ class Finishing:
         compared = any(each.lane.compared for each in self._held.held)
         if self._settings.asked_for_baselines and self._settings.record is None and not compared:
             problems.append(f"nothing was compared with the baselines in {self._settings.baselines}")
+        if self._settings.record is not None and not entries:
+            problems.append("no contract ran, so there was nothing to record")
         return "\n".join(problems)
 
     def _find_gone(self) -> tuple[str, ...]:
@@ -199,13 +201,13 @@ class Finishing:
         return lines
 
     def _closing(self) -> list[Line]:
-        if self._problem:
-            return [(f"ERROR: {self._problem}", {"red": True}), *self._page_line()]
-        if self._settings.report is None:
-            return []
+        error: list[Line] = [(f"ERROR: {self._problem}", {"red": True})] if self._problem else []
+        if self._settings.report is None or (error and self._receipt is None):
+            return [*error, *self._page_line()]
         nothing = " (nothing was measured: an existing one is left unchanged)"
         kept = "" if self._session.entries else nothing
         return [
+            *error,
             (f"receipt: {self._settings.report / RECEIPT}{kept}", {}),
             *self._page_line(),
             *self._waiving(self._settings.report),

@@ -66,3 +66,17 @@ def test_show_takes_a_folder_of_a_receipt_or_of_baselines(tmp_path: Path, capsys
     assert "lanes: 1 held" in said.out
     several = "baselines of several environments (torch2.11-cuda-sm90, torch2.13-cpu)"
     assert f"{several}, name one of them, such as {KEPT / 'torch2.13-cpu'}" in said.err
+
+
+def test_show_names_lanes_in_their_own_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = [an_entry(lane=lane) for lane in ("mine", "inductor", "aot", "capture")]
+    write_receipt(tmp_path / "receipt.json", a_receipt(*entries))
+
+    codes = [main(["show", str(tmp_path)]), main(["show", "-v", str(tmp_path)])]
+
+    plain, _, lines = capsys.readouterr().out.partition("lanes: 4 held")
+    assert codes == [0, 0]
+    assert "held: capture, aot, inductor, mine" in plain
+    assert [line.split()[1] for line in lines.splitlines() if line.startswith("  held")] == [
+        *("capture", "aot", "inductor", "mine"),
+    ]

@@ -746,6 +746,15 @@ def test_observing_a_suite_without_torch_does_not_import_it(pytester: pytest.Pyt
     assert json.loads(Path("out/receipt.json").read_text())["entries"] == []
 
 
+def test_a_session_that_is_to_record_and_runs_no_contract_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+
+    ran = [pytester.runpytest_subprocess("--compile-contracts", *record) for record in ((), ("--contract-record",))]
+
+    assert [result.ret for result in ran] == [pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED]
+    ran[1].stdout.fnmatch_lines(["ERROR: no contract ran, so there was nothing to record"])
+
+
 BASELINE = """{"format": 1, "environments": {"here": {"torch": "2.11.0"}}, "contracts": {
     "test_old.py::test_compiled_once": {"body": {"environment": "here", "measurement": {"graphs": 1},
     "test": "test_old.py::test_compiled_once", "verdict": "held"}}}}"""

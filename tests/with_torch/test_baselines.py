@@ -286,7 +286,7 @@ def test_a_waived_drift_fails_nothing_until_its_last_day(project: Project) -> No
 
     for expires in ("2999-01-31", "2020-01-31"):
         file.write_text("".join(waiver.format(metric=each, expires=expires) for each in ("graph_breaks", "fullgraph")))
-        ran = project.run("-k", "breaks", breaks="one")
+        ran = project.run("-k", "breaks", "--contract-report=out", breaks="one")
         codes.append(ran.code)
         if expires.startswith("2999"):
             assert ran.line("waived") == (
@@ -299,6 +299,7 @@ def test_a_waived_drift_fails_nothing_until_its_last_day(project: Project) -> No
         "ERROR: contracts/waivers.toml:2: the waiver of contracts/test_block.py::test_breaks [capture] graph_breaks "
         "expired on 2020-01-31: the drift is still there: fix it, or set a later date"
     )
+    assert ran.line("receipt: ") == f"receipt: {project.folder / 'out/receipt.json'}"
 
 
 def test_a_contract_that_is_no_more_is_told_and_removed_by_recording_all(project: Project) -> None:

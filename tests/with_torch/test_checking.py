@@ -145,8 +145,8 @@ def test_check_says_where_no_call_was_steady(capsys: pytest.CaptureFixture[str])
 
     out = capsys.readouterr().out
     assert (
-        "\neach of the 2 calls compiled: repeat one with the same shapes, to check that compiled code is reused\n"
-        in out
+        "\neach of the 2 calls compiled: repeat the last, to check that compiled code is reused; if it compiles again, "
+        "the guard of its recompile says why\n" in out
     )
     assert code == 0
 
