@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_compilecontract.calls import as_calls, call
 from pytest_compilecontract.errors import UsageError
-from pytest_compilecontract.facts.lanes import Lane
+from pytest_compilecontract.facts.lanes import FAKE, Lane
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
@@ -213,6 +213,8 @@ class CompileLane:
         """
         __tracebackhide__ = True
         _refuse_body(body, reference, alone)
+        if alone is not None and self._limits.numerics is None and self._lane.process_group != FAKE:
+            raise UsageError("compile_lane.compare: alone= is compared with, and numerics=None compares nothing")
         program = Body(body=body, reference=reference, alone=alone)
         return self._keep(self._held(uncompiled, program, (call(),), lambda _: self.compile))
 

@@ -260,6 +260,9 @@ class CompiledRun:
         torch.compiler.reset()
         if trail.error is not None or trail.structure is None:
             return without(measured, "saved_bytes", _refused(trail.error))
+        if others := in_eager.others or compiled.others:
+            why = f"the run has hooks of its own on saved tensors ({others}), and what they take is not counted"
+            return without(measured, "saved_bytes", why)
         found = SavedBytes(compiled=compiled.without(trail.structure.storages), eager=saved)
         return replace(measured, saved_bytes=found)
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from . import numerics
+from .probes.taps import Taps
 from .probes.tensors import base_of, storage_of, waited
+
+CHECKPOINT = "torch.utils.checkpoint"
 
 
 class Saving:
@@ -23,12 +26,21 @@ class Saving:
     """
 
     def __init__(self) -> None:
+        # The class of hooks that the test has set, if it has: those that are set last are asked alone.
+        self.others = ""
         self._held: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
 
     def without(self, storages: frozenset[int]) -> int:
         """All bytes that were saved, without these storages: those of the parameters."""
         return sum(count for storage, count in self._bytes.items() if storage not in storages)
+
+    def note(self, enter: Callable[..., object], hooks: object) -> object:
+        """Note hooks that are set inside. What a checkpoint takes is recomputed, and so is not saved."""
+        kind = type(hooks)
+        if kind.__module__ != CHECKPOINT:
+            self.others = kind.__qualname__
+        return enter(hooks)
 
     def pack(self, tensor: torch.Tensor) -> _Packed:
         """Count what is saved."""
@@ -65,8 +77,9 @@ class _Packed:
 @contextlib.contextmanager
 def saving() -> Iterator[Saving]:
     """Count what is saved for the backward inside."""
-    found = Saving()
-    with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(found.pack, lambda packed: packed.tensor):
+    found, hooks = Saving(), torch.autograd.graph.saved_tensors_hooks
+    with warnings.catch_warnings(), hooks(found.pack, lambda packed: packed.tensor), Taps() as taps:
+        taps.set("hooks", hooks, "__enter__", found.note)
         # torch 2.15: a selective checkpoint keeps its tensors to itself, and says that a later release will not.
         warnings.filterwarnings("ignore", message="A saved_tensors_hooks context", category=FutureWarning)
         yield found

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pytest_compilecontract.errors import message_of
 from pytest_compilecontract.facts.measurement import Measurement, StateChange, without
 from pytest_compilecontract.facts.structure import PLAIN, Placements
+from pytest_compilecontract.wording import first_line
 
 from . import numerics
 from .probes.tensors import storage_of
@@ -47,13 +49,14 @@ class At:
 class Structure:
     """The modules that a pass left: their types, the keys of their state dicts, and the placements of all DTensors.
 
-    `storages` are those of their parameters, told apart as long as these are alive.
+    `storages` are those of their parameters, told apart as long as these are alive. `unread`: why there are no keys.
     """
 
     placed: dict[str, At]
     storages: frozenset[int] = frozenset()
     types: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    unread: str = ""
 
     @property
     def tells_placements(self) -> bool:
@@ -69,11 +72,16 @@ def structure_of(value: object) -> Structure:
     """The structure of what a body returned: of its modules and DTensors; several modules are numbered in the names."""
     found = [*_found(value, "output", DEPTH)]
     modules = [each for _, each in found if isinstance(each, torch.nn.Module)]
-    keys: list[str] = []
+    keys, unread = list[str](), ""
     placed: dict[str, At] = {}
     for number, module in enumerate(modules):
         prefix = f"{number}." if len(modules) > 1 else ""
-        keys += [prefix + key for key in module.state_dict()]
+        try:
+            keys += [prefix + key for key in module.state_dict()]
+        except Exception as error:  # noqa: BLE001 - the project's own code, which the test has no need to call
+            unread = (
+                f"{type(module).__name__}.state_dict() raises {type(error).__name__}: {first_line(message_of(error))}"
+            )
         placed |= {prefix + name: at for name, at in _placements(module).items()}
     for at, each in found:
         if isinstance(each, torch.Tensor):
@@ -83,6 +91,7 @@ def structure_of(value: object) -> Structure:
         storages=frozenset(storage for module in modules for storage in _storages(module)),
         types=tuple(type(each).__qualname__ for each in modules),
         keys=tuple(keys),
+        unread=unread,
     )
 
 
@@ -115,6 +124,8 @@ def with_structure(
         return measured
     if not eager.types:
         return without(measured, "state_change", NO_MODULE)
+    if unread := eager.unread or compiled.unread:
+        return without(measured, "state_change", unread)
     unmeasured = {name: why for name, why in measured.unmeasured.items() if name != "state_change"}
     return replace(measured, state_change=_change(eager, compiled), unmeasured=unmeasured)
 

@@ -185,3 +185,20 @@ def test_a_value_in_its_place_is_refused() -> None:
         lane.compare(doubled, alone=torch.ones(3))  # type: ignore[arg-type]
 
     assert str(caught.value) == "compile_lane.compare: alone= is a function without arguments, got 'Tensor'"
+
+
+def test_where_nothing_is_compared_there_is_no_use_for_it() -> None:
+    with lane_of(numerics=None) as lane, pytest.raises(UsageError) as caught:
+        lane.compare(doubled, alone=lambda: torch.ones(3))
+
+    assert str(caught.value) == "compile_lane.compare: alone= is compared with, and numerics=None compares nothing"
+
+
+def test_containers_of_one_type_are_told_apart_by_their_parts() -> None:
+    entry = hold(
+        lambda lane: lane.compare(lambda compile: {"a": compile(torch.sin)(torch.ones(2))}, alone=lambda: {"b": 1})
+    )
+
+    (compiled, *_) = [line for fact in entry.violations[0].facts for line in fact if "structure" in line]
+    assert "only compiled has " in compiled
+    assert "and only one process has " in compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -84,6 +86,26 @@ def test_modules_in_what_a_body_returns_are_found_and_numbered() -> None:
 
     assert found.types == ("Linear", "ReLU", "Linear")
     assert found.keys == ("0.weight", "0.bias", "2.weight")
+
+
+class Unsaved(nn.Linear):
+    """A module that has no state dict."""
+
+    def state_dict(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError("nothing to save")
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_module_without_a_state_dict_may_be_returned_and_has_no_keys_to_hold(asked: bool) -> None:
+    limits = {"check_state_dict": True} if asked else {}
+
+    entry = hold(
+        lambda lane: lane.compare(lambda compile: (Unsaved(2, 2), compile(torch.sin)(torch.ones(2)))), **limits
+    )
+
+    why = "Unsaved.state_dict() raises RuntimeError: nothing to save"
+    assert measured(entry).unmeasured["state_change"] == why
+    assert [each.name for each in entry.violations] == ["check_state_dict"] * asked
 
 
 @pytest.mark.usefixtures("ranks")
@@ -327,6 +349,23 @@ def test_code_that_refuses_hooks_on_saved_tensors_says_so() -> None:
 
     assert "with hooks on saved tensors the run raises RuntimeError" in measured(entry).unmeasured["saved_bytes"]
     assert entry.verdict == "violated"
+
+
+@pytest.mark.parametrize("where", ["eager", "compiled", "both"])
+def test_what_other_hooks_take_is_not_counted_and_so_not_held(where: str) -> None:
+    def offloads(compile: Compile) -> Any:
+        here = where == "both" or (where == "compiled") == (compile(torch.tanh) is not torch.tanh)
+        x = torch.ones(3, requires_grad=True)
+        y = compile(torch.exp)(x)
+        with save_on_cpu() if here else nullcontext():
+            torch.exp(y).sum().backward()
+        return x.grad
+
+    entry = hold(lambda lane: lane.compare(offloads), max_saved_ratio=1.0)
+
+    why = "the run has hooks of its own on saved tensors (save_on_cpu), and what they take is not counted"
+    assert measured(entry).unmeasured["saved_bytes"] == why
+    assert [each.name for each in entry.violations] == ["max_saved_ratio"]
 
 
 def test_without_a_limit_no_pass_is_made_for_it() -> None:

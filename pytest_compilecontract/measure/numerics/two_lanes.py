@@ -132,12 +132,21 @@ def told(at: str, ours: Run, theirs: Run, names: tuple[str, str]) -> str:
         return f"present in {here}, missing in {missing}"
     if isinstance(mine, ScalarLeaf) and isinstance(other, ScalarLeaf):
         return _sides(mine.value, other.value, names)
+    if isinstance(mine, Branch) and isinstance(other, Branch) and mine.type == other.type:
+        return _parts(mine, other, names)
     if not isinstance(mine, TensorLeaf) or not isinstance(other, TensorLeaf) or mine.type != other.type:
         return f"{names[0]} a {mine.type}, {names[1]} a {other.type}"
     for one, two in ((short(mine.dtype), short(other.dtype)), (list(mine.shape), list(other.shape))):
         if one != two:
             return f"{names[0]} {one}, {names[1]} {two}"
     return _worst(mine, other, names)
+
+
+def _parts(mine: Branch, other: Branch, names: tuple[str, str]) -> str:
+    """How two containers of one type differ."""
+    alone = ([part for part in one.parts if part not in two.parts] for one, two in ((mine, other), (other, mine)))
+    lists = [f"only {name} has {', '.join(parts[:5])}" for name, parts in zip(names, alone, strict=True) if parts]
+    return " and ".join(lists) or "the same parts in another order"
 
 
 def _sides(mine: object, other: object, names: tuple[str, str]) -> str:
