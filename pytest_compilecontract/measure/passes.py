@@ -22,6 +22,7 @@ from .isolation import SEED, GlobalSettings
 from .probes import device as devices
 from .probes import memory, randomness, stance
 from .probes.backward import compiled_backwards
+from .probes.collectives import left_out
 from .probes.modes import Modes
 from .probes.refusals import Refusals
 from .probes.rounding import Rounding
@@ -276,7 +277,8 @@ class Passes:
                 break
             results = output
             if returns_results(job.program):
-                trail.structure = structure_of(output)
+                with left_out():
+                    trail.structure = structure_of(output)
                 results = results_in(output, trail.structure)
             outputs = trail.note("output", output, f"{at} output")
             inputs = trail.note("input", arguments, f"{at} input")

@@ -16,7 +16,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.judge.limits import judge
 from pytest_compilecontract.measure.numerics.snapshot import TensorLeaf, snapshot
-from pytest_compilecontract.measure.probes.collectives import kind_of, recorded
+from pytest_compilecontract.measure.probes.collectives import kind_of, left_out, recorded
 from pytest_compilecontract.measure.probes.tensors import waited
 
 pytestmark = pytest.mark.insides
@@ -84,6 +84,20 @@ def test_those_of_a_compiled_graph_are_told_as_those_of_eager(backend: str) -> N
 
     assert eager.collectives == (Collective(kind="all_reduce"),)
     assert found.collectives == (Collective(kind="all_reduce", times=2),)
+
+
+@pytest.mark.usefixtures("group")
+def test_those_that_the_test_has_not_called_are_left_out() -> None:
+    x = torch.ones(4)
+
+    with recorded() as found:
+        dist.all_reduce(x)
+        with left_out():
+            dist.all_gather([torch.empty(4)], x)
+        dist.broadcast(x, 0)
+
+    assert found.collectives is not None
+    assert told(found.collectives) == "1 all_reduce, 1 broadcast"
 
 
 @pytest.mark.usefixtures("group")

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from with_torch.holding import hold, kept_limits, measured
 
+from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.measure.probes.fake_group import no_fake_group
 from pytest_compilecontract.measure.saved import saving
@@ -143,6 +144,29 @@ def test_sums_that_are_still_to_be_made_are_told_by_how() -> None:
 
     assert words(summed) == {"output": "Partial(sum) on 2"}
     assert words(averaged) == {"output": "Partial(avg) on 2"}
+
+
+class Gathered(nn.Linear):
+    """A module whose state dict is made of what other ranks have, as that of FSDP1 is."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        dist.all_reduce(torch.ones(1))
+        return super().state_dict(*args, **kwargs)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_collectives_of_a_state_dict_that_the_test_has_not_asked_for_are_not_its_own() -> None:
+    fake = Lane(name="fake", backend="aot_eager", ranks=2, process_group="fake")
+
+    def returns(compile: Compile) -> Any:
+        y = compile(torch.sin)(torch.ones(2))
+        dist.all_gather([torch.empty(2), torch.empty(2)], y)
+        return Gathered(2, 2), y
+
+    entry = hold(lambda lane: lane.compare(returns), lane=fake, numerics=None, max_collectives=1)
+
+    assert kept_limits(entry) == ("held", {})
+    assert measured(entry).collectives_made == 1
 
 
 def planned(compile: Compile, *, wrapped: bool) -> nn.Module:

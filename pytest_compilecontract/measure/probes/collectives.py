@@ -20,6 +20,8 @@ from pytest_compilecontract.facts.collectives import Collective
 from .operators import QUIET
 
 NAMESPACE = "c10d::"
+# What the profiler calls a part of a pass that is not the test's.
+NOT_THEIRS = "compilecontract: a look at the results"
 # Of names without the underscores and endings that tell one form of an operator from another.
 KINDS = {
     "allreduce": "all_reduce",
@@ -72,9 +74,23 @@ def recorded() -> Iterator[Recorded]:
     if events is None:
         found.why = "torch's profiler has no events"
         return
-    begun = sorted((each.time_range.start, each.name) for each in events if each.name.startswith(NAMESPACE))
+    ours = [each.time_range for each in events if each.name == NOT_THEIRS]
+    begun = sorted(
+        (each.time_range.start, each.name)
+        for each in events
+        if each.name.startswith(NAMESPACE) and not any(span.start <= each.time_range.start <= span.end for span in ours)
+    )
     found.collectives = in_runs(kind_of(name) for _, name in begun)
     found.why = ""
+
+
+@contextlib.contextmanager
+def left_out() -> Iterator[None]:
+    """Record no collectives inside: what the test has not called, such as those of a state dict."""
+    from torch.profiler import record_function
+
+    with record_function(NOT_THEIRS):
+        yield
 
 
 def kind_of(operator: str) -> str:
