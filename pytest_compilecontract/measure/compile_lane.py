@@ -212,9 +212,7 @@ class CompileLane:
             As `run`.
         """
         __tracebackhide__ = True
-        _refuse_body(body, reference, alone)
-        if alone is not None and self._limits.numerics is None and self._lane.process_group != FAKE:
-            raise UsageError("compile_lane.compare: alone= is compared with, and numerics=None compares nothing")
+        _refuse_body(body, reference, alone, compares=_compares(self._limits, self._lane))
         program = Body(body=body, reference=reference, alone=alone)
         return self._keep(self._held(uncompiled, program, (call(),), lambda _: self.compile))
 
@@ -345,7 +343,12 @@ def _refuse_hunt(target: object, lane: Lane) -> None:
         raise UsageError("compile_lane.hunt draws calls for one process, and there are several ranks")
 
 
-def _refuse_body(body: object, reference: object, alone: object) -> None:
+def _compares(limits: Limits, lane: Lane) -> bool:
+    """Whether the author wants a comparison; with the fake group no lane makes one, whatever its limits say."""
+    return limits.numerics is not None or lane.process_group == FAKE
+
+
+def _refuse_body(body: object, reference: object, alone: object, *, compares: bool) -> None:
     if not callable(body) or isinstance(body, type):
         raise UsageError(f"compile_lane.compare takes a function of one argument, got {_named(body)}")
     if reference is not None and (not callable(reference) or isinstance(reference, type)):
@@ -353,6 +356,8 @@ def _refuse_body(body: object, reference: object, alone: object) -> None:
         raise UsageError(f"compile_lane.compare: reference= is {expected}, got {_named(reference)}")
     if alone is not None and (not callable(alone) or isinstance(alone, type)):
         raise UsageError(f"compile_lane.compare: alone= is a function without arguments, got {_named(alone)}")
+    if alone is not None and not compares:
+        raise UsageError("compile_lane.compare: alone= is compared with, and numerics=None compares nothing")
 
 
 def _as_batches(batches: object) -> tuple[call, ...]:
