@@ -560,6 +560,43 @@ class Speed:
         return self.compile_seconds / (self.compile_seconds + steps * self.compiled.median)
 
 
+# Where the time of a loop goes, in the order of a report.
+PARTS = ("compile", "warm-up", "steady", "checkpoint", "data")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goodput:
+    """The wall seconds of a test's own loop by its parts: PARTS.
+
+    `warmed_up` are the steps in which something was compiled, `steady` the others; what compiling took is not in their
+    seconds. `step_seconds` is the median of a steady step, `eager_step_seconds` that of the same step in eager, if the
+    test made some.
+    """
+
+    seconds: dict[str, float]
+    warmed_up: int
+    steady: int
+    step_seconds: float | None = None
+    eager_step_seconds: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The goodput: the share of steady steps in the whole, from 0 to 1."""
+        whole = sum(self.seconds.values())
+        return self.seconds["steady"] / whole if whole else 0.0
+
+    @property
+    def break_even(self) -> int | None:
+        """The step at which compiling has paid for itself: so many compiled steps, with all that compiling and warm-up
+        took, are no slower than as many in eager. None if a step is no faster, or that is not known.
+        """
+        if self.step_seconds is None or self.eager_step_seconds is None:
+            return None
+        gained = self.eager_step_seconds - self.step_seconds
+        warm_up = self.seconds["warm-up"] - self.warmed_up * self.step_seconds
+        return math.ceil((self.seconds["compile"] + max(warm_up, 0.0)) / gained) if gained > 0 else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureTargets:
     """The classes in a contract's `capture_targets`: those with an operation in some graph, and the others."""
@@ -646,6 +683,7 @@ class Measurement:
     recomputed_graphs compiled graphs of a forward that ran again in a backward, as under a checkpoint
     overwritten       outputs that a later call changed after they were returned
     beside            results compared with those of the lane that `same_as` names
+    goodput           where the time of the test's own loop goes, if it says which parts it has
     cuda_graphs, kernels, host_syncs, memory, speed
                       of steady steps on a CUDA device, after the counted calls
     """
@@ -693,6 +731,7 @@ class Measurement:
     overwritten: tuple[str, ...] | None = None
     hunted: Hunted | None = None
     beside: Numerics | None = None
+    goodput: Goodput | None = None
     cuda_graphs: CudaGraphs | None = None
     kernels: StepKernels | None = None
     host_syncs: tuple[HostSync, ...] | None = None

@@ -426,6 +426,7 @@ _ALL = (
     Metric(name="counters", kept=False),
     Metric(name="capture_targets", lines="none", join=joins.targets),
     Metric(name="beside", join=joins.numerics, kept=False),
+    Metric(name="goodput", join=joins.first, kept=False),
     Metric(name="raised", join=joins.first),
     Metric(name="raised_in_both", join=joins.first),
     Metric(name="doubts", join=joins.once),

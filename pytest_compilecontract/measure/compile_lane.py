@@ -20,6 +20,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import NO_CUDA, Measurement
 
 from .beside import Lanes
+from .goodput import Parts
 from .gpu_steps import nowhere, with_facts
 from .group import is_shared
 from .hunt import Budget, Hunt, Where, not_held
@@ -49,11 +50,33 @@ class Observation:
 
     def __init__(self, measuring: Measuring) -> None:
         self._measuring = measuring
+        self._parts: Parts | None = None
 
     @property
     def measurement(self) -> Measurement:
         """The measurement; inside the block, of what was compiled so far. Nothing was compared, so without numerics."""
-        return alone(self._measuring.measurement())
+        measured = alone(self._measuring.measurement())
+        if self._parts is None:
+            return measured
+        found, why = self._parts.found()
+        unmeasured = {**measured.unmeasured, "goodput": why} if why else measured.unmeasured
+        return replace(measured, goodput=found, unmeasured=unmeasured)
+
+    @contextlib.contextmanager
+    def goodput(self) -> Iterator[Parts]:
+        """Measure where the wall time of the loop inside goes, in the parts that it names: steps, checkpoints, data.
+
+        Raises:
+            UsageError: a second one in the same block.
+        """
+        if self._parts is not None:
+            raise UsageError("goodput: one in each `with compile_lane.observe()` block")
+        self._parts = Parts()
+        self._parts.start()
+        try:
+            yield self._parts
+        finally:
+            self._parts.stop()
 
 
 def alone(measured: Measurement) -> Measurement:

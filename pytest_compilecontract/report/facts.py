@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from pytest_compilecontract.compare.cold import short
 from pytest_compilecontract.escaping import plain
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import PARTS, Measurement
 from pytest_compilecontract.facts.metrics import STAGES
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.judge.tell import told_breaks, told_eager, told_limit_hits, told_recompiles
@@ -56,7 +56,21 @@ def fact_lines(entries: Iterable[Entry], *, every: bool) -> list[Line]:
 def stages_told(seen: Measurement) -> str:
     """How long compiling took, in a sentence; empty if that is not known, or nothing was compiled."""
     took = f"compiling took {found}" if (found := by_stage(seen)) else ""
-    return "; ".join(filter(None, (took, warm_told(seen))))
+    return "; ".join(filter(None, (took, warm_told(seen), goodput_told(seen))))
+
+
+def goodput_told(seen: Measurement) -> str:
+    """Where the time of the test's own loop went; empty if it was not measured."""
+    found = seen.goodput
+    if found is None:
+        return ""
+    parts = ", ".join(f"{name} {short(seconds)} s" for name in PARTS if (seconds := found.seconds[name]))
+    told = f"goodput {found.share:.0%} in {counted(found.warmed_up + found.steady, 'step')} ({parts})"
+    if found.eager_step_seconds is None or found.step_seconds is None:
+        return told
+    if found.break_even is None:
+        return f"{told}, and compiling never pays off: a step is no faster than in eager"
+    return f"{told}, and compiling pays off after {counted(found.break_even, 'step')}"
 
 
 def by_stage(seen: Measurement) -> str:
@@ -90,6 +104,8 @@ def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
         yield (f"calls: all {len(calls)} compiled, so none was steady",)
     if warm := warm_told(seen):
         yield (f"warm start: {warm}",)
+    if goodput := goodput_told(seen):
+        yield (goodput,)
     for kind, found in every:
         if not told.intersection(_TOLD_BY[kind]):
             for first, *rest in map(laid_out, found):
