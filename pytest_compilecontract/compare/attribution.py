@@ -88,10 +88,12 @@ def _attribution(before: Environment, after: Environment) -> Attribution:
             if getattr(before, name) != getattr(after, name)
         )
 
-    project = differing(("commit",))
-    if not project and (before.dirty or after.dirty):
+    project: tuple[str, ...] = ()
+    if before.commit != after.commit:
+        project = (_change("commit", _commit(before), _commit(after)),)
+    elif before.dirty or after.dirty:
         project = ("uncommitted changes",)
-    elif before.commit is None and after.commit is None:
+    elif before.commit is None:
         project = ("commit not known",)
     return Attribution(
         torch=differing(_FIELDS_OF["torch"]),
@@ -104,6 +106,12 @@ def _attribution(before: Environment, after: Environment) -> Attribution:
         ),
         project=project,
     )
+
+
+def _commit(environment: Environment) -> str | None:
+    """A commit as it is shown, with whether the files were as they are in it."""
+    changes = " with uncommitted changes" if environment.dirty else ""
+    return environment.commit and f"{environment.commit[:12]}{changes}"
 
 
 def _differing(before: Mapping[str, object], after: Mapping[str, object], unset: str = "none") -> tuple[str, ...]:

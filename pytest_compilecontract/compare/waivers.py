@@ -154,14 +154,14 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{path}: waiver: expected tables such as [[waiver]]")
     lines = [number for number, line in enumerate(text.splitlines(), start=1) if _TABLE.match(line)]
-    shown = _from_here(path)
+    shown = from_here(path)
     # Only where each table has a line of its own is it known which is whose.
     places = [f"{shown}:{line}" for line in lines] if len(lines) == len(tables) else [str(shown)] * len(tables)
     return tuple(_waiver(table, place) for table, place in zip(tables, places, strict=True))
 
 
-def _from_here(path: Path) -> Path:
-    """The path from the current folder, if it is below it: the same whoever reads the file."""
+def from_here(path: Path) -> Path:
+    """The path from the current folder, if it is below it: the same whoever names it."""
     try:
         return path.relative_to(Path.cwd())
     except (OSError, ValueError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_compilecontract.baselines.gone import gone
+from pytest_compilecontract.compare.waivers import from_here
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import plain, printed
 from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, Receipt, environment_key
@@ -219,7 +220,7 @@ class Finishing:
             return []
         keys = {each.found.key for each in self._held.held if each.lane.verdict == "drifted"}
         folder = self._settings.baselines
-        return [(line, {}) for key in sorted(keys) for line in waiving(folder / key, report)]
+        return [(line, {}) for key in sorted(keys) for line in waiving(from_here(folder / key), from_here(report))]
 
     def _page_line(self) -> list[Line]:
         if self._receipt is None or self._settings.report is None:

@@ -29,7 +29,7 @@ Shown = Verdict | Literal["drifted"]
 _NAME_WIDTH = (24, 44)
 _VERDICTS_WIDTH = 36
 _COUNTS_WIDTH = 34
-_REASON_WIDTH = 40
+_REASON_WIDTH = 16
 _MARGIN = "  "
 # The worst first: the order in which a contract's verdicts are named.
 _VERDICTS: tuple[Shown, ...] = (
@@ -411,6 +411,7 @@ def _not_held(rows: Sequence[Row]) -> list[Line]:
             continue
         reason = f": {plain(row.reason).strip()}" if row.reason.strip() else ""
         lane = f" [{plain(row.lane)}]"
+        # A whole name can be copied, so the reason is what gives way to it.
         room = SUMMARY_WIDTH - len(row.verdict) - 1 - len(lane) - min(len(reason), _REASON_WIDTH)
         name = middle(plain(row.contract), max(_NAME_WIDTH[0], room))
         lines.append((cut(f"{row.verdict} {name}{lane}{reason}", SUMMARY_WIDTH), _markup([row])))

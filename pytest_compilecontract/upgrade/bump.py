@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import html
 import sys
@@ -20,7 +19,7 @@ from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.compare.waivers import FILE as WAIVERS
-from pytest_compilecontract.compare.waivers import Waiver, read_waivers, stale
+from pytest_compilecontract.compare.waivers import Waiver, from_here, read_waivers, stale
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import markdown as in_markdown
 from pytest_compilecontract.escaping import markdown_paragraph, one_line, printed, typed
@@ -228,8 +227,8 @@ def _concluded(
         note = f"the project's files changed while it was measured ({named}), so the two sides ran different code"
         found = replace(found, outcome="not known", note=note)
     notes = list(_notes(old, new))
-    told = partial(answer_lines, comparison, found, policy, (_near(old.file), _near(new.file)))
-    files = f"receipts: {typed([str(_near(old.file)), str(_near(new.file))])}"
+    told = partial(answer_lines, comparison, found, policy, (from_here(old.file), from_here(new.file)))
+    files = f"receipts: {typed([str(from_here(old.file)), str(from_here(new.file))])}"
     paint = color.paint_of(chosen.colors)
     lines = terminal_lines(table, everything=chosen.verbose, width=room(sys.stdout), paint=paint)
     *reasons, answered = told(paint)
@@ -246,7 +245,7 @@ def _rerun_by(python: Path | None, table: Matrix) -> Matrix:
     """The matrix with commands that rerun a lane on the newer side's interpreter, which is not this one."""
     if python is None:
         return table
-    start = (str(_near(python)), "-m", "pytest")
+    start = (str(from_here(python)), "-m", "pytest")
 
     def there(lane: LaneComparison) -> LaneComparison:
         return replace(lane, rerun=replace(lane.rerun, start=start)) if lane.rerun is not None else lane
@@ -285,13 +284,6 @@ def _told_packages(changes: Sequence[PackageChange]) -> str:
     folded = left or (lone and len(changes) > MOST_DIFFERING)
     where = " (packages.txt beside each receipt has all)" if folded else ""
     return f"besides what was requested, these differ: {'; '.join(said)}{where}"
-
-
-def _near(file: Path) -> Path:
-    """The path of the file, relative to the current folder if it is below it."""
-    with contextlib.suppress(ValueError):
-        return file.relative_to(Path.cwd())
-    return file
 
 
 def _add_summary(file: Path, table: Matrix, notes: Sequence[str], answered: Sequence[str]) -> None:

@@ -889,6 +889,22 @@ def test_a_drift_is_due_to_what_was_not_held_fixed(changes: dict[str, Any], susp
     assert compare(before(an_entry()), newer).lanes[0].attribution.suspects() == suspects
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        pytest.param(False, True, f"commit {'a' * 12} -> {'b' * 12} with uncommitted changes", id="on-top-of-another"),
+        pytest.param(True, False, f"commit {'a' * 12} with uncommitted changes -> {'b' * 12}", id="before-it"),
+        pytest.param(False, False, f"commit {'a' * 12} -> {'b' * 12}", id="none"),
+    ],
+)
+def test_uncommitted_changes_are_told_beside_a_change_of_commit(old: bool, new: bool, told: str) -> None:
+    sides = (replace(OLD, dirty=old), replace(OLD, commit="b" * 40, dirty=new))
+
+    (lane,) = compare(*(a_receipt(an_entry(), environment=side) for side in sides)).lanes
+
+    assert lane.attribution.project == (told,)
+
+
 def test_a_changed_lane_or_limit_is_the_project_s() -> None:
     lane = compared(HOLDING, HOLDING, lane_settings={"backend": "aot_eager", "dynamic": True}, limits={"max_graphs": 1})
 

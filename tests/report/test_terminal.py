@@ -441,3 +441,12 @@ def test_what_a_warm_start_took_is_shown_lane_by_lane() -> None:
 
     assert len(shown) == 5
     assert shown[2].strip() == "warm start: a second process took 1.75 s from its caches, with 0 cache misses"
+
+
+def test_a_name_that_fits_is_whole_where_only_what_is_not_held_is_shown() -> None:
+    contract = "contracts/test_attention.py::test_attention_with_a_mask"
+    rows = rows_of(contract, {"capture": "violated"}, reason="max_graph_breaks=0: 1; max_recompiles=4: 5")
+
+    (line,) = texts(rows, -1)[:-1]
+
+    assert line.startswith(f"violated {contract} [capture]: max_graph_breaks")
