@@ -149,6 +149,9 @@ def _contradictions_of_ladder(limits: Limits) -> Iterator[str]:
         return
     if limits.lanes is not None:
         yield "frontier has lanes of its own, so it contradicts lanes"
+    if limits.max_cold_seconds is not None:
+        # A rung runs once, by which seconds can only be held, and not violated.
+        yield f"max_cold_seconds={limits.max_cold_seconds!r} is judged over repeats, so it contradicts frontier"
     yield from faults(limits.frontier, limits.min_frontier)
 
 

@@ -171,6 +171,16 @@ def test_no_marker_is_no_limit() -> None:
         ),
         pytest.param({"numerics": None, "atol": 0}, "numerics=None contradicts atol=0", id="tolerance of nothing"),
         pytest.param(
+            {"frontier": ["capture", "aot"], "max_cold_seconds": 2.5},
+            "max_cold_seconds=2.5 is judged over repeats, so it contradicts frontier",
+            id="seconds of rungs",
+        ),
+        pytest.param(
+            {"frontier": ["capture", "aot"], "max_warm_misses": 0},
+            "max_warm_misses=0 starts one lane again, so it contradicts frontier",
+            id="warm start of rungs",
+        ),
+        pytest.param(
             {"numerics": None, "check_grads": True},
             "numerics=None contradicts check_grads=True",
             id="gradients not compared",
