@@ -77,6 +77,9 @@ def _recover(chosen: argparse.Namespace) -> int:
     journal, file = chosen.folder / journals.NAME, chosen.folder / RECEIPT
     if is_held(journal):
         raise UsageError(f"{one_line(str(chosen.folder))}: a running session is writing there")
+    if not journal.exists():
+        ended = "its run ended, and its receipt is there" if file.exists() else "no run was killed there"
+        raise UsageError(f"{one_line(str(chosen.folder))}: nothing to recover: {ended}")
     found = journals.recovered(journal)
     write_receipt(file, found.receipt)
     journals.remove(journal)

@@ -101,7 +101,8 @@ def _facts(seen: Measurement, told: set[str]) -> Iterator[_Told]:
     )
     calls = seen.calls or ()
     if len(calls) > 1 and all(call.phase != "steady" for call in calls):
-        yield (f"calls: all {len(calls)} compiled, so none was steady",)
+        made = "both" if len(calls) == 2 else f"all {len(calls)}"
+        yield (f"calls: {made} compiled, so none was steady",)
     if warm := warm_told(seen):
         yield (f"warm start: {warm}",)
     if goodput := goodput_told(seen):

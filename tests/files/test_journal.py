@@ -283,3 +283,17 @@ def test_who_follows_a_log_is_told_each_event_once_and_a_line_when_it_is_whole(t
         told.append([each["event"] for each in followed.news()])
 
     assert told == [[], ["session"], ["start"], []]
+
+
+def test_where_no_run_was_killed_there_is_nothing_to_recover(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [main(["recover", str(tmp_path)])]
+    (tmp_path / "receipt.json").write_text("{}", encoding="utf-8")
+    codes.append(main(["recover", str(tmp_path)]))
+
+    assert codes == [2, 2]
+    assert capsys.readouterr().err == (
+        f"compilecontract: {tmp_path}: nothing to recover: no run was killed there\n"
+        f"compilecontract: {tmp_path}: nothing to recover: its run ended, and its receipt is there\n"
+    )

@@ -69,6 +69,8 @@ def test_a_lane_all_of_whose_calls_compiled_says_so() -> None:
     lines = told(an_entry(replace(HOLDING, calls=tuple(calls[:3]))))
 
     assert lines[3:] == ["    calls: all 3 compiled, so none was steady"]
+    two = told(an_entry(replace(HOLDING, calls=tuple(calls[:2]))))
+    assert two[3:] == ["    calls: both compiled, so none was steady"]
     assert told(an_entry(replace(HOLDING, calls=tuple(calls)))) == []
     assert told(an_entry(replace(HOLDING, calls=tuple(calls[:1])))) == []
 

@@ -46,6 +46,27 @@ def test_a_live_line_replaces_the_one_before_and_goes(monkeypatch: pytest.Monkey
     assert end == "bump: done\n"
 
 
+def test_where_lines_stay_one_is_written_after_each_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("pytest_compilecontract.upgrade.progress.time.monotonic", lambda: now)
+    out = io.StringIO()
+    progress = Progress(stream=out, prefix="bump")
+
+    for seconds in (1, 59, 60, 61, 100, 119, 120):
+        now = float(seconds)
+        progress.now(f"torch 2.11.0: 1 of 2 tests, {seconds} s", "test")
+        if seconds == 100:
+            progress.stage("done")
+    now = 160.0
+    progress.now("bump: installing")
+
+    assert out.getvalue().splitlines() == [
+        "bump: torch 2.11.0: 1 of 2 tests, 60 s, running test",
+        "bump: done",
+        "bump: installing",
+    ]
+
+
 @pytest.mark.parametrize(
     ("course", "told"),
     [
