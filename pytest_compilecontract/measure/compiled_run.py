@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_compilecontract.errors import message_of
+from pytest_compilecontract.errors import UsageError, message_of
 from pytest_compilecontract.facts.collectives import Collectives
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.limits import Limits
@@ -19,7 +19,7 @@ from pytest_compilecontract.wording import first_line
 
 from .endings import Endings
 from .gpu_steps import Facts, SteadySteps, nowhere, with_facts
-from .group import barred, in_ranks
+from .group import barred, in_ranks, is_shared
 from .passes import How, Job, Passes
 from .probes import memory
 from .probes.attempts import forget_frames
@@ -251,7 +251,7 @@ class CompiledRun:
         with saving() as in_eager:
             trail = self._passes.eager(job, eager)
         if trail.error is not None or trail.structure is None:
-            return without(measured, "saved_bytes", _refused(trail.error))
+            return without(measured, "saved_bytes", self._refused(trail.error))
         saved = in_eager.without(trail.structure.storages)
         torch.compiler.reset()
         with saving() as compiled:
@@ -259,20 +259,23 @@ class CompiledRun:
         job.state.forget()
         torch.compiler.reset()
         if trail.error is not None or trail.structure is None:
-            return without(measured, "saved_bytes", _refused(trail.error))
+            return without(measured, "saved_bytes", self._refused(trail.error))
         if others := in_eager.others or compiled.others:
             why = f"the run has hooks of its own on saved tensors ({others}), and what they take is not counted"
             return without(measured, "saved_bytes", why)
         found = SavedBytes(compiled=compiled.without(trail.structure.storages), eager=saved)
         return replace(measured, saved_bytes=found)
 
+    def _refused(self, error: Exception | None) -> str:
+        """Why a pass with hooks raised. A rank that raised alone has to end, or the others would wait for it."""
+        assert error is not None
+        said = f"with hooks on saved tensors the run raises {type(error).__name__}: {first_line(message_of(error))}"
+        if is_shared(self._lane):
+            raise UsageError(f"max_saved_ratio: {said}") from error
+        return said
+
     def draws_otherwise(self) -> bool:
         return self._lane.backend in WITH_INDUCTORS_DECOMPOSITIONS and not self._lane.inductor.get("fallback_random")
-
-
-def _refused(error: Exception | None) -> str:
-    assert error is not None
-    return f"with hooks on saved tensors the run raises {type(error).__name__}: {first_line(message_of(error))}"
 
 
 def _keys(target: object) -> tuple[str, ...] | None:

@@ -118,6 +118,21 @@ def test_raises_once_compiled(compile_lane):
     compile_lane.run(summed, torch.ones(4), compile_with=bad)
 
 
+@compile_contract(ranks=2, process_group="gloo", lanes=["aot"], max_saved_ratio=1.0)
+def test_one_refuses_hooks(compile_lane):
+    def body(compile):
+        x = torch.ones(4, requires_grad=True)
+        y = compile(torch.exp)(x)
+        if dist.get_rank() == 1:
+            with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+                y = y * 2
+        dist.all_reduce(y.detach())
+        y.sum().backward()
+        return x.grad
+
+    compile_lane.compare(body)
+
+
 @two
 @pytest.mark.xfail(reason="known", strict=True)
 def test_is_expected_to_fail(compile_lane):
@@ -303,6 +318,14 @@ def test_a_lane_that_raises_on_one_rank_names_it_and_tells_of_the_others(ran: Ra
     assert violation["limit"] == "no exception (default)"
     assert violation["measured"] == "raised ValueError on rank 1"
     assert violation["facts"][-1][0].startswith("then rank 0: ")
+
+
+def test_a_rank_that_alone_refuses_hooks_on_saved_tensors_is_named_and_keeps_no_other_waiting(ran: Ran) -> None:
+    entry = ran.entries["test_one_refuses_hooks"]
+
+    assert entry["verdict"] == "broken"
+    said = "max_saved_ratio: with hooks on saved tensors the run raises RuntimeError: not here"
+    assert entry["reason"] == f"rank 1: the test failed in call: Failed: {said}"
 
 
 def test_marks_and_skips_are_of_all_ranks(ran: Ran) -> None:
