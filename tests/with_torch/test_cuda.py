@@ -23,6 +23,7 @@ from pytest_compilecontract.measure.numerics import apart
 from pytest_compilecontract.measure.numerics.judging import Runs, judged
 from pytest_compilecontract.measure.numerics.rule import Tolerance
 from pytest_compilecontract.measure.numerics.snapshot import Run, snapshot
+from pytest_compilecontract.measure.numerics.together import kth
 from pytest_compilecontract.measure.probes import memory as device_memory
 
 triton = pytest.importorskip("triton")
@@ -942,3 +943,11 @@ def test_what_is_brought_to_the_gpu_is_what_was_kept(
     assert torch.equal(brought.cpu(), values.cpu())
     assert brought.dtype == dtype
     assert brought.is_cuda == (elements >= apart.LEAST_LAID)
+
+
+@pytest.mark.parametrize("shape", [(1000,), (300, 7), (3, 5000)])
+def test_the_kth_is_that_of_the_cpu(shape: tuple[int, ...]) -> None:
+    values = torch.randn(shape, dtype=torch.float64, device="cuda").round(decimals=2)
+
+    for k in (1, shape[-1] // 2, shape[-1]):
+        assert torch.equal(kth(values, k).cpu(), kth(values.cpu(), k))

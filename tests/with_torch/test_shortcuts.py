@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_compilecontract.facts.measurement import Numerics
 from pytest_compilecontract.measure.gpu_steps import _is_still
 from pytest_compilecontract.measure.numerics import Run, judge, judging, same_bits, same_memory, same_values, snapshot
+from pytest_compilecontract.measure.numerics.together import kth, one_after_another, two_largest
 from pytest_compilecontract.measure.state import State
 from pytest_compilecontract.measure.tensors import Saved
 
@@ -409,3 +410,32 @@ def test_no_shortcut_lets_a_bias_by(
         by_the_rule = judged(values)
 
     assert verdict(judged(values)) == verdict(by_the_rule)
+
+
+NEAR = st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, math.inf, -math.inf])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(NEAR, min_size=5, max_size=5), min_size=1, max_size=7))
+def test_the_two_largest_one_after_another_are_those_of_topk(rows: list[list[float]]) -> None:
+    values = torch.tensor(rows, dtype=torch.float64)
+
+    largest, second, where = one_after_another(values)
+
+    assert all(torch.equal(*pair) for pair in zip((largest, second), two_largest(values)[:2], strict=True))
+    assert torch.equal(values.gather(0, where[None])[0], largest)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_the_same_in_all_is_the_largest_and_the_second(value: float) -> None:
+    same = torch.tensor([[value, 1.0]] * 3, dtype=torch.float64)
+
+    for find in (two_largest, one_after_another):
+        assert all(torch.equal(each.nan_to_num(7.0), same[0].nan_to_num(7.0)) for each in find(same)[:2])
+
+
+def test_the_kth_is_that_of_torch() -> None:
+    values = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    assert torch.equal(kth(values, 4), values.kthvalue(4, keepdim=True).values)
+    assert float(kth(values[0], 9)) == float(values[0].max())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from .noise import FURTHER
+from .together import kth
 
 # The least factor and offset that are looked for, the latter as a share of the tensor's RMS: half of what is promised.
 LEAST: dict[torch.dtype, float] = {
@@ -278,7 +279,7 @@ def _noise(moves: torch.Tensor, by: torch.Tensor, steps: torch.Tensor) -> tuple[
     own = (moves / steps).square().mean(0).sqrt()
     if slices >= FEW:
         # Few runs tell little of one slice. What nine in ten keep below counts for each.
-        own = torch.maximum(own, own.kthvalue(math.ceil(0.9 * slices)).values)
+        own = torch.maximum(own, kth(own, math.ceil(0.9 * slices)))
     beyond = deviates(by / own.clamp(min=torch.finfo(torch.float64).tiny), float(runs))
     return own, torch.where(by > (moves.abs() / steps.sqrt()).amax(0), beyond, 0.0)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .together import broadcast, chunk_of
+from .together import broadcast, chunk_of, kth, two_largest
 
 # How far beyond the outermost of a few runs, as a share of how far these are apart. Seven draws of a normal
 # distribution are 2.7 deviations apart; another one is four deviations off once in ten thousand.
@@ -215,11 +215,11 @@ def _outermost(
     lows: list[torch.Tensor] = []
     highs: list[torch.Tensor] = []
     for values, found, outer in ((-runs, lows, -low), (runs, highs, high)):
-        most = values.topk(min(2, len(runs)), dim=0)
+        largest, second, where = two_largest(values)
         for at in range(len(runs)):
-            left = torch.where(most.indices[0] == at, most.values[-1], most.values[0])
+            left = torch.where(where == at, second, largest)
             found.append(torch.maximum(left, outer) if len(runs) > 1 else outer)
-        found.append(torch.maximum(most.values[0], outer))
+        found.append(torch.maximum(largest, outer))
     return [-each for each in lows], highs
 
 
@@ -232,8 +232,7 @@ def _with_row(moves: torch.Tensor) -> torch.Tensor:
     length = moves.shape[-1]
     if length < ROW:
         return moves
-    most = moves.kthvalue(max(1, int(MOST * length)), dim=-1, keepdim=True).values
-    return torch.maximum(moves, most)
+    return torch.maximum(moves, kth(moves, max(1, int(MOST * length))))
 
 
 def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:

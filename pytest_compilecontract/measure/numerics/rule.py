@@ -23,7 +23,7 @@ import torch
 from pytest_compilecontract.facts.measurement import Difference
 
 from .pattern import pattern
-from .together import broadcast, chunk_of
+from .together import broadcast, chunk_of, kth
 
 Method = Literal["fp64", "allclose", "bitwise"]
 
@@ -377,7 +377,7 @@ def _most(values: Values, bounds: Allowed) -> float:
     own = own[(own > 0) & own.isfinite() & bounds.ordinary(own, g)]
     if own.numel() < TELLING:
         return math.inf
-    return float(own.kthvalue(int(MOST * own.numel())).values)
+    return float(kth(own, int(MOST * own.numel())))
 
 
 def _errors(values: Values, allowed: Allowed) -> _Errors:
@@ -530,7 +530,7 @@ def _mask_above(data: torch.Tensor) -> float:
     sample = sample[torch.isfinite(sample) & (sample > 0)]
     if not sample.numel():
         return math.inf
-    return max(MASK * float(sample.kthvalue(1 + sample.numel() // 10).values), MASK_LEAST)
+    return max(MASK * float(kth(sample, 1 + sample.numel() // 10)), MASK_LEAST)
 
 
 def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
