@@ -20,6 +20,8 @@ _VALUED = (
 _FLAGS = ("--noconftest", "--contract-speed", "--contract-warm")
 # Options that choose tests and lanes.
 _CHOICE = ("--contract-lanes", "-k", "-m")
+# The option by which tests that are not contracts have lanes, too.
+_OBSERVING = "--contract-observe"
 # What says nothing of a result.
 _LEFT_OUT = ("no:cacheprovider",)
 # What a pytest-xdist worker is told: the folder that its session was started in, from the project's root.
@@ -37,8 +39,10 @@ def as_started(config: pytest.Config, command: Command) -> Command:
 def session_command(config: pytest.Config, paths: Sequence[str] = (), *, choice: bool = False) -> Command:
     """The command of a session like this one, with these paths; `choice` adds the selection of tests and lanes."""
     argv = _argv(config)
+    # Without it, the lanes that were observed would be neither recorded nor known to exist.
+    observing = [_OBSERVING] if config.getoption(_OBSERVING) else []
     chosen = [f"{name}={value}" for name in _CHOICE if (value := config.getoption(name))] if choice else []
-    options = (*kept_options(argv[1:]), "--compile-contracts", *chosen)
+    options = (*kept_options(argv[1:]), "--compile-contracts", *observing, *chosen)
     return Command(start=start(argv), options=options, tests=tuple(paths))
 
 

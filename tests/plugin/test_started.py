@@ -14,6 +14,7 @@ from pytest_compilecontract.plugin.started import as_started, kept_options, sess
 LANE = ("--compile-contracts", "--contract-lanes=aot")
 RERUN = Command(options=LANE, tests=("tests/test_a.py::test_it[aot]",))
 COMMAND = "pytest --compile-contracts --contract-lanes=aot -- 'tests/test_a.py::test_it[aot]'"
+OBSERVE = "--contract-observe"
 MODULE = "/env/lib/python3.11/site-packages/pytest/__main__.py"
 
 
@@ -68,12 +69,22 @@ def test_of_a_worker_with_a_copy_of_the_project_it_works_where_the_session_was_s
 
 def test_a_session_is_started_again_with_its_settings_and_its_choice() -> None:
     session = config([MODULE, "-c", "ci.ini", "-x", "--contract-lanes=aot", "tests"])
-    session.getoption = {"--contract-lanes": "aot", "-k": "block", "-m": ""}.__getitem__
+    session.getoption = {"--contract-lanes": "aot", "-k": "block", "-m": "", OBSERVE: False}.__getitem__
 
     whole, same = session_command(session), session_command(session, choice=True)
 
     assert str(whole) == "python -m pytest -cci.ini --compile-contracts"
     assert str(same) == f"{whole} --contract-lanes=aot -k=block"
+
+
+@pytest.mark.parametrize("given", [[OBSERVE], []], ids=["on-the-command-line", "in-addopts"])
+def test_a_session_that_observes_is_started_again_observing(given: list[str]) -> None:
+    session = config(["/env/bin/pytest", *given, "tests"])
+    session.getoption = {"--contract-lanes": None, "-k": "", "-m": "", OBSERVE: True}.__getitem__
+
+    whole, same = session_command(session), session_command(session, choice=True)
+
+    assert str(whole) == str(same) == "pytest --compile-contracts --contract-observe"
 
 
 def test_only_options_that_one_test_needs_are_kept() -> None:

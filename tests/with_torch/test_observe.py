@@ -601,6 +601,12 @@ def test_what_holds_is_recorded_and_what_broke_is_not(recorded: Ran) -> None:
     assert names == {name.removesuffix("[capture]") for name, (verdict, _) in EXPECTED.items() if verdict == "held"}
 
 
+def test_the_command_that_records_the_rest_observes_too(recorded: Ran) -> None:
+    (line,) = [each for each in recorded.out.splitlines() if each.startswith("  to record ")]
+
+    assert line.startswith("  to record them anyway: python -m pytest --compile-contracts --contract-observe ")
+
+
 @pytest.mark.parametrize(
     # In reverse, in a process that imports Dynamo only when a test does.
     ("options", "variables"),
