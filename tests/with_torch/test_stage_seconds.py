@@ -154,6 +154,19 @@ def test_a_torch_that_keeps_them_otherwise_is_said_not_to(
     assert why in reason
 
 
+def test_what_torch_does_at_run_time_is_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where kernels are tuned and CUDA graphs are recorded then: such metrics have no stage."""
+    read = stages.Stages()
+    compiled = SimpleNamespace(**{DYNAMO: 2e6}, is_runtime=False)
+    tuned = SimpleNamespace(**{DYNAMO: None}, is_runtime=True, runtime_triton_autotune_time_us=1e6)
+    monkeypatch.setattr(torch._dynamo.utils, "get_compilation_metrics", lambda: [compiled, tuned])
+
+    found, reason = read.read()
+
+    assert reason == ""
+    assert found == {**dict.fromkeys(STAGES, 0.0), "dynamo": 2.0}
+
+
 def test_metrics_that_a_test_clears_are_not_known() -> None:
     torch.compiler.reset()
     torch.compile(lambda x: x + 1, backend="eager")(X)

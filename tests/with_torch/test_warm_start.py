@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.sessions import run_session
 from support.shared import made_once
 
@@ -278,6 +279,7 @@ def test_a_second_process_begins_with_the_variables_that_the_first_began_with(on
     assert (entry["verdict"], entry["reason"]) == ("held", "")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the first process has not asked")
 def test_second_processes_are_told_what_the_first_has_found_out_of_the_processor(
     once: dict[str, Any], made: Path
 ) -> None:

@@ -56,8 +56,10 @@ class Stages:
             return None, "this torch keeps no compilation metrics"
         known, most = set(map(id, self._before)), _limit()
         kept = _kept() or []
-        new = [_microseconds(each) for each in kept if id(each) not in known]
-        if most is not None and len(new) >= most:
+        added = [each for each in kept if id(each) not in known]
+        # At run time Triton's kernels are tuned and CUDA graphs recorded, which is no stage of compiling.
+        new = [_microseconds(each) for each in added if not getattr(each, "is_runtime", False)]
+        if most is not None and len(added) >= most:
             return None, f"torch keeps the metrics of {most} compilations, and there may have been more"
         if not all(new):
             return None, "the compilation metrics of this torch have other names"
