@@ -30,6 +30,7 @@ from .run_page import command_of
 from .session import Session
 from .settings import Options, Settings, of_rank, settings_from
 from .started import as_started
+from .told_once import ToldOnce
 from .workers import Receiving
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def switch_on(config: pytest.Config) -> Parts:
         ("results", results),
         ("receiving", Receiving(session, worker)),
         ("finishing", Finishing(session, history, collecting, worker)),
+        ("told_once", ToldOnce(worker)),
     ]
     if settings.shard is not None and settings.rest is None:
         from .shard import Sharding
