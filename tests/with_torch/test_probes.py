@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import NO_CUDA, GraphSkip, GraphStep, Location
-from pytest_compilecontract.measure import gpu_steps as steady
+from pytest_compilecontract.facts.metrics import STEADY
 from pytest_compilecontract.measure.probes import cuda_graphs, device, memory, speed, syncs
 from pytest_compilecontract.measure.probes.source import Paths
 
@@ -334,7 +334,7 @@ def test_a_cpu_lane_says_that_it_has_no_gpu_and_holds_what_needs_none() -> None:
     entry = hold(lambda it: it.run(torch.sin, (torch.ones(4),)), lane=lane, max_kernels=1, cudagraphs="required")
 
     seen = measured(entry)
-    assert {name: seen.unmeasured[name] for name in steady.METRICS} == dict.fromkeys(steady.METRICS, NO_CUDA)
+    assert {name: seen.unmeasured[name] for name in STEADY} == dict.fromkeys(STEADY, NO_CUDA)
     assert entry.verdict == "held"
     assert entry.reason == "cudagraphs is not judged: no CUDA device; max_kernels is not judged: no CUDA device"
 

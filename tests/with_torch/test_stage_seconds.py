@@ -156,6 +156,7 @@ def test_a_torch_that_keeps_them_otherwise_is_said_not_to(
 
 def test_what_torch_does_at_run_time_is_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where kernels are tuned and CUDA graphs are recorded then: such metrics have no stage."""
+    monkeypatch.setattr(torch._dynamo.utils, "get_compilation_metrics", list)
     read = stages.Stages()
     compiled = SimpleNamespace(**{DYNAMO: 2e6}, is_runtime=False)
     tuned = SimpleNamespace(**{DYNAMO: None}, is_runtime=True, runtime_triton_autotune_time_us=1e6)
