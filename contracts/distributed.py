@@ -140,7 +140,11 @@ def trained(
 
 
 def held(compile_lane: CompileLane, wrap: Wrap, part: Callable[[], Part] = Part.of_rank, **how: Any) -> nn.Module:
-    """Train the stack under wrappers, eager against compiled and against one process; gives one so wrapped back."""
+    """Train the stack under wrappers, eager against compiled and against one process; gives one so wrapped back.
+
+    Not against one process without `compares`, where the contract compares no numbers.
+    """
+    compares = how.pop("compares", True)
     sizes = {name: how.pop(name) for name in ("width", "inner") if name in how}
 
     def stack() -> nn.Module:
@@ -154,7 +158,10 @@ def held(compile_lane: CompileLane, wrap: Wrap, part: Callable[[], Part] = Part.
         model = wrap(stack(), compile)
         return with_width(model), model
 
-    compile_lane.compare(body, alone=lambda: (with_width(stack(), alone=True), None))
+    def one_process() -> tuple[list[Tensor], None]:
+        return with_width(stack(), alone=True), None
+
+    compile_lane.compare(body, alone=one_process if compares else None)
     return wrap(stack(), compile_lane.compile)
 
 

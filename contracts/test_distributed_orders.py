@@ -149,7 +149,7 @@ def test_wrapped_blocks_are_not_found_by_a_plan(compile_lane: CompileLane, ranks
         return parallelize_module(stack, mesh(), plan)
 
     with pytest.warns(UserWarning, match="could not be resolved"):
-        model = held(compile_lane, wrap, shared)
+        model = held(compile_lane, wrap, shared, compares=False)
 
     assert sharded(model) == (0, 12)
     made = compile_lane.measurements[-1].collectives
