@@ -17,7 +17,7 @@ from .by_rank import moves
 from .drift import Drift, Fact, Value
 from .excuses import MENDED, Change, excuse_for, times_kernels
 from .policy import Policy
-from .tell import READERS, Facts, read_errors, read_limits
+from .tell import READERS, Facts, limit_of_device, read_errors, read_limits
 
 _TIMED = Fact(where="lane", reason="it chooses kernels by timing them, so their number may differ between runs")
 
@@ -59,6 +59,7 @@ class Pair:
         idle = excuses.runs_no_compiled_graph(old, new)
         if idle and excuses.steady_limit_is_left_out(old, new):
             self._leave_out("limits", excuses.NO_GRAPH)
+        self._limits_of_device()
         exceeded = (read_limits(each, but_steady=idle, of_device=not self._left_out) for each in (old, new))
         yield from self._facts("limits", *exceeded)
         yield from self._capture(was, now)
@@ -189,6 +190,14 @@ class Pair:
         if metric in self._policy.gate and (before is not None or after is not None):
             self._leave_out(metric, excuses.TWO_DEVICES)
         return True
+
+    def _limits_of_device(self) -> None:
+        """Say which exceeded limits are on what depends on the device, if the devices are two."""
+        if not self._left_out or "limits" not in self._policy.gate:
+            return
+        exceeded = sorted({each.name for entry in (self._old, self._new) for each in entry.violations})
+        for name in filter(limit_of_device, exceeded):
+            self.excused.append(f"{METRICS['limits'].label}: {name} ({excuses.TWO_DEVICES})")
 
     def _leave_out(self, metric: str, why: str) -> None:
         self.excused.append(f"{METRICS[metric].label} ({why})")

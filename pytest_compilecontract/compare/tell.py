@@ -20,7 +20,7 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Recompile,
 )
-from pytest_compilecontract.facts.metrics import FIELDS_OF_DEVICE, METRICS
+from pytest_compilecontract.facts.metrics import FIELDS_OF_DEVICE, KNOWN, METRICS, OF_DEVICE
 from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.structure import PLAIN
@@ -281,7 +281,7 @@ def read_limits(entry: Entry, *, but_steady: bool, of_device: bool = True) -> Fa
         for each in entry.violations
         if each.name != NO_EXCEPTION
         and not (but_steady and each.name == STEADY)
-        and (of_device or each.name not in LIMITS or LIMITS[each.name].metric not in FIELDS_OF_DEVICE)
+        and (of_device or not limit_of_device(each.name))
     ]
     found = facts_by(
         exceeded,
@@ -291,6 +291,14 @@ def read_limits(entry: Entry, *, but_steady: bool, of_device: bool = True) -> Fa
     )
     assert found is not None
     return found
+
+
+def limit_of_device(name: str) -> bool:
+    """Whether a limit is on what depends on the device: on its metric, if one has its name, or else on its field."""
+    metric = name.removeprefix("max_")
+    if metric in KNOWN:
+        return metric in OF_DEVICE
+    return name in LIMITS and LIMITS[name].metric in FIELDS_OF_DEVICE
 
 
 READERS: dict[str, Callable[[Measurement], Facts | None]] = {

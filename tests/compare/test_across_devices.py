@@ -57,12 +57,27 @@ def test_on_one_type_of_device_the_option_leaves_nothing_out() -> None:
         assert across(was, now, there=OLD).verdict == "drifted"
 
 
-@pytest.mark.parametrize(("limit", "verdict"), [("max_kernels", "held"), ("max_graph_breaks", "drifted")])
-def test_a_limit_on_what_depends_on_the_device_is_left_out(limit: str, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "verdict"),
+    [
+        ("max_kernels", "held"),
+        ("max_cold_seconds", "held"),
+        ("max_warm_seconds", "held"),
+        ("max_graph_breaks", "drifted"),
+        # Beside the seconds of a warm start in one field, and no matter of the device.
+        ("max_warm_misses", "drifted"),
+    ],
+)
+def test_a_limit_on_what_depends_on_the_device_is_left_out_and_named(limit: str, verdict: str) -> None:
     exceeded = Violation(name=limit, limit=f"{limit}=0", measured="1")
     gpu = replace(an_entry(), verdict="violated", violations=(exceeded,))
 
-    assert across(an_entry(), gpu).verdict == verdict
+    lane = across(an_entry(), gpu)
+
+    assert lane.verdict == verdict
+    named = f"{METRICS['limits'].label}: {limit} (depends on the device)"
+    assert lane.excused == ((named,) if verdict == "held" else ())
+    assert not across(an_entry(), gpu, there=OLD).excused
 
 
 def test_what_was_not_measured_on_the_gpu_is_unknown() -> None:
