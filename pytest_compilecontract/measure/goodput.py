@@ -43,12 +43,19 @@ class Parts:
         self._warmed_up = 0
         self._since = 0.0
         self._inside = ""
+        self._over = False
+        self._unknown = ""
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """One step of the loop. It is warm-up if something compiles in it."""
         with self._part("step"):
-            yield
+            try:
+                yield
+            except BaseException as error:
+                # Its seconds are none of a step, and of no other part.
+                self._unknown = f"a step was not finished: {type(error).__name__}"
+                raise
         took, compiled = self._took()
         if compiled:
             self._warmed_up += 1
@@ -61,8 +68,10 @@ class Parts:
     def checkpoint(self) -> Iterator[None]:
         """Saving or loading."""
         with self._part("checkpoint"):
-            yield
-        self._credit("checkpoint")
+            try:
+                yield
+            finally:
+                self._credit("checkpoint")
 
     def data(self, batches: Iterable[T]) -> Iterator[T]:
         """The batches, one after another; the time that each takes to come is "data"."""
@@ -80,9 +89,13 @@ class Parts:
     @contextlib.contextmanager
     def eager(self) -> Iterator[None]:
         """A step of the eager model, for comparison: it is in none of the parts, and what is before it neither."""
-        self._took()
         with self._part("eager"):
-            yield
+            self._took()
+            try:
+                yield
+            except BaseException:
+                self._took()
+                raise
         took, compiled = self._took()
         if not compiled:
             self._eager.append(took)
@@ -95,11 +108,12 @@ class Parts:
     def stop(self) -> None:
         """End; what follows the last part is in none."""
         self._compiling.stop()
+        self._over = True
 
     def found(self) -> tuple[Goodput | None, str]:
         """The seconds of all parts until now, or why they are not known."""
-        if self._compiling.unknown:
-            return None, self._compiling.unknown
+        if unknown := self._unknown or self._compiling.unknown:
+            return None, unknown
         if not self._steady and not self._warmed_up:
             return None, "no step was made inside goodput()"
         return Goodput(
@@ -112,6 +126,8 @@ class Parts:
 
     @contextlib.contextmanager
     def _part(self, name: str) -> Iterator[None]:
+        if self._over:
+            raise UsageError(f"goodput: {name} after the end of its `with` block, where nothing is timed")
         if self._inside:
             raise UsageError(f"goodput: {name} inside of {self._inside}; the parts of a loop follow one another")
         self._inside = name

@@ -177,6 +177,82 @@ def test_two_in_one_block_are_refused() -> None:
             pass
 
 
+class Hand:
+    """A clock that is set by hand."""
+
+    at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_what_a_part_took_that_raised_is_in_no_other() -> None:
+    """A test may go on: where there is no checkpoint yet, or where eager has not enough memory."""
+    clock = Hand()
+    run = Parts(now=clock)
+    run.start()
+
+    with pytest.raises(FileNotFoundError), run.checkpoint():
+        clock.at = 10.0
+        raise FileNotFoundError
+    with pytest.raises(MemoryError), run.eager():
+        clock.at = 30.0
+        raise MemoryError
+    with run.step():
+        clock.at = 31.0
+
+    found, _ = run.found()
+    assert found is not None
+    assert found.seconds == dict.fromkeys(PARTS, 0.0) | {"checkpoint": 10.0, "steady": 1.0}
+    assert found.eager_step_seconds is None
+
+
+def test_it_is_not_known_once_a_step_was_not_finished() -> None:
+    """Its seconds are no progress, and would be part of whatever comes next."""
+    clock = Hand()
+    run = Parts(now=clock)
+    run.start()
+
+    with pytest.raises(MemoryError), run.step():
+        clock.at = 10.0
+        raise MemoryError
+    with run.step():
+        clock.at = 11.0
+
+    assert run.found() == (None, "a step was not finished: MemoryError")
+
+
+def test_what_another_thread_still_compiles_is_in_each_step_that_it_takes() -> None:
+    clock = Hand()
+    run = Parts(now=clock)
+    run.start()
+
+    with run.step():
+        run._compiling._begin()
+        clock.at = 5.0
+    with run.step():
+        clock.at = 9.0
+        run._compiling._end()
+        clock.at = 10.0
+    with run.step():
+        clock.at = 12.0
+
+    found, _ = run.found()
+    assert found is not None
+    assert found.seconds == dict.fromkeys(PARTS, 0.0) | {"compile": 9.0, "warm-up": 1.0, "steady": 2.0}
+    assert (found.warmed_up, found.steady) == (2, 1)
+
+
+def test_a_part_after_the_end_is_refused_and_takes_nothing_back() -> None:
+    with lane_of() as compile_lane, compile_lane.observe() as seen:
+        with seen.goodput() as run, run.step():
+            pass
+        with pytest.raises(UsageError, match="goodput: step after the end of its `with` block"), run.step():
+            pass
+
+    assert found_in(compile_lane.measurements[-1]).steady == 1
+
+
 # The probe
 
 

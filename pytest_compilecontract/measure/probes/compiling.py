@@ -42,8 +42,11 @@ class Compiling:
         self._handler.remove_end_callback(self._end)
 
     def taken(self) -> float:
-        """The seconds since this was asked for the last time."""
+        """The seconds since this was asked for the last time, also of what another thread still compiles."""
         self._is_there()
+        if self._since is not None:
+            self._end()
+            self._begin()
         found, self._seconds = self._seconds, 0.0
         return found
 
