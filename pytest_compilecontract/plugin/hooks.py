@@ -102,7 +102,7 @@ def switch_on(config: pytest.Config) -> Parts:
         ("results", results),
         ("receiving", Receiving(session, worker)),
         ("finishing", Finishing(session, history, collecting, worker)),
-        ("told_once", ToldOnce(worker)),
+        ("told_once", ToldOnce()),
     ]
     if settings.shard is not None and settings.rest is None:
         from .shard import Sharding

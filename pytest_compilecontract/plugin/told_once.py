@@ -1,11 +1,12 @@
 """What is printed once: facts that lanes of one contract have in common are written out for the first of them.
 
-Only the terminal is spared: what writes a report of each test by itself, such as JUnit XML, has read the text by then.
+Only pytest's own list of failures is shortened, while it is printed: every other reader of a report, at whatever time,
+finds the whole text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -18,23 +19,32 @@ INDENT = "  "
 
 
 class ToldOnce:
-    """Shortens the failures of lanes, in the process that prints them: not in a `worker` of pytest-xdist."""
+    """Shortens the failures of lanes, in the order in which pytest prints them, and restores them afterwards."""
 
-    def __init__(self, worker: str) -> None:
-        self._prints = not worker
-        # By the contract and the text, the lane that it was printed for.
+    def __init__(self) -> None:
+        # By the contract and the text, the lane that it is printed for.
         self._printed: dict[tuple[str, str], str] = {}
+        self._whole: list[tuple[pytest.TestReport, list[str]]] = []
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        kept = getattr(report, ENTRY, None)
-        if not self._prints or not report.failed or kept is None:
-            return
-        contract, lane = kept["entry"]["contract"], kept["entry"]["lane"]
-        if isinstance(report.longrepr, str):
-            report.longrepr = self._once(contract, lane, report.longrepr)
-        for entry in _without_a_traceback(report):
-            entry.lines = self._once(contract, lane, "\n".join(entry.lines)).split("\n")
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
+        for report in terminalreporter.stats.get("failed", ()):
+            if (kept := getattr(report, ENTRY, None)) is None:
+                continue
+            contract, lane, texts = kept["entry"]["contract"], kept["entry"]["lane"], _texts(report)
+            self._whole.append((report, texts))
+            _set_texts(report, [self._once(contract, lane, text) for text in texts])
+        try:
+            return (yield)
+        finally:
+            self.pytest_terminal_summary_printed()
+
+    @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
+    def pytest_terminal_summary_printed(self) -> None:
+        """Pytest has printed its list, and what other plugins add to it comes now."""
+        for report, texts in self._whole:
+            _set_texts(report, texts)
+        self._whole.clear()
 
     def _once(self, contract: str, lane: str, text: str) -> str:
         lines: list[str] = []
@@ -49,6 +59,21 @@ def _without_a_traceback(report: pytest.TestReport) -> list[Any]:
     """What pytest prints for `pytest.fail(..., pytrace=False)`: text alone. Empty if it prints anything else."""
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
     return entries if all(getattr(each, "style", "") == "value" for each in entries) else []
+
+
+def _texts(report: pytest.TestReport) -> list[str]:
+    """The texts of a report that has no traceback."""
+    if isinstance(report.longrepr, str):
+        return [report.longrepr]
+    return ["\n".join(entry.lines) for entry in _without_a_traceback(report)]
+
+
+def _set_texts(report: pytest.TestReport, texts: list[str]) -> None:
+    if isinstance(report.longrepr, str):
+        report.longrepr = texts[0]
+        return
+    for entry, text in zip(_without_a_traceback(report), texts, strict=True):
+        entry.lines = text.split("\n")
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
