@@ -185,6 +185,11 @@ class Hand:
     def __call__(self) -> float:
         return self.at
 
+    def fail_at(self, at: float, error: type[Exception]) -> None:
+        """Raise at this time."""
+        self.at = at
+        raise error
+
 
 def test_what_a_part_took_that_raised_is_in_no_other() -> None:
     """A test may go on: where there is no checkpoint yet, or where eager has not enough memory."""
@@ -193,11 +198,9 @@ def test_what_a_part_took_that_raised_is_in_no_other() -> None:
     run.start()
 
     with pytest.raises(FileNotFoundError), run.checkpoint():
-        clock.at = 10.0
-        raise FileNotFoundError
+        clock.fail_at(10.0, FileNotFoundError)
     with pytest.raises(MemoryError), run.eager():
-        clock.at = 30.0
-        raise MemoryError
+        clock.fail_at(30.0, MemoryError)
     with run.step():
         clock.at = 31.0
 
@@ -214,8 +217,7 @@ def test_it_is_not_known_once_a_step_was_not_finished() -> None:
     run.start()
 
     with pytest.raises(MemoryError), run.step():
-        clock.at = 10.0
-        raise MemoryError
+        clock.fail_at(10.0, MemoryError)
     with run.step():
         clock.at = 11.0
 
