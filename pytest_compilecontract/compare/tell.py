@@ -20,7 +20,7 @@ from pytest_compilecontract.facts.measurement import (
     Measurement,
     Recompile,
 )
-from pytest_compilecontract.facts.metrics import FIELDS_OF_DEVICE, KNOWN, METRICS, OF_DEVICE
+from pytest_compilecontract.facts.metrics import FIELDS_OF_DEVICE, METRICS, OF_DEVICE
 from pytest_compilecontract.facts.own_failure import kind_of
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.structure import PLAIN
@@ -294,11 +294,11 @@ def read_limits(entry: Entry, *, but_steady: bool, of_device: bool = True) -> Fa
 
 
 def limit_of_device(name: str) -> bool:
-    """Whether a limit is on what depends on the device: on its metric, if one has its name, or else on its field."""
-    metric = name.removeprefix("max_")
-    if metric in KNOWN:
-        return metric in OF_DEVICE
-    return name in LIMITS and LIMITS[name].metric in FIELDS_OF_DEVICE
+    """Whether a limit is on what depends on the device."""
+    limit = LIMITS.get(name)
+    if limit is None:
+        return False
+    return limit.measures in OF_DEVICE if limit.measures else limit.metric in FIELDS_OF_DEVICE
 
 
 READERS: dict[str, Callable[[Measurement], Facts | None]] = {

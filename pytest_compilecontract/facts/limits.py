@@ -255,7 +255,8 @@ _LANES = Kind(text="a list of lane names", accepts=_are_lanes)
 class Limit:
     """One limit of a contract.
 
-    `metric` is the field of a measurement that it is checked against. `fixture`: it only means something with a
+    `metric` is the field of a measurement that it is checked against, `measures` the name of the metric where a field
+    has several. `fixture`: it only means something with a
     comparison with eager, or with a lane. `optional`: it is not judged if the device or the lane has no such thing.
     `bounds`: whether a limit on a number is the most or the least that is allowed.
     """
@@ -263,6 +264,7 @@ class Limit:
     name: str
     kind: Kind
     metric: str = ""
+    measures: str = ""
     fixture: bool = False
     optional: bool = False
     bounds: Literal["most", "least"] | None = None
@@ -285,10 +287,12 @@ LIMITS: dict[str, Limit] = {
         Limit(name="max_guards", bounds="most", kind=_COUNT, metric="guards"),
         Limit(name="max_cache_misses", bounds="most", kind=_COUNT, metric="caches", optional=True),
         Limit(name="max_cache_bypasses", bounds="most", kind=_COUNT, metric="cache_bypasses", optional=True),
-        Limit(name="max_warm_misses", bounds="most", kind=_COUNT, metric="warm", optional=True),
+        Limit(name="max_warm_misses", bounds="most", kind=_COUNT, metric="warm", measures="warm_misses", optional=True),
         # Judged over repeats, in `judge.budget`.
         Limit(name="max_cold_seconds", bounds="most", kind=_FACTOR, metric="stage_seconds"),
-        Limit(name="max_warm_seconds", bounds="most", kind=_FACTOR, metric="warm", optional=True),
+        Limit(
+            name="max_warm_seconds", bounds="most", kind=_FACTOR, metric="warm", measures="warm_seconds", optional=True
+        ),
         Limit(name="fullgraph", kind=_FLAG),
         Limit(name="allow_recompile_limit", kind=_FLAG, metric="limit_hits"),
         Limit(
