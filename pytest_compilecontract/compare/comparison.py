@@ -170,15 +170,12 @@ def _missing(was: Side, stopped: str) -> LaneComparison:
 
 def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) -> LaneComparison:
     old, new = was.entry, now.entry
-    devices = [device_of(side.environment, side.entry.lane_settings) for side in (was, now)]
-    verdict, reason = _incomparable(was, now)
-    if verdict is None and devices[0] != devices[1] and "broken" not in (old.verdict, new.verdict):
-        verdict, reason = _on_two_devices(devices, policy)
+    verdict, reason = _incomparable(was, now, policy)
     drifts: tuple[Drift, ...] = ()
     unknown: tuple[str, ...] = ()
     excused: tuple[str, ...] = ()
     if verdict is None:
-        pair = Pair(old, new, policy, attribution, two_devices=devices[0] != devices[1])
+        pair = Pair(old, new, policy, attribution, two_devices=len(_devices(was, now)) > 1)
         drifts, unknown, excused = tuple(pair.drifts()), tuple(pair.unknown), tuple(pair.excused)
         verdict, reason = _verdict(old, new, pair, drifts)
     return LaneComparison(
@@ -200,7 +197,7 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
     )
 
 
-def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
+def _incomparable(was: Side, now: Side, policy: Policy) -> tuple[Verdict | None, str]:
     old, new = was.entry, now.entry
     if new.verdict == "unmeasured":
         return "unmeasured", new.reason
@@ -220,14 +217,16 @@ def _incomparable(was: Side, now: Side) -> tuple[Verdict | None, str]:
     for entry, when in ((new, ""), (old, "unstable before: ")):
         if entry.verdict == "unstable":
             return "unstable", f"{when}{entry.reason}"
-    return None, ""
-
-
-def _on_two_devices(devices: Sequence[str], policy: Policy) -> tuple[Verdict | None, str]:
-    if policy.across_devices:
+    devices = _devices(was, now)
+    if len(devices) == 1 or policy.across_devices:
         return None, ""
     said = f"different device types: {' -> '.join(devices)}"
     return "unverified", f"{said} (`compilecontract compare --across-devices` compares what does not depend on them)"
+
+
+def _devices(was: Side, now: Side) -> tuple[str, ...]:
+    """The types of device that the two sides ran on: one, or both."""
+    return tuple(dict.fromkeys(device_of(side.environment, side.entry.lane_settings) for side in (was, now)))
 
 
 def _not_known(entry: Entry) -> str:
