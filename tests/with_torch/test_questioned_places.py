@@ -54,6 +54,20 @@ def choose(compile_lane: CompileLane) -> None:
     compile_lane.run(lambda x: ((x * 3).sin().topk(3, dim=0), x.sum()), (close,))
 
 
+def of_all_kinds(compile_lane: CompileLane) -> None:
+    def results(x: torch.Tensor) -> Any:
+        out = (x * 3).sin()
+        whole = out.relu() + 1
+        return out, [whole, whole], {"complex": torch.complex(x, x.cos()), "chosen": x.argmax(-1), "sign": x > 0}, 0.5
+
+    compile_lane.run(results, (X,), (X * 2,))
+
+
+def of_subclasses(compile_lane: CompileLane) -> None:
+    rows = torch.nested.nested_tensor([X[:3], X[3:]], layout=torch.jagged)
+    compile_lane.run(lambda x, y: (x.sin() * 3, y.cos()), (rows, X))
+
+
 # What a backend does to its first result.
 SPOILED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "much": lambda out: out * 3,
@@ -88,7 +102,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Judged, Judged]]:
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
-@pytest.mark.parametrize("body", [run, train, choose])
+@pytest.mark.parametrize("body", [run, train, choose, of_all_kinds, of_subclasses])
 def test_what_is_judged_again_in_part_is_judged_as_if_it_were_whole(
     body: Callable[[CompileLane], None],
     spoil: Callable[[torch.Tensor], torch.Tensor],
