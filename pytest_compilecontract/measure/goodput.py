@@ -14,15 +14,15 @@ from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import PARTS, Goodput
 
 from .probes.compiling import Compiling
+from .probes.device import used
 
 T = TypeVar("T")
 
 
 def synchronized() -> float:
-    """Seconds by the clock, once the work that is queued on CUDA devices is done."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(index)
+    """Seconds by the clock, once the work that is queued on the CUDA devices of this process is done."""
+    for index in used():
+        torch.cuda.synchronize(index)
     return clock.seconds()
 
 
@@ -61,8 +61,7 @@ class Parts:
             self._warmed_up += 1
         else:
             self._steady.append(took)
-        self._seconds["warm-up" if compiled else "steady"] += took - compiled
-        self._seconds["compile"] += compiled
+        self._credit("warm-up" if compiled else "steady", took, compiled)
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[None]:
@@ -71,7 +70,7 @@ class Parts:
             try:
                 yield
             finally:
-                self._credit("checkpoint")
+                self._credit("checkpoint", *self._took())
 
     def data(self, batches: Iterable[T]) -> Iterator[T]:
         """The batches, one after another; the time that each takes to come is "data"."""
@@ -83,7 +82,7 @@ class Parts:
                 except StopIteration:
                     return
                 finally:
-                    self._credit("data")
+                    self._credit("data", *self._took())
             yield batch
 
     @contextlib.contextmanager
@@ -136,8 +135,7 @@ class Parts:
         finally:
             self._inside = ""
 
-    def _credit(self, part: str) -> None:
-        took, compiled = self._took()
+    def _credit(self, part: str, took: float, compiled: float) -> None:
         self._seconds[part] += took - compiled
         self._seconds["compile"] += compiled
 

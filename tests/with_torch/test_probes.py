@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import NO_CUDA, GraphSkip, GraphStep, Location
 from pytest_compilecontract.facts.metrics import STEADY
+from pytest_compilecontract.measure import goodput
 from pytest_compilecontract.measure.probes import cuda_graphs, device, memory, speed, syncs
 from pytest_compilecontract.measure.probes.source import Paths
 
@@ -319,6 +320,32 @@ def test_workers_share_the_cards_out(monkeypatch: pytest.MonkeyPatch, worker: st
     device.take_gpu(worker)
 
     assert taken == ([] if gpu is None else [gpu])
+
+
+@pytest.mark.parametrize(
+    ("started", "contexts", "expected"),
+    [
+        pytest.param(False, {0, 1}, (), id="cuda was not started"),
+        pytest.param(True, {0, 3}, (0, 3), id="two of four"),
+        pytest.param(True, None, (2,), id="torch does not say"),
+    ],
+)
+def test_only_devices_that_this_process_uses_are_waited_for(
+    started: bool, contexts: set[int] | None, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: started)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    if contexts is None:
+        monkeypatch.delattr(torch._C, "_cuda_hasPrimaryContext", raising=False)
+    else:
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", contexts.__contains__, raising=False)
+
+    goodput.synchronized()
+
+    assert (device.used(), tuple(waited)) == (expected, expected)
 
 
 def test_a_process_that_uses_cuda_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,18 @@ def lost(error: BaseException | None) -> str:
     return ""
 
 
+def used() -> tuple[int, ...]:
+    """The CUDA devices, by index, that this process has a context on; the current one if torch does not say.
+
+    To wait for another device would make a context there, which takes memory of whoever uses it.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ()
+    if (has_context := getattr(torch._C, "_cuda_hasPrimaryContext", None)) is None:
+        return (torch.cuda.current_device(),)
+    return tuple(index for index in range(torch.cuda.device_count()) if has_context(index))
+
+
 def take_gpu(worker: str) -> None:
     """Give each worker of pytest-xdist its own GPU, gw0 the first of those that are visible.
 
