@@ -115,6 +115,8 @@ class NoiseRuns:
         for until in (FEW, MANY, FAR, LAST):
             if not found.values or not (found.open or self._choices.any):
                 break
+            # What was explained since is judged no more, and need not be kept.
+            self._runs = [numerics.only(each, found.values, steps=each.steps) for each in self._runs]
             self._run(until, found.values)
             # A bias is none before noise was asked.
             found = judge(self._runs, not self._failed)

@@ -75,12 +75,48 @@ def test_without_room_for_a_file_a_copy_stays_in_memory(monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise refused
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
 
     kept = Apart(torch.arange(6.0))
 
     assert not is_in_a_file(kept)
     assert torch.equal(kept.tensor(), torch.arange(6.0))
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_a_system_that_writes_a_part_of_what_it_is_given_is_given_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, part, at: real(file, part[:3], at))
+
+    kept, more = Apart(torch.arange(6.0)), Apart(torch.ones(2, 2).t())
+
+    assert is_in_a_file(kept)
+    assert is_in_a_file(more)
+    assert torch.equal(kept.tensor(), torch.arange(6.0))
+    assert torch.equal(more.tensor(), torch.ones(2, 2))
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_a_disk_that_fills_midway_leaves_what_was_written_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, real = Apart(torch.arange(6.0)), os.pwrite
+    left = [5]
+
+    def fills(file: int, part: memoryview, at: int) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = real(file, part[: left[0]], at)
+        left[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "pwrite", fills)
+    kept = Apart(torch.ones(6))
+    monkeypatch.setattr(os, "pwrite", real)
+    after = Apart(torch.full((6,), 2.0))
+
+    assert not is_in_a_file(kept)
+    assert torch.equal(kept.tensor(), torch.ones(6))
+    assert torch.equal(before.tensor(), torch.arange(6.0))
+    assert torch.equal(after.tensor(), torch.full((6,), 2.0))
 
 
 @pytest.mark.usefixtures("all_apart")

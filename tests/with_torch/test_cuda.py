@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import textwrap
@@ -912,18 +913,26 @@ def test_a_gpu_judges_as_the_cpu_does(name: str, deterministic: bool, monkeypatc
     assert bool(here.numerics.differences) == (name != "none")
 
 
+@pytest.mark.parametrize("in_file", [True, False], ids=["file", "memory"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int16, torch.bool, torch.complex64], ids=str)
-def test_a_large_tensor_of_a_gpu_is_copied_bit_by_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_tensor_of_a_gpu_is_copied_bit_by_bit(
+    dtype: torch.dtype, in_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than passes at a time, and not in the order of memory."""
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(apart, "LEFT", 0)
+    if not in_file:
+        monkeypatch.setattr(os, "pwrite", full)
     size = 3 * apart.PASSED // 2 // 64 // dtype.itemsize
     made = torch.randint(0, 2, (size, 64), device="cuda").to(dtype).t()
 
     kept = apart.Apart(made)
 
-    assert kept._tensor is None
+    assert (kept._tensor is None) == in_file
     assert torch.equal(kept.tensor(), made.cpu())
-    assert kept.holds(made)
+    assert kept.holds(made) == in_file
     made[-1, -1] = made[-1, -1] == 0
     assert not kept.holds(made)
 

@@ -81,18 +81,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Judged, Judged]]:
     """What each judging found, beside what the rule finds that knows of no earlier one."""
     found: list[tuple[Judged, Judged]] = []
     real_init, real = Judging.__init__, Judging.judged
-    given: dict[int, tuple[Runs, Tolerance]] = {}
+    given: dict[int, tuple[Runs, Tolerance, list[Run]]] = {}
 
     def init(self: Judging, runs: Runs, tolerance: Tolerance) -> None:
-        given[id(self)] = (runs, tolerance)
+        given[id(self)] = (runs, tolerance, [])
         real_init(self, runs, tolerance)
 
     def both(self: Judging, moved: Sequence[Run], bias: bool) -> Judged:
         here = real(self, moved, bias)
         if id(self) in given:
-            runs, tolerance = given[id(self)]
+            runs, tolerance, all_moved = given[id(self)]
+            # Of what is explained, earlier runs are let go.
+            all_moved.extend(moved[len(all_moved) :])
             monkeypatch.setattr(Judging, "judged", real)
-            found.append((here, judged(replace(runs, moved=moved, bias=bias), tolerance)))
+            found.append((here, judged(replace(runs, moved=tuple(all_moved), bias=bias), tolerance)))
             monkeypatch.setattr(Judging, "judged", both)
         return here
 

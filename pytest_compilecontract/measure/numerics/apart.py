@@ -46,11 +46,14 @@ class Apart:
         self._shape, self._dtype = tensor.shape, tensor.dtype
         self._tensor: torch.Tensor | None = None
         nbytes = tensor.numel() * tensor.element_size()
-        if nbytes >= LEAST and hasattr(os, "posix_fallocate"):
-            # A full disk, a limit on files, a kind that has no plain bytes.
-            with contextlib.suppress(OSError, ValueError, RuntimeError):
+        if nbytes >= LEAST:
+            # A full disk, a limit on files, a kind that has no plain bytes, a system without pwrite.
+            with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
                 self._file = _file()
                 self._offset = self._file.write(tensor, nbytes)
+                return
+            with contextlib.suppress(RuntimeError):
+                self._tensor = _in_memory(tensor)
                 return
         self._tensor = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
@@ -104,7 +107,7 @@ class _Desk:
 
     def _brought(self, values: torch.Tensor) -> torch.Tensor:
         """A copy on the device. While one part of it is on its way, the next is read."""
-        if self._device.type != "cuda" or values.nbytes < PASSED:
+        if self._device.type != "cuda":
             return values.to(self._device)
         made = torch.empty(values.shape, dtype=values.dtype, device=self._device)
         there, here = (each.reshape(-1).view(torch.uint8) for each in (made, values))
@@ -148,6 +151,39 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy in the CPU's memory."""
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    with torch.inference_mode(mode=False), torch.no_grad():
+        there, start = made.reshape(-1).view(torch.uint8), 0
+        for part in _parts(tensor):
+            there[start : start + len(part)].copy_(part)
+            start += len(part)
+    return made
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The bytes of a tensor, in the CPU's memory. While one part is read, the next one of a GPU's is on its way."""
+    plain = tensor.reshape(-1).view(torch.uint8)
+    if plain.device.type != "cuda":
+        yield plain
+        return
+    passing = torch.empty((2, min(PASSED, len(plain))), dtype=torch.uint8, device="cpu", pin_memory=True)
+    sent: list[tuple[torch.Tensor, torch.cuda.Event]] = []
+    for index, part in enumerate(torch.split(plain, PASSED)):
+        sent.append((passing[index % 2][: len(part)], torch.cuda.Event()))  # type: ignore[no-untyped-call]
+        sent[-1][0].copy_(part, non_blocking=True)
+        sent[-1][1].record(torch.cuda.current_stream(plain.device))
+        if index:
+            yield _arrived(*sent[index - 1])
+    yield _arrived(*sent[-1])
+
+
+def _arrived(part: torch.Tensor, event: torch.cuda.Event) -> torch.Tensor:
+    event.synchronize()
+    return part
+
+
 class _File:
     """A temporary file without a name, to which copies are added; it is closed with the last of them."""
 
@@ -167,23 +203,19 @@ class _File:
 
     def write(self, tensor: torch.Tensor, nbytes: int) -> int:
         """Add a tensor's values; where they are. OSError if there is no room."""
-        at, disk = self.end, os.fstatvfs(self._file.fileno())
+        start, disk = self.end, os.fstatvfs(self._file.fileno())
         if disk.f_bavail * disk.f_frsize - nbytes < min(LEFT, disk.f_blocks * disk.f_frsize // 10):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        # Reserved, because writing to a mapped page that finds no room would end the process.
-        os.posix_fallocate(self._file.fileno(), at, nbytes)
-        self.end = at + -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        at = start
         with torch.inference_mode(mode=False), torch.no_grad():
-            mapped = torch.frombuffer(mmap.mmap(self._file.fileno(), nbytes, offset=at), dtype=torch.uint8)
-            plain = tensor.reshape(-1).view(torch.uint8)
-            if plain.device.type != "cuda":
-                mapped.copy_(plain)
-                return at
-            passing = torch.empty(min(PASSED, nbytes), dtype=torch.uint8, device="cpu", pin_memory=True)
-            for start in range(0, nbytes, PASSED):
-                part = mapped[start : start + PASSED]
-                part.copy_(passing[: len(part)].copy_(plain[start : start + PASSED]))
-        return at
+            for part in _parts(tensor):
+                # Not copied to a mapped file: to be given page after page takes four times as long.
+                left = memoryview((ctypes.c_char * len(part)).from_address(part.data_ptr())).cast("B")
+                while left:
+                    done = os.pwrite(self._file.fileno(), left, at)
+                    at, left = at + done, left[done:]
+        self.end = -(-at // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        return start
 
     def read(self, at: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
         nbytes = shape.numel() * dtype.itemsize
