@@ -919,6 +919,7 @@ def test_a_large_tensor_of_a_gpu_is_copied_bit_by_bit(
     dtype: torch.dtype, in_file: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than passes at a time, and not in the order of memory."""
+
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
