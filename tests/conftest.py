@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 # do so busily: a product of 32 columns in bfloat16 took ten times as long.
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
+
+# Printed commands begin with `python` and `pytest` where the shell finds these, as in an activated environment.
+os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
 
 # A shell's job in the background ignores it, and so would all that a test starts and then interrupts: it waits in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -21,6 +21,7 @@ from pathlib import Path
 from pytest_compilecontract.errors import ReceiptError, UsageError
 from pytest_compilecontract.escaping import as_tests, one_line, plain, printed, typed
 from pytest_compilecontract.facts.receipt import Receipt, in_order
+from pytest_compilecontract.facts.rerun import AS_MODULE
 from pytest_compilecontract.facts.verdict import Facts
 from pytest_compilecontract.files.course import EVENTS, EVENTS_OPTION, Course
 from pytest_compilecontract.files.receipt import read_receipt
@@ -29,6 +30,7 @@ from pytest_compilecontract.files.whole import write_bytes
 from pytest_compilecontract.judge.proposal import Proposal, proposed
 from pytest_compilecontract.processes import GRACE_SECONDS, ended_by_sigterm, watched
 from pytest_compilecontract.report.terminal import FAILURE_WIDTH, laid_out, row_of, summary_lines
+from pytest_compilecontract.shell import PROGRAM, in_shell
 from pytest_compilecontract.upgrade.progress import Progress, duration
 from pytest_compilecontract.wording import counted, cut
 
@@ -131,7 +133,11 @@ def _check(chosen: argparse.Namespace) -> int:
             *(["--train"] if chosen.train else []),
             *([f"--lanes={chosen.lanes}"] if chosen.lanes != "all" else []),
         ]
-        print(typed(["compilecontract", "init", chosen.sample, *options, "--out", _suggested(chosen.sample)]))
+        print(
+            typed(
+                [*in_shell([PROGRAM], Path.cwd()), "init", chosen.sample, *options, "--out", _suggested(chosen.sample)]
+            )
+        )
     return _print_refused(found)
 
 
@@ -161,7 +167,7 @@ def _init(chosen: argparse.Namespace) -> int:
     # The newcomer's module is importable from here: `python -m pytest` has this folder on its path, `pytest` may not.
     print(f"\nwrote {chosen.out}, hold it with:")
     lanes = f"--contract-lanes={','.join(found.lanes)}"
-    print(typed(["python", "-m", "pytest", "--compile-contracts", lanes, *as_tests(str(chosen.out))]))
+    print(typed([*in_shell(AS_MODULE, Path.cwd()), "--compile-contracts", lanes, *as_tests(str(chosen.out))]))
     return code
 
 

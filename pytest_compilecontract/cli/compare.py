@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_compilecontract.compare.comparison import compare
-from pytest_compilecontract.compare.drift import Comparison
+from pytest_compilecontract.compare.drift import Comparison, LaneComparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.compare.waivers import stale, waived
@@ -21,7 +21,7 @@ from pytest_compilecontract.report.comparison import answer_lines, comparison_li
 from pytest_compilecontract.upgrade.changed_defaults import explained, explained_line, refuse_other_torch, trial_in
 
 from .exits import code_of, exit_codes, say
-from .runs import Two, add_across_devices, add_judging, policy_of, read_two, waivers_of
+from .runs import Two, add_across_devices, add_judging, policy_of, read_two, start_here, waivers_of
 
 ENDS = exit_codes("nothing drifted", no="a lane drifted or broke, or a waiver is stale", not_known="it cannot tell")
 
@@ -77,8 +77,13 @@ def _compared(chosen: argparse.Namespace) -> _Compared:
     policy, waivers, today = policy_of(chosen), waivers_of(chosen), datetime.date.today()
     runs = read_two(chosen.old, chosen.new, chosen.named)
     comparison = waived(compare(runs.old, runs.new, policy), waivers, today)
+    comparison = replace(comparison, lanes=tuple(map(_rerun_here, comparison.lanes)))
     said = stale(comparison, waivers, today)
     return _Compared(runs=runs, policy=policy, comparison=comparison, found=answer(comparison, policy, said))
+
+
+def _rerun_here(lane: LaneComparison) -> LaneComparison:
+    return lane.rerun_by(start_here(lane.rerun.start, [lane.torch])) if lane.rerun is not None else lane
 
 
 def _compare(chosen: argparse.Namespace) -> int:

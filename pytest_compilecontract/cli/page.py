@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.escaping import one_line
 from pytest_compilecontract.facts.receipt import PAGE, RECEIPT, timestamp
+from pytest_compilecontract.facts.rerun import start_of
 from pytest_compilecontract.files.pages import write_page
 from pytest_compilecontract.files.receipt import read_receipt
 from pytest_compilecontract.files.sources import read_sources
@@ -18,7 +19,7 @@ from pytest_compilecontract.report.run_page import run_page
 from pytest_compilecontract.report.run_view import named_files, run_view
 
 from .exits import YES, exit_codes, say
-from .runs import receipt_file
+from .runs import receipt_file, start_here
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,6 +61,7 @@ def _page(chosen: argparse.Namespace) -> int:
         plugin=plugin_version() or "",
         created=timestamp(),
         beside=Path(os.path.relpath(file.resolve().parent, output.resolve().parent)).as_posix(),
+        start=start_here(start_of(receipt.command), (each.torch for each in receipt.environments.values())),
     )
     if chosen.output is None:
         write_page(output, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers
 from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.escaping import typed
 from pytest_compilecontract.facts.receipt import RECEIPT, Receipt, environment_key
+from pytest_compilecontract.facts.versions import version_key
 from pytest_compilecontract.files import journal as journals
 from pytest_compilecontract.files.project import read_project
 from pytest_compilecontract.files.receipt import read_receipt
+from pytest_compilecontract.measure.environment import version_of
+from pytest_compilecontract.shell import PROGRAM, in_shell
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +105,8 @@ def _fitting(old: Path, new: Path, run: Receipt, command: str) -> tuple[str, str
     if before:
         return before[0], f"{folder}: chose {before[0]}, of the newest torch before that of {other} ({keys[0]})"
     named = folder / (own or names)[-1]
-    choose = typed(["compilecontract", command, *(str(named if each == folder else each) for each in (old, new))])
+    both = (str(named if each == folder else each) for each in (old, new))
+    choose = typed(in_shell([PROGRAM, command, *both], Path.cwd()))
     of = f"{other} is of {', '.join(keys) or 'none'}"
     raise ReceiptError(f"{several(names)}, and {of}: choose one, as in {choose}", at=str(folder))
 
@@ -116,6 +121,16 @@ def read_run(path: Path) -> Receipt:
     return read_receipt(file) if file == path or file.exists() else read_folder(path)
 
 
+def start_here(start: Sequence[str], torches: Iterable[str | None]) -> tuple[str, ...]:
+    """The words that start pytest on this interpreter, if it has the torch of the run; else as they are kept.
+
+    Lanes measured with another torch are rerun on another interpreter, and which it is only the user knows.
+    """
+    ours = version_key(version_of("torch") or "")
+    same = ours is not None and {version_key(each or "") for each in torches} == {ours}
+    return in_shell(start, Path.cwd()) if same else tuple(start)
+
+
 def receipt_file(path: Path) -> Path:
     """The receipt file for a path to it, or to its folder.
 
@@ -126,5 +141,6 @@ def receipt_file(path: Path) -> Path:
         return path
     if (path / journals.NAME).exists():
         # Beside it may lie the receipt of an earlier run, which would pass for this one's.
-        raise ReceiptError(f"{path}: its run did not end (`compilecontract recover {path}` writes the receipt)")
+        recover = typed(in_shell([PROGRAM, "recover", str(path)], Path.cwd()))
+        raise ReceiptError(f"{path}: its run did not end (`{recover}` writes the receipt)")
     return path / RECEIPT

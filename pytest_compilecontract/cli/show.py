@@ -17,6 +17,7 @@ from pytest_compilecontract.report.color import marked
 from pytest_compilecontract.report.facts import fact_lines
 from pytest_compilecontract.report.planted import planted_lines
 from pytest_compilecontract.report.terminal import Row, headline, row_of, summary_lines
+from pytest_compilecontract.shell import PROGRAM, in_shell
 from pytest_compilecontract.wording import counted
 
 from .exits import YES, exit_codes, say
@@ -61,7 +62,8 @@ def _show(chosen: argparse.Namespace) -> int:
         say(*(text for text, _ in planted_lines(receipt.entries, chosen.verbosity)))
     if Path(FOLDER).is_dir() and not _is_within(chosen.file, Path(FOLDER)):
         # A receipt has what was measured, and not what a baseline made of it.
-        command = typed(["compilecontract", "compare", str(_baselines_of(receipt)), str(chosen.file)])
+        words = [PROGRAM, "compare", str(_baselines_of(receipt)), str(chosen.file)]
+        command = typed(in_shell(words, Path.cwd()))
         say(f"held means within its limits; to compare with the baselines: {printed(command)}")
     return YES
 

@@ -7,7 +7,8 @@ known is never held: a metric that only one side measured makes its lane unverif
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_compilecontract.facts.measurement import Location
@@ -107,6 +108,10 @@ class LaneComparison:
     cold: tuple[Band, Band] | None = None
     stage: str = ""
     now: Entry | None = field(default=None, compare=False, repr=False)
+
+    def rerun_by(self, start: Sequence[str]) -> LaneComparison:
+        """The same lane, with a command that starts pytest by these words."""
+        return replace(self, rerun=replace(self.rerun, start=tuple(start))) if self.rerun is not None else self
 
     @property
     def by_cause(self) -> tuple[Drift, ...]:

@@ -28,7 +28,7 @@ _CHOOSING = (
     "--contract-lanes",
 )
 _VALUED = ("-p", "-o", "-c", "-n", "-W", "-r")
-# With the folder that it is started in on the path.
+# What is kept names no interpreter: `pytest_compilecontract.shell` says what starts it where a command is printed.
 AS_MODULE = ("python", "-m", "pytest")
 # For people to write their own in place of the dots.
 _REASON = '--contract-accept-reason="..."'
@@ -58,6 +58,11 @@ class Command:
     def arguments(self, *more: str) -> list[str]:
         """The arguments of pytest, for a process that runs it; `more` are further options."""
         return [*self.options, *more, *(as_tests(*self.tests) if self.tests else ())]
+
+    @property
+    def as_module(self) -> bool:
+        """Whether it starts pytest as a module, with the folder that it is started in on the path."""
+        return self.start[1:] == AS_MODULE[1:]
 
     def recording(self, mode: str, *, reason: bool = False) -> Command:
         """The same command, recording in this mode."""

@@ -49,7 +49,7 @@ def current_environment(root: Path, variables: Mapping[str, str] | None = None) 
     cuda = _found(lambda: _cuda_device(torch)) or {}
     return Environment(
         torch=_found(lambda: str(torch.__version__)),
-        triton=next(filter(None, map(_version, TRITON)), None),
+        triton=next(filter(None, map(version_of, TRITON)), None),
         cuda=_found(lambda: torch.version.cuda),
         cudnn=cuda.get("cudnn"),
         nccl=cuda.get("nccl"),
@@ -60,11 +60,11 @@ def current_environment(root: Path, variables: Mapping[str, str] | None = None) 
         processor=processor,
         python=platform.python_version(),
         platform=_found(platform.platform),
-        pytest=_version("pytest"),
+        pytest=version_of("pytest"),
         plugin=plugin_version(),
         commit=commit,
         dirty=dirty,
-        libraries={name: version for name in LIBRARIES if (version := _version(name))},
+        libraries={name: version for name in LIBRARIES if (version := version_of(name))},
         settings=_found(lambda: dict(_settings(shown))) if torch else None,
         variables={
             name: shown(value)
@@ -109,7 +109,7 @@ def _literal(value: object) -> str | None:
 
 def plugin_version() -> str | None:
     """The version of this package that is installed."""
-    return _version("pytest-compilecontract")
+    return version_of("pytest-compilecontract")
 
 
 def _found(read: Callable[[], T]) -> T | None:
@@ -123,7 +123,8 @@ def _found(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """The version of a package that is installed; None if it is not."""
     return _found(lambda: metadata.version(distribution))
 
 

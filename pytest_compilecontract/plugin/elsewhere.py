@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from pytest_compilecontract.facts.rerun import AS_MODULE
 from pytest_compilecontract.report.terminal import Line
 from pytest_compilecontract.wording import counted
 
-from .started import session_command
+from .started import session_command, started_as_module
 
 # What a file that holds contracts has in it.
 WORDS = (b"compile_lane", b"compile_contract")
@@ -54,9 +52,9 @@ def _not_found(config: pytest.Config, module: str) -> str:
     told = f"{found} is in {'this folder' if source == '.' else source}, where Python does not look for modules"
     setting = f'pythonpath = ["{source}"] in the settings of pytest'
     command = session_command(config, given_paths(config))
-    if source != "." or command.start == AS_MODULE:
+    if source != "." or command.as_module:
         return f"{told}: set {setting}"
-    return f"{told}: run {replace(command, start=AS_MODULE)}, or set {setting}"
+    return f"{told}: run {started_as_module(config, command)}, or set {setting}"
 
 
 def _left_out(config: pytest.Config) -> Counter[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
 class Finishing:
     """The part of the plugin that writes and reports what was measured; only in the controller."""
 
-    def __init__(self, session: Session, history: History, collecting: Collecting, worker: str) -> None:
+    def __init__(
+        self, session: Session, history: History, collecting: Collecting, worker: str, start: Sequence[str]
+    ) -> None:
         self._session = session
         self._settings = session.settings
         self._history = history
         self._collecting = collecting
         self._worker = worker
+        self._start = start
         self._held: Summary | None = None
         self._recorded: Recorded | None = None
         self._gone: tuple[str, ...] = ()
@@ -100,7 +103,7 @@ class Finishing:
         made = gathered(shared, settings.rank, own)
         if settings.rank:
             # That of rank 0 has the ranks that ended before it.
-            self._page_problem = write_run_page(shared / PAGE, made, settings.root, {})
+            self._page_problem = write_run_page(shared / PAGE, made, settings.root, {}, self._start)
             return own
         return made
 
@@ -109,7 +112,7 @@ class Finishing:
         if self._receipt is not None and self._settings.report is not None:
             drifted = self._history.drifted(self._held)
             page = self._settings.report / PAGE
-            problem = write_run_page(page, self._receipt, self._settings.root, drifted)
+            problem = write_run_page(page, self._receipt, self._settings.root, drifted, self._start)
             self._page_problem = self._page_problem or problem
 
     def _nothing_measured(self) -> str:

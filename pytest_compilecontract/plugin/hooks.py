@@ -29,7 +29,7 @@ from .run import Often, Once, Runs, Strategy
 from .run_page import command_of
 from .session import Session
 from .settings import Options, Settings, of_rank, settings_from
-from .started import as_started
+from .started import as_started, keep_start, start_in_shell
 from .told_once import ToldOnce
 from .workers import Receiving
 
@@ -72,6 +72,7 @@ def switch_on(config: pytest.Config) -> Parts:
     Raises:
         pytest.UsageError: an option, or a file that it names, is not valid.
     """
+    keep_start(config)
     if (place := config.getoption("--contract-rank")) is not None:
         return _switch_on_rank(config, place_of(place))
     worker = worker_of(config)
@@ -101,7 +102,7 @@ def switch_on(config: pytest.Config) -> Parts:
         ("phases", phases),
         ("results", results),
         ("receiving", Receiving(session, worker)),
-        ("finishing", Finishing(session, history, collecting, worker)),
+        ("finishing", Finishing(session, history, collecting, worker, start_in_shell(config))),
         ("told_once", ToldOnce()),
     ]
     if settings.shard is not None and settings.rest is None:

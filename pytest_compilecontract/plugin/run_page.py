@@ -20,8 +20,16 @@ _SECRET = re.compile(r"(?i)--?[\w-]*(?:token|secret|passw|credential|api-?key|au
 _HIDDEN = "..."
 
 
-def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tuple[str, str], LaneComparison]) -> str:
+def write_run_page(
+    path: Path,
+    receipt: Receipt,
+    root: Path,
+    drifted: Mapping[tuple[str, str], LaneComparison],
+    start: Sequence[str],
+) -> str:
     """Write the page; returns why it could not be written, as one line, or an empty text.
+
+    `start` are the words that start pytest in the shell.
 
     An error here fails nothing: the receipt is written by now, and the page can be made from it later.
     """
@@ -33,7 +41,8 @@ def write_run_page(path: Path, receipt: Receipt, root: Path, drifted: Mapping[tu
 
     try:
         view = run_view(receipt, read_sources(root, named_files(receipt)), drifted)
-        made = run_page(view, receipt, root=root.name, plugin=plugin_version() or "", created=receipt.created)
+        plugin = plugin_version() or ""
+        made = run_page(view, receipt, root=root.name, plugin=plugin, created=receipt.created, start=start)
         write_page(path, made)
     except ReceiptError as error:
         return str(error)

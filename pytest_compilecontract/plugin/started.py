@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract.facts.rerun import AS_MODULE, PYTEST, Command
+from pytest_compilecontract.shell import in_shell
 
 # Options by which a session finds its tests, settings and plugins, or measures otherwise; with a value, and without.
 _VALUED = (
@@ -24,8 +25,12 @@ _CHOICE = ("--contract-lanes", "-k", "-m")
 _OBSERVING = "--contract-observe"
 # What says nothing of a result.
 _LEFT_OUT = ("no:cacheprovider",)
-# What a pytest-xdist worker is told: the folder that its session was started in, from the project's root.
+# What a pytest-xdist worker is told: the folder that its session was started in, from the project's root, and what
+# starts pytest there, which for a worker on another machine is another interpreter.
 FOLDER = "compile_contract_folder"
+START = "compile_contract_start"
+# What starts pytest in the shell, by the environment that the session began with: a test may change it.
+_STARTED = pytest.StashKey[tuple[str, ...]]()
 
 
 def as_started(config: pytest.Config, command: Command) -> Command:
@@ -33,17 +38,32 @@ def as_started(config: pytest.Config, command: Command) -> Command:
     argv, here = _argv(config), _folder(config)
     options = [each for each in kept_options(argv[1:]) if each not in command.options]
     tests = tuple(_from(here, config.rootpath, each) for each in command.tests)
-    return replace(command, start=start(argv), options=(*options, *command.options), tests=tests)
+    return replace(command, start=start_in_shell(config), options=(*options, *command.options), tests=tests)
+
+
+def started_as_module(config: pytest.Config, command: Command) -> Command:
+    """The same command, with the folder that it is started in on the path."""
+    return replace(command, start=in_shell(AS_MODULE, _folder(config), config.rootpath))
+
+
+def keep_start(config: pytest.Config) -> None:
+    """Keep what starts pytest in the shell, before any test runs."""
+    config.stash[_STARTED] = in_shell(start(_argv(config)), config.invocation_params.dir, config.rootpath)
+
+
+def start_in_shell(config: pytest.Config) -> tuple[str, ...]:
+    """The words that start pytest in the shell that the session was started in."""
+    told = getattr(config, "workerinput", {}).get(START)
+    return tuple(told) if told else config.stash[_STARTED]
 
 
 def session_command(config: pytest.Config, paths: Sequence[str] = (), *, choice: bool = False) -> Command:
     """The command of a session like this one, with these paths; `choice` adds the selection of tests and lanes."""
-    argv = _argv(config)
     # Without it, the lanes that were observed would be neither recorded nor known to exist.
     observing = [_OBSERVING] if config.getoption(_OBSERVING) else []
     chosen = [f"{name}={value}" for name in _CHOICE if (value := config.getoption(name))] if choice else []
-    options = (*kept_options(argv[1:]), "--compile-contracts", *observing, *chosen)
-    return Command(start=start(argv), options=options, tests=tuple(paths))
+    options = (*kept_options(_argv(config)[1:]), "--compile-contracts", *observing, *chosen)
+    return Command(start=start_in_shell(config), options=options, tests=tuple(paths))
 
 
 def set_options(config: pytest.Config) -> tuple[str, ...]:
@@ -52,7 +72,7 @@ def set_options(config: pytest.Config) -> tuple[str, ...]:
 
 
 def start(argv: Sequence[str]) -> tuple[str, ...]:
-    """The words that started pytest: `python -m pytest` has the current folder on its path, and `pytest` may not."""
+    """The words that started pytest, for any interpreter: `python -m pytest` has the current folder on its path."""
     module = bool(argv) and Path(argv[0]).name == "__main__.py"
     return AS_MODULE if module else PYTEST
 
@@ -75,9 +95,10 @@ def kept_options(arguments: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def tell_folder(config: pytest.Config, workerinput: dict[str, object]) -> None:
-    """Tell a worker of pytest-xdist where its session was started: it may run in a copy of the project."""
+def tell_worker(config: pytest.Config, workerinput: dict[str, object]) -> None:
+    """Tell a worker of pytest-xdist where and how its session was started: it may run in a copy of the project."""
     workerinput[FOLDER] = os.path.relpath(config.invocation_params.dir, config.rootpath)
+    workerinput[START] = [*start_in_shell(config)]
 
 
 def _folder(config: pytest.Config) -> Path:

@@ -17,7 +17,7 @@ from .item import BODY, contract_name
 from .judged import Subject, failed
 from .process import Process
 from .session import Sent, Session
-from .started import tell_folder
+from .started import tell_worker
 
 # What a report carries: an entry with its environment; that its test lost the process the CUDA device, and on xdist's
 # report of that, that the worker was to end; what a worker is about to run, and that it has.
@@ -66,7 +66,7 @@ class Receiving:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        tell_folder(node.config, node.workerinput)
+        tell_worker(node.config, node.workerinput)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         if nodeid in self._session.running:

@@ -15,6 +15,7 @@ from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy
 from pytest_compilecontract.compare.waivers import FILE as WAIVERS
 from pytest_compilecontract.escaping import plain, typed
 from pytest_compilecontract.facts.metrics import METRICS
+from pytest_compilecontract.shell import PROGRAM, in_shell
 from pytest_compilecontract.wording import counted, first_line
 from pytest_compilecontract.wording import cut as cut_to
 
@@ -103,7 +104,7 @@ def answer_lines(
 
 def waiving(old: Path, new: Path) -> list[str]:
     """The command that writes waivers for all drift, to be completed by their owner."""
-    command = typed(["compilecontract", "waive", str(old), str(new)])
+    command = typed(in_shell([PROGRAM, "waive", str(old), str(new)], Path.cwd()))
     return ["to waive this drift until a date:", f"{command} --owner ... --issue ... --expires ... >> {WAIVERS}"]
 
 

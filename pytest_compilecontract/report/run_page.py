@@ -14,7 +14,7 @@ from pytest_compilecontract.facts.evidence import KINDS, Evidence, kind_of
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.metrics import COUNTS
 from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
-from pytest_compilecontract.facts.rerun import rerun_command, start_of
+from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.wording import counted
 
@@ -43,15 +43,25 @@ _LANES = {
 MOST_CALLS = 200
 
 
-def run_page(view: RunView, receipt: Receipt, *, root: str, plugin: str, created: str, beside: str = ".") -> str:
+def run_page(
+    view: RunView,
+    receipt: Receipt,
+    *,
+    root: str,
+    plugin: str,
+    created: str,
+    start: Sequence[str],
+    beside: str = ".",
+) -> str:
     """The page. `root` is the name of the project's folder, `created` a time as in a receipt.
 
-    `beside` is the path from the page's folder to the receipt's, with slashes.
+    `beside` is the path from the page's folder to the receipt's, with slashes; `start` are the words that start pytest
+    where the page is read.
     """
     environments = list(receipt.environments.values())
     return rendered(
         "run",
-        _Data(view, beside, receipt).whole(),
+        _Data(view, beside, receipt, start).whole(),
         outcome=view.outcome,
         question=visible(view.sentence),
         torches=", ".join(dict.fromkeys(visible(each.torch or "unknown") for each in environments)) or "unknown",
@@ -113,8 +123,8 @@ def link_to(path: str) -> str:
 class _Data:
     """The page's data: each text once, and everything else by number."""
 
-    def __init__(self, view: RunView, beside: str, receipt: Receipt) -> None:
-        self._start = start_of(receipt.command)
+    def __init__(self, view: RunView, beside: str, receipt: Receipt, start: Sequence[str]) -> None:
+        self._start = start
         self._environments = receipt.environments
         self._view = view
         self._beside = beside

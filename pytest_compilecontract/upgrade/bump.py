@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from pytest_compilecontract.compare.comparison import compare
-from pytest_compilecontract.compare.drift import LaneComparison
 from pytest_compilecontract.compare.gate import Answer, answer
 from pytest_compilecontract.compare.matrix import Matrix, matrix
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
@@ -247,17 +246,18 @@ def _rerun_by(python: Path | None, table: Matrix) -> Matrix:
         return table
     start = (str(from_here(python)), "-m", "pytest")
 
-    def there(lane: LaneComparison) -> LaneComparison:
-        return replace(lane, rerun=replace(lane.rerun, start=start)) if lane.rerun is not None else lane
-
     rows = tuple(
         replace(
             row,
-            cells=tuple(replace(cell, lane=there(cell.lane)) if cell.lane is not None else cell for cell in row.cells),
+            cells=tuple(
+                replace(cell, lane=cell.lane.rerun_by(start)) if cell.lane is not None else cell for cell in row.cells
+            ),
         )
         for row in table.rows
     )
-    comparisons = tuple(replace(each, lanes=tuple(map(there, each.lanes))) for each in table.comparisons)
+    comparisons = tuple(
+        replace(each, lanes=tuple(lane.rerun_by(start) for lane in each.lanes)) for each in table.comparisons
+    )
     return replace(table, rows=rows, comparisons=comparisons)
 
 

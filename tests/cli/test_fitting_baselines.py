@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -141,3 +142,35 @@ def test_a_document_of_another_kind_is_named_as_that(capsys: pytest.CaptureFixtu
         f"compilecontract: {baseline}: is a baseline, expected a receipt\n"
         f"compilecontract: {Path('runs/one/receipt.json')}: is a receipt, expected a baseline\n"
     )
+
+
+@pytest.mark.parametrize("command", ["compare", "gate"])
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        # A wheel of PyPI does not tell the build in its version.
+        pytest.param("2.15.0", "env/bin/pytest", id="the torch of the newer run"),
+        pytest.param("2.11.0", "pytest", id="another, so that which interpreter has it is not known"),
+        pytest.param(None, "pytest", id="none"),
+    ],
+)
+def test_a_lane_is_rerun_on_this_interpreter_if_it_has_the_torch_that_drifted(
+    command: str,
+    installed: str | None,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = tmp_path / "env/bin/pytest"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    monkeypatch.setattr("pytest_compilecontract.cli.runs.version_of", {"torch": installed}.get)
+    broken = an_entry(replace(HOLDING, graph_breaks=(BREAK,)))
+    write_receipt(Path("run/receipt.json"), a_receipt(broken, environment=replace(NEW, torch="2.15.0+cpu")))
+
+    main([command, str(FOLDER / "torch2.13-cpu"), "run"])
+
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "rerun: " in line]
+    assert line.startswith(f"  rerun: {told} --compile-contracts ")

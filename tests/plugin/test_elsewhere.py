@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +42,36 @@ def test_the_command_starts_pytest_as_it_was_started(project: pytest.Pytester) -
     ran = project.run(sys.executable, "-m", "pytest", "--compile-contracts")
 
     ran.stdout.fnmatch_lines([LEFT_OUT.format("contracts (2 files)", "python -m ", "contracts")])
+
+
+def test_the_command_runs_in_a_shell_that_does_not_find_this_interpreter(project: pytest.Pytester) -> None:
+    _environment(project.path / "env")
+    (project.path / "contracts/test_gpt_compile.py").write_text("# compile_lane\ndef test_it_ran(): pass\n")
+    (project.path / "contracts/deep/test_block.py").unlink()
+    elsewhere = {**os.environ, "PATH": "/usr/bin:/bin"}
+
+    ran = _shell("env/bin/python -m pytest --compile-contracts", project.path, elsewhere)
+
+    (told,) = [line for line in ran.splitlines() if "; to run them: " in line]
+    command = told.partition("; to run them: ")[2]
+    assert command == "env/bin/python -m pytest --compile-contracts -- contracts"
+    assert "1 passed" in _shell(command, project.path, elsewhere)
+
+
+def _environment(folder: Path) -> None:
+    """A virtual environment with the packages of this one, as it is before it is activated."""
+    (folder / "bin").mkdir(parents=True)
+    base = Path(os.path.realpath(sys.executable))
+    (folder / "bin/python").symlink_to(base)
+    (folder / "lib").symlink_to(Path(sys.prefix, "lib"))
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+
+
+def _shell(command: str, folder: Path, environment: dict[str, str]) -> str:
+    ran = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    return ran.stdout + ran.stderr
 
 
 def test_a_file_at_the_top_is_named_by_itself(project: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import pytest
 
 from pytest_compilecontract.facts.rerun import Command
-from pytest_compilecontract.plugin.started import as_started, kept_options, session_command, start, tell_folder
+from pytest_compilecontract.plugin.started import (
+    as_started,
+    keep_start,
+    kept_options,
+    session_command,
+    start,
+    started_as_module,
+    tell_worker,
+)
 
 LANE = ("--compile-contracts", "--contract-lanes=aot")
 RERUN = Command(options=LANE, tests=("tests/test_a.py::test_it[aot]",))
@@ -19,11 +28,14 @@ MODULE = "/env/lib/python3.11/site-packages/pytest/__main__.py"
 
 
 def config(argv: list[str], here: str = "/project", **more: str) -> Any:
-    return SimpleNamespace(
+    made = SimpleNamespace(
         workerinput={"mainargv": argv, **more},
         rootpath=Path("/project"),
         invocation_params=SimpleNamespace(dir=Path(here), args=tuple(argv[1:])),
+        stash=pytest.Stash(),
     )
+    keep_start(made)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -58,7 +70,7 @@ def test_of_a_worker_with_a_copy_of_the_project_it_works_where_the_session_was_s
     started_in: str, test: str
 ) -> None:
     told: dict[str, Any] = {}
-    tell_folder(config([], started_in), told)
+    tell_worker(config([], started_in), told)
 
     # It runs above its copy, as pytest-xdist's do.
     worker = config(["/env/bin/pytest"], "/far", **told)
@@ -99,3 +111,43 @@ def test_only_options_that_one_test_needs_are_kept() -> None:
         "-oaddopts=",
     ]
     assert start([]) == ("pytest",)
+
+
+@pytest.fixture
+def not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/project/.venv/bin/python")
+
+
+@pytest.mark.usefixtures("not_on_the_path")
+def test_it_starts_this_interpreter_where_the_shell_would_find_another() -> None:
+    rerun = as_started(config([MODULE], "/project/tests"), RERUN)
+
+    assert str(rerun).startswith("../.venv/bin/python -m pytest --compile-contracts")
+    assert rerun.as_module
+
+
+@pytest.mark.usefixtures("not_on_the_path")
+def test_it_is_that_of_the_shell_and_of_no_test_that_changes_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = config([MODULE])
+    monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python")
+
+    assert as_started(session, RERUN).start[0] == ".venv/bin/python"
+
+
+@pytest.mark.usefixtures("not_on_the_path")
+def test_a_worker_with_another_interpreter_is_rerun_by_that_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    tell_worker(config([MODULE]), told)
+    monkeypatch.setattr(sys, "executable", "/far/bin/python")
+
+    worker = config([MODULE], **told)
+
+    assert as_started(worker, RERUN).start == (".venv/bin/python", "-m", "pytest")
+
+
+@pytest.mark.usefixtures("not_on_the_path")
+def test_as_a_module_it_is_the_same_interpreter() -> None:
+    found = started_as_module(config([]), RERUN)
+
+    assert found.start == (".venv/bin/python", "-m", "pytest")
+    assert found.tests == RERUN.tests

@@ -11,13 +11,14 @@ from support.receipts import an_entry
 
 from pytest_compilecontract.facts.lanes import BUILT_IN
 from pytest_compilecontract.plugin.results import failure_of
+from pytest_compilecontract.plugin.started import START
 
 
 def told(lane: str, asked: str | None, **contract: Any) -> str:
     """The last line of the failure of a lane, in a session with this `--contract-lanes`, typed or from addopts."""
     options = {"--contract-lanes": asked, "--contract-set": None}
     config = SimpleNamespace(
-        workerinput={"mainargv": ["/env/bin/pytest"]},
+        workerinput={"mainargv": ["/env/bin/pytest"], START: ["pytest"]},
         rootpath=Path("/project"),
         invocation_params=SimpleNamespace(dir=Path("/project"), args=()),
         getoption=options.__getitem__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,7 @@ from pytest_compilecontract.facts.measurement import (
 )
 from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.facts.receipt import Receipt, Setup
+from pytest_compilecontract.facts.rerun import PYTEST
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.report.run_causes import Cause, causes_of, source_of
@@ -723,10 +725,14 @@ def test_a_doubt_of_several_parts_is_kept_once() -> None:
     assert whole.disagreements == ("graphs: 1, 2",)
 
 
-def test_the_command_on_the_page_is_as_the_run_was_started() -> None:
+def test_a_command_on_the_page_starts_pytest_as_where_it_is_read() -> None:
     receipt = replace(a_receipt(violated("test_a", "aot")), command="python -m pytest --compile-contracts")
+    start = (".venv/bin/python", "-m", "pytest")
 
-    assert "python -m pytest --compile-contracts --contract-lanes=aot" in page_data(receipt)
+    page = page_data(receipt, start=start)
+
+    assert ".venv/bin/python -m pytest --compile-contracts --contract-lanes=aot" in page
+    assert '"python -m pytest --compile-contracts"' not in page
 
 
 def a_drift(receipt: Receipt, metric: str) -> dict[tuple[str, str], LaneComparison]:
@@ -739,7 +745,11 @@ def a_drift(receipt: Receipt, metric: str) -> dict[tuple[str, str], LaneComparis
     return {(contract, lane): compared}
 
 
-def page_data(receipt: Receipt, drifted: dict[tuple[str, str], LaneComparison] | None = None) -> str:
+def page_data(
+    receipt: Receipt,
+    drifted: dict[tuple[str, str], LaneComparison] | None = None,
+    start: Sequence[str] = PYTEST,
+) -> str:
     """All that a page is made of."""
     view = run_view(receipt, SOURCES, drifted)
-    return run_page(view, receipt, root="root", plugin="0.1.0", created="2026-01-31T12:00:00Z")
+    return run_page(view, receipt, root="root", plugin="0.1.0", created="2026-01-31T12:00:00Z", start=start)

@@ -15,6 +15,7 @@ from pytest_compilecontract.facts.measurement import (
     StepOperators,
 )
 from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.facts.rerun import PYTEST
 from pytest_compilecontract.facts.verdict import Violation
 from pytest_compilecontract.files.sources import Source
 from pytest_compilecontract.report.run_page import run_page
@@ -96,7 +97,7 @@ def seen_in(receipt: Receipt, sources: dict[str, Source] | None = None) -> RunVi
 
 def page_of(receipt: Receipt, sources: dict[str, Source] | None = None) -> str:
     view = seen_in(receipt, sources)
-    return run_page(view, receipt, root="project", plugin="0.1.0", created="2026-01-31T12:00:00Z")
+    return run_page(view, receipt, root="project", plugin="0.1.0", created="2026-01-31T12:00:00Z", start=PYTEST)
 
 
 def a_large_run(contracts: int, files: int) -> tuple[Receipt, dict[str, Source]]:
