@@ -28,6 +28,17 @@ def older(key: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for release, name in sorted(others, reverse=True) if own and release < own[0])
 
 
+def by_age(names: Iterable[str]) -> tuple[str, ...]:
+    """The environments, the oldest torch first."""
+    return tuple(sorted(names, key=lambda name: _parsed(name) or ((0, 0), name)))
+
+
+def device_in(key: str) -> str:
+    """The device of an environment, as its name has it: "cpu", or CUDA with its compute capability, as "cuda-sm90"."""
+    found = _parsed(key)
+    return found[1] if found else ""
+
+
 def refuse_several(folder: Path) -> None:
     """Refuse baselines of several environments, where nothing says which of them is meant.
 

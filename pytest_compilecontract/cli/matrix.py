@@ -28,7 +28,7 @@ from pytest_compilecontract.report.page import Graphs, page
 from pytest_compilecontract.report.table import room
 
 from .exits import NOT_KNOWN, code_of, exit_codes, say
-from .runs import add_across_devices, add_judging, policy_of, read_run, receipt_file, waivers_of
+from .runs import add_across_devices, add_judging, policy_of, read_columns, receipt_file, waivers_of
 
 FORMATS_TOLD = {
     "terminal": "text",
@@ -44,7 +44,13 @@ ENDS = exit_codes("the gate says yes", no="it says no", not_known="it cannot tel
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `matrix` to the command line."""
     table = commands.add_parser("matrix", help="print verdicts, lanes down and environments across", epilog=ENDS)
-    table.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="receipts, or their folders, the oldest first")
+    table.add_argument(
+        "runs",
+        metavar="RUN",
+        type=Path,
+        nargs="+",
+        help="receipts, their folders, or folders of baselines, the oldest first",
+    )
     table.add_argument("--format", choices=FORMATS, default="terminal", help="what to print (default: terminal)")
     table.add_argument("--output", metavar="FILE", type=Path, help="write it to a file instead")
     for kind in FORMATS[1:]:
@@ -57,7 +63,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _called(run: Path, receipt: Receipt) -> str:
     """The name of a run, to distinguish it from others with the same torch: its folder or file, with its workers."""
-    name = run.parent.name if run.name == RECEIPT and run.parent.name else run.stem
+    # The name of an environment has a dot in it.
+    name = run.parent.name if run.name == RECEIPT and run.parent.name else run.name if run.is_dir() else run.stem
     # What ran on each machine is a column for each, and has one environment.
     worker = receipt.entries[0].worker if len(receipt.environments) == 1 and receipt.entries else ""
     return f"{name}, {worker}" if worker else name
@@ -68,7 +75,8 @@ def _matrix(chosen: argparse.Namespace) -> int:
     wanted = _wanted(chosen)
     policy, waivers = policy_of(chosen), waivers_of(chosen)
     today = datetime.date.today()
-    runs = [(path, _called(path, part), part) for path in chosen.runs for part in apart(read_run(path))]
+    read, which = read_columns(chosen.runs, across_devices=policy.across_devices)
+    runs = [(path, _called(path, part), part) for path, receipt in read for part in apart(receipt)]
     receipts = [receipt for _, _, receipt in runs]
     found = matrix(receipts, policy, waivers, today, runs=[called for _, called, _ in runs])
     last = found.comparisons[-1] if found.comparisons else None
@@ -77,6 +85,8 @@ def _matrix(chosen: argparse.Namespace) -> int:
     # Each is written before the next is made: of a large matrix they need not all be there at once.
     graphs = [graphs_of(receipt_file(path).parent, receipt) for path, _, receipt in runs]
     made = Made(found=found, answered=answered, policy=policy, everything=chosen.verbose, graphs=tuple(graphs))
+    if which:
+        say(one_line(which, 1000), stream=sys.stderr)
     for kind, path in wanted:
         write_bytes(path, rendered(kind, made))
         say(f"wrote {one_line(str(path), 1000)}", stream=sys.stderr)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_compilecontract.baselines.environments import environments_in, older, several
+from pytest_compilecontract.baselines.environments import by_age, device_in, environments_in, older, several
 from pytest_compilecontract.baselines.store import read_folder
 from pytest_compilecontract.compare.policy import DEFAULT_POLICY, Policy, read_policy
 from pytest_compilecontract.compare.waivers import FILE, Waiver, read_waivers
@@ -109,6 +109,62 @@ def _fitting(old: Path, new: Path, run: Receipt, command: str) -> tuple[str, str
     choose = typed(in_shell([PROGRAM, command, *both], Path.cwd()))
     of = f"{other} is of {', '.join(keys) or 'none'}"
     raise ReceiptError(f"{several(names)}, and {of}: choose one, as in {choose}", at=str(folder))
+
+
+def read_each(path: Path) -> list[tuple[Path, Receipt]]:
+    """The run at a path; of baselines of several environments all, each with its folder, the oldest torch first."""
+    return [(each, read_run(each)) for each in _folders(path)]
+
+
+def read_columns(paths: Sequence[Path], *, across_devices: bool) -> tuple[list[tuple[Path, Receipt]], str]:
+    """The runs at these paths, each with its path, and which baselines were chosen, as a line, if any were.
+
+    Of a folder of baselines of several environments each is a run. Those of other devices than the other runs are left
+    out, because lanes of different devices are compared only if that is asked for.
+
+    Raises:
+        ReceiptError: one cannot be read, or the baselines are of several devices and nothing says which are meant.
+    """
+    runs = [found for path in paths for found in read_each(path)]
+    wide = [path for path in paths if _of_several(path)]
+    if not wide or across_devices:
+        return runs, ""
+    of_several = {folder for path in wide for folder in _folders(path)}
+    named = {_device(receipt) for path, receipt in runs if path not in of_several}
+    devices = {device_in(folder.name) for folder in of_several}
+    meant = devices & named if named else devices
+    if len(meant) != 1:
+        raise ReceiptError(_which_device(paths, of_several, named), at=str(wide[0]))
+    kept = [(path, receipt) for path, receipt in runs if path not in of_several or device_in(path.name) in meant]
+    if len(kept) == len(runs):
+        return runs, ""
+    chosen = ", ".join(path.name for path, _ in kept if path in of_several)
+    others = ", ".join(str(path) for path in paths if path not in wide)
+    return kept, f"{wide[0]}: chose {chosen}, of the device of {others}"
+
+
+def _which_device(paths: Sequence[Path], folders: Iterable[Path], named: Iterable[str]) -> str:
+    """What to name in place of baselines of several devices."""
+    by_device: dict[str, list[Path]] = {}
+    for folder in sorted(folders):
+        by_device.setdefault(device_in(folder.name), []).append(folder)
+    most = max(by_device.values(), key=len)
+    in_place = [str(each) for path in paths for each in (most if _of_several(path) else [path])]
+    choose = typed(in_shell([PROGRAM, "matrix", *dict.fromkeys(in_place)], Path.cwd()))
+    # Of one run alone nothing is compared.
+    name = f"name those of one, as in {choose}, or " if len(in_place) > 1 else ""
+    told = "; ".join(f"{device}: {', '.join(each.name for each in found)}" for device, found in by_device.items())
+    beside = f", and the other runs are of {', '.join(sorted(named))}" if named else ""
+    return f"baselines of several devices ({told}){beside}: {name}add --across-devices"
+
+
+def _device(receipt: Receipt) -> str:
+    """The devices of a run, as the names of environments have them."""
+    return ", ".join(sorted({device_in(environment_key(each)) for each in receipt.environments.values()}))
+
+
+def _folders(path: Path) -> list[Path]:
+    return [path / name for name in by_age(environments_in(path))] if _of_several(path) else [path]
 
 
 def read_run(path: Path) -> Receipt:

@@ -21,7 +21,7 @@ from pytest_compilecontract.shell import PROGRAM, in_shell
 from pytest_compilecontract.wording import counted
 
 from .exits import YES, exit_codes, say
-from .runs import read_run
+from .runs import read_each
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,7 +50,15 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    receipt = read_run(chosen.file)
+    found = read_each(chosen.file)
+    for at, (path, receipt) in enumerate(found):
+        if len(found) > 1:
+            say(*([""] if at else []), f"{one_line(path.name)}:")
+        _show_one(chosen, receipt)
+    return YES
+
+
+def _show_one(chosen: argparse.Namespace, receipt: Receipt) -> None:
     if not receipt.entries:
         _print_summary([], "", chosen)
     for name in dict.fromkeys(entry.environment for entry in receipt.entries):
@@ -65,7 +73,6 @@ def _show(chosen: argparse.Namespace) -> int:
         words = [PROGRAM, "compare", str(_baselines_of(receipt)), str(chosen.file)]
         command = typed(in_shell(words, Path.cwd()))
         say(f"held means within its limits; to compare with the baselines: {printed(command)}")
-    return YES
 
 
 def _baselines_of(receipt: Receipt) -> Path:

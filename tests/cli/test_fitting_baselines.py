@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -174,3 +176,99 @@ def test_a_lane_is_rerun_on_this_interpreter_if_it_has_the_torch_that_drifted(
 
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "rerun: " in line]
     assert line.startswith(f"  rerun: {told} --compile-contracts ")
+
+
+# In a matrix
+
+
+def columns(document: str) -> list[str]:
+    """The torch of each column of a matrix."""
+    return [each["torch"] for run in json.loads(document)["columns"] for each in run["environments"].values()]
+
+
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [
+        pytest.param(NEW, ["2.11.0", "2.13.0", "2.15.0"], id="of a CPU"),
+        pytest.param(replace(GPU, torch="2.12.1"), ["2.11.0", "2.12.1"], id="of a GPU"),
+    ],
+)
+def test_a_matrix_has_a_column_for_each_environment_of_the_runs_device(
+    environment: Environment, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran(environment)
+
+    main(["matrix", str(FOLDER), "run", "--format=json"])
+
+    assert columns(capsys.readouterr().out) == shown
+
+
+def test_a_matrix_says_which_environments_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    ran(NEW)
+
+    main(["matrix", str(FOLDER), "run"])
+
+    chose = f"{FOLDER}: chose torch2.11-cpu, torch2.13-cpu, of the device of run"
+    assert capsys.readouterr().err == f"{chose}\n"
+
+
+def test_baselines_of_one_device_are_columns_the_oldest_torch_first(capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(FOLDER / "torch2.11-cuda-sm90")
+    newest = replace(OLD, torch="2.15.0")
+    # By its name alone it would be the first.
+    oldest = replace(OLD, torch="2.9.0")
+    for environment in (newest, oldest):
+        Baselines(FOLDER, Path()).record([an_entry()], {"here": environment}, "all")
+
+    code = main(["matrix", str(FOLDER), "--format=json"])
+
+    said = capsys.readouterr()
+    assert columns(said.out) == ["2.9.0", "2.11.0", "2.13.0", "2.15.0"]
+    assert (code, said.err) == (0, "")
+
+
+def test_of_several_devices_a_matrix_asks_which(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["matrix", str(FOLDER)])
+
+    names = "cpu: torch2.11-cpu, torch2.13-cpu; cuda-sm90: torch2.11-cuda-sm90"
+    choose = f"compilecontract matrix {FOLDER}/torch2.11-cpu {FOLDER}/torch2.13-cpu"
+    assert capsys.readouterr().err == (
+        f"compilecontract: {FOLDER}: baselines of several devices ({names}): name those of one, as in {choose}, "
+        "or add --across-devices\n"
+    )
+    assert code == 2
+
+
+def test_where_one_environment_of_each_device_is_left_only_comparing_devices_helps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.rmtree(FOLDER / "torch2.11-cpu")
+
+    code = main(["matrix", str(FOLDER)])
+
+    assert code == 2
+    assert capsys.readouterr().err.endswith("sm90; cpu: torch2.13-cpu): add --across-devices\n")
+
+
+def test_across_devices_all_are_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["matrix", "--across-devices", str(FOLDER), "--format=json"])
+
+    assert columns(capsys.readouterr().out) == ["2.11.0", "2.11.0", "2.13.0"]
+
+
+def test_a_run_of_a_device_without_baselines_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> None:
+    ran(replace(GPU, capability="8.0"))
+
+    code = main(["matrix", str(FOLDER), "run"])
+
+    assert code == 2
+    assert ", and the other runs are of cuda-sm80: name those of one, as in " in capsys.readouterr().err
+
+
+def test_a_column_of_baselines_has_the_name_of_its_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    other = Path("other")
+    Baselines(other, Path()).record([an_entry()], {"here": OLD}, "all")
+
+    main(["matrix", str(FOLDER / "torch2.11-cpu"), str(other / "torch2.11-cpu")])
+
+    assert "torch2.11-cpu" in capsys.readouterr().out
