@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 
 import torch
@@ -76,6 +77,16 @@ def test_what_compiles_nothing_is_all_steady(compile_lane: CompileLane) -> None:
                 model(torch.randn(256, WIDTH))
 
     assert (run.warmed_up, run.steady, run.share) == (0, 3, 1.0)
+
+
+def test_what_compiled_behind_a_reset_is_not_told_as_a_steady_step() -> None:
+    """`torch._dynamo.reset()` takes away what times compiling: there is no goodput then. An ordinary test."""
+    with Goodput() as run, run.step():
+        torch._dynamo.reset()
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+
+    assert math.isnan(run.share)
+    assert "not known" in run.told()
 
 
 def test_the_parts_by_a_clock_that_is_known() -> None:

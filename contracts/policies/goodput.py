@@ -12,6 +12,7 @@ print(run.told())
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,12 +38,16 @@ class Goodput:
     Time is counted once: compiling within a step is not part of the step, and time between two steps belongs to the
     step that waited for it. The rest of a step that compiled is warm-up. By its own clock, a part ends once its work on
     the CUDA device is done: a step that only queues its kernels would seem to take no time, and a checkpoint all of it.
+
+    Compiling is timed by torch's callbacks around it. `torch._dynamo.reset()` removes them: then what compiled since is
+    in other parts, `known` is false, and there is no goodput to tell.
     """
 
     clock: Callable[[], float] = synchronized
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     warmed_up: int = 0
     steady: int = 0
+    known: bool = True
     _since: float = 0.0
     _compiling_since: float = 0.0
     _compiled: float = 0.0
@@ -54,8 +59,10 @@ class Goodput:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        callback_handler.remove_start_callback(self._start)
-        callback_handler.remove_end_callback(self._end)
+        self._look()
+        if self.known:
+            callback_handler.remove_start_callback(self._start)
+            callback_handler.remove_end_callback(self._end)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -79,15 +86,23 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """The goodput: the share of the run that was steady steps, from 0 to 1."""
+        """The goodput: the share of the run that was steady steps, from 0 to 1; NaN if it is not known."""
+        if not self.known:
+            return math.nan
         return self.seconds["steady"] / self.whole if self.whole else 0.0
 
     def told(self) -> str:
         """One line: each part in seconds, and the goodput."""
+        if not self.known:
+            return "goodput is not known: torch._dynamo.reset() removed the callbacks that time compiling"
         parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in self.seconds.items())
         return f"{parts}: goodput {self.share:.0%} in {self.warmed_up + self.steady} steps"
 
+    def _look(self) -> None:
+        self.known = self.known and self._end in callback_handler.end_callbacks
+
     def _credit(self, part: str) -> None:
+        self._look()
         now = self.clock()
         self.seconds[part] += now - self._since - self._compiled
         self.seconds["compile"] += self._compiled

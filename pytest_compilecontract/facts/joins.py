@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 from .collectives import Collectives
 from .measurement import (
+    PARTS,
     CaptureTargets,
     CudaGraphs,
+    Goodput,
     GraphBreak,
     Numerics,
     Raised,
@@ -75,6 +77,18 @@ def first_change(values: Sequence[StateChange | None]) -> StateChange | None:
     """The first part in which anything changed."""
     known = [value for value in values if value is not None]
     return next((value for value in known if value), known[0] if known else None)
+
+
+def loops(values: Sequence[Goodput | None]) -> Goodput | None:
+    """The seconds and steps of all loops. A step of one is not like a step of another, so theirs are left out."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return next(iter(known), None)
+    return Goodput(
+        seconds={part: sum(each.seconds[part] for each in known) for part in PARTS},
+        warmed_up=sum(each.warmed_up for each in known),
+        steady=sum(each.steady for each in known),
+    )
 
 
 def numerics(values: Sequence[Numerics | None]) -> Numerics | None:

@@ -426,7 +426,7 @@ _ALL = (
     Metric(name="counters", kept=False),
     Metric(name="capture_targets", lines="none", join=joins.targets),
     Metric(name="beside", join=joins.numerics, kept=False),
-    Metric(name="goodput", join=joins.first, kept=False),
+    Metric(name="goodput", join=joins.loops, kept=False),
     Metric(name="raised", join=joins.first),
     Metric(name="raised_in_both", join=joins.first),
     Metric(name="doubts", join=joins.once),
@@ -491,4 +491,7 @@ def combined(parts: tuple[Measurement, ...]) -> Measurement:
         join = _JOINS.get(each.name, joins.added)
         whole[each.name] = join([getattr(part, each.name) for part in parts])
     whole["backend"] = backends_of(whole["compiles"]) or whole["backend"]
+    if "goodput" in whole["unmeasured"]:
+        # Of one of the loops, so that what is known of the others is not the whole.
+        whole["goodput"] = None
     return replace(Measurement(), **whole)

@@ -961,3 +961,20 @@ def test_the_kth_is_that_of_the_cpu(shape: tuple[int, ...]) -> None:
 
     for k in (1, shape[-1] // 2, shape[-1]):
         assert torch.equal(kth(values, k).cpu(), kth(values.cpu(), k))
+
+
+def test_recording_a_cuda_graph_is_compiling_in_goodput() -> None:
+    """It waits for nothing that a later step would compute, and torch's callbacks are around it."""
+    with lane_of("cudagraphs") as compile_lane:
+        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).cuda()
+        compiled = compile_lane.compile(model)
+        with torch.no_grad(), compile_lane.observe() as seen, seen.goodput() as run:
+            for _ in range(6):
+                with run.step():
+                    compiled(torch.ones(8, 64, device="cuda"))
+        found = seen.measurement.goodput
+
+    assert found is not None
+    # The first compiles and warms up, the second records.
+    assert (found.warmed_up, found.steady) == (2, 4)
+    assert found.seconds["compile"] > found.seconds["steady"]

@@ -13,6 +13,7 @@ from holding import hold, lane_of, measured
 
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.measurement import PARTS, Goodput, Measurement
+from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.lane import CompileLane
 from pytest_compilecontract.measure.goodput import Parts
 from pytest_compilecontract.measure.probes.compiling import GONE, Compiling
@@ -175,6 +176,40 @@ def test_two_in_one_block_are_refused() -> None:
             pass
         with pytest.raises(UsageError, match="one in each"), seen.goodput():
             pass
+
+
+def test_two_loops_of_a_test_are_told_together() -> None:
+    with lane_of() as compile_lane:
+        for count in (2, 3):
+            with compile_lane.observe() as seen, seen.goodput() as run:
+                for _ in range(count):
+                    with run.step():
+                        compile_lane.compile(lambda x: x.sin() + count)(torch.ones(4))  # noqa: B023 - called at once
+
+        first, second = compile_lane.measurements
+        both = combined((first, second)).goodput
+
+    assert first.goodput is not None
+    assert second.goodput is not None
+    assert both is not None
+    assert both.warmed_up + both.steady == 5
+    assert sum(both.seconds.values()) == pytest.approx(
+        sum(first.goodput.seconds.values()) + sum(second.goodput.seconds.values())
+    )
+    assert both.step_seconds is None
+
+
+def test_one_loop_of_which_it_is_not_known_makes_it_unknown_for_all() -> None:
+    with lane_of() as compile_lane:
+        with compile_lane.observe() as seen, seen.goodput() as run, run.step():
+            compile_lane.compile(torch.sin)(torch.ones(4))
+        with compile_lane.observe() as seen, seen.goodput():
+            pass
+
+        both = combined(tuple(compile_lane.measurements))
+
+    assert both.goodput is None
+    assert both.unmeasured["goodput"] == "no step was made inside goodput()"
 
 
 class Hand:
