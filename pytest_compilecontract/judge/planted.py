@@ -156,9 +156,9 @@ def advised(fault: Fault, limits: Limits, seen: Measurement | None, *, backward:
         return "a smaller rtol= or atol= would notice it"
     # What is doubled, as in the third call, is within no tolerance.
     if type(fault) in (HalfInside, Factor):
-        rule = (
-            "the rule" if seen.numerics.method == limits.numerics else f"{seen.numerics.method} without a float64 run"
-        )
+        # Without the fault, bits that are all the same ask for no rule.
+        method = seen.numerics.method
+        rule = "the rule" if method in (limits.numerics, "bitwise") else f"{method} without a float64 run"
         return f"a smaller rtol= would notice it: the difference is within the tolerance of {rule}"
     return NOT_COMPARED
 

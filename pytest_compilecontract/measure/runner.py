@@ -60,7 +60,8 @@ class Runner:
     """Compare one target with eager in one lane.
 
     A run is one pass over all calls. Every pass starts from the same saved state and seeds, on copies of the inputs:
-    eager, eager again (is it deterministic?), eager in float64 (the reference), and compiled, which alone is measured.
+    eager, eager again (is it deterministic?), compiled, which alone is measured, and where bits differ eager in float64
+    (the reference).
     """
 
     def __init__(
@@ -164,10 +165,6 @@ class Runner:
         with in_ranks(self._lane) as made:
             if comparing or made is not None:
                 again = self._passes.eager(job, eager)
-        gold = Reference(trail=None)
-        if comparing and self._limits.numerics == "fp64":
-            why = barred(self._lane)
-            gold = Reference(trail=None, absent=why) if why else self._passes.reference(job, eager)
         measured, compiled = self._compiled.measured(job, eager)
         if measured.collectives is not None and made is not None:
             measured = replace(measured, collectives=replace(measured.collectives, eager=made.collectives))
@@ -189,6 +186,7 @@ class Runner:
             measured = without(measured, "numerics", "the run raised")
         else:
             compared, note = self._compared(job, eager, compiled)
+            gold = self._gold(job, compared, eager=eager, again=again)
             judged = self._judged(job, compared, eager=eager, again=again, gold=gold, note=note)
             if compared is not compiled:
                 judged = self._as_drawn(job, judged, eager=eager, compiled=compiled)
@@ -220,8 +218,21 @@ class Runner:
             note = f"eager and compiled both raise {raised}"
         elif self._compiled.draws_otherwise() and any_rank(self._lane, eager.random):
             compiled, note = self._compiled.fallback_random(job, eager)
-        notes = (note, job.state.unreached, *dict.fromkeys(self._passes.notes))
-        return compiled, "; ".join(each for each in notes if each)
+        return compiled, note
+
+    def _gold(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail) -> Reference | None:
+        """The wider pass that judges; None if compiled and eager have the same bits everywhere, which all rules accept.
+
+        Lanes that are compared with one another may differ where each agrees with eager.
+        """
+        if self._limits.numerics != "fp64":
+            return Reference(trail=None)
+        desk = self._device if self._device.type == "cuda" else None
+        runs = numerics.Runs(eager=eager.run(), compiled=compiled.run(), again=again.run(), desk=desk)
+        if not self._turn.wanted and numerics.all_alike(runs):
+            return None
+        why = barred(self._lane)
+        return Reference(trail=None, absent=why) if why else self._passes.reference(job, eager)
 
     def _as_drawn(self, job: Job, judged: Numerics, *, eager: Trail, compiled: Trail) -> Numerics:
         """The same with what the measured pass, which drew other random numbers, has otherwise than eager."""
@@ -237,10 +248,14 @@ class Runner:
             left = {} if seeded.error is not None else {at: each for at, each in left.items() if at not in others}
         return replace(judged, differences=(*judged.differences, *left.values()))
 
-    def _judged(self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference, note: str) -> Numerics:
+    def _judged(
+        self, job: Job, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference | None, note: str
+    ) -> Numerics:
         runs, tolerance = self.sides(compiled, eager=eager, again=again, gold=gold)
         found = self._with_noise(job, eager, numerics.Judging(runs, tolerance).judged)
-        return replace(found, note="; ".join(each for each in (found.note, gold.told, note) if each))
+        told = gold.told if gold is not None else ""
+        notes = (found.note, told, note, job.state.unreached, *dict.fromkeys(self._passes.notes))
+        return replace(found, note="; ".join(each for each in notes if each))
 
     def _agreed(self, job: Job, runs: numerics.Runs, kept: numerics.Kept, eager: Trail) -> Numerics | None:
         """The results of this lane compared with those of the lane beside it; None if there is none."""
@@ -261,18 +276,18 @@ class Runner:
         return noise.judged(judge).numerics
 
     def sides(
-        self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference
+        self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference | None
     ) -> tuple[numerics.Runs, numerics.Tolerance]:
-        """The compared values, and the tolerance."""
+        """The compared values, and the tolerance; without `gold` they have the same bits everywhere."""
         runs = numerics.Runs(
             eager=eager.run(),
             compiled=compiled.run(),
             again=again.run(),
-            gold=gold.trail.run() if gold.trail else None,
-            gold_absent=gold.absent,
+            gold=gold.trail.run() if gold is not None and gold.trail else None,
+            gold_absent=gold.absent if gold is not None else "",
             desk=self._device if self._device.type == "cuda" else None,
         )
-        return runs, self._tolerance(gold.dtype)
+        return runs, self._tolerance(gold.dtype) if gold is not None else replace(self._tolerance(), method="bitwise")
 
     def _tolerance(self, reference: str = "float64") -> numerics.Tolerance:
         lowest = self._lane.autocast or self._lane.dtype

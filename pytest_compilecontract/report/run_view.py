@@ -186,7 +186,7 @@ def lane_notes(entry: Entry) -> tuple[str, ...]:
     if seen is None:
         return tuple(notes)
     if seen.numerics is not None:
-        how = f"{_agreement(seen.numerics)} by {seen.numerics.method}"
+        how = _agreement(seen.numerics)
         compared = f"{how}: {counted(seen.numerics.compared, 'tensor')} compared"
         notes.append(f"{compared} ({seen.numerics.note})" if seen.numerics.note else compared)
         notes += [f"not compared: {each}" for each in seen.numerics.uncompared]
@@ -199,9 +199,10 @@ def lane_notes(entry: Entry) -> tuple[str, ...]:
 
 
 def _agreement(found: Numerics) -> str:
+    by = "bit for bit" if found.method == "bitwise" else f"by {found.method}"
     if found.differences:
-        return "differs from eager"
-    return "agrees with eager" if found.compared else "not known to agree with eager"
+        return f"differs from eager {by}"
+    return f"agrees with eager {by}" if found.compared else f"not known to agree with eager {by}"
 
 
 def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]:

@@ -12,7 +12,9 @@ import pytest
 from support.forking import import_all, know_the_processor, leave_guards_untimed
 from support.sessions import PROCESSOR
 
+from pytest_compilecontract.measure.numerics import Judging
 from pytest_compilecontract.measure.probes.trace import quiet
+from pytest_compilecontract.measure.runner import Runner
 
 # By which a stage of CI chooses files for another torch (`markers` in pyproject.toml).
 STAGES = ("insides", "torch", "sessions")
@@ -46,6 +48,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def stages_of(item: pytest.Item) -> list[str]:
     return [name for name in STAGES if item.get_closest_marker(name) is not None]
+
+
+@pytest.fixture(autouse=True)
+def proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where bits are the same everywhere no float64 run is made: here one is, and it must not find otherwise."""
+    real = Runner._gold
+
+    def checked(self: Runner, job: Any, compiled: Any, *, eager: Any, again: Any) -> Any:
+        found = real(self, job, compiled, eager=eager, again=again)
+        if found is None:
+            without, whole = (
+                Judging(*self.sides(compiled, eager=eager, again=again, gold=gold)).judged((), True)
+                for gold in (None, self._passes.reference(job, eager))
+            )
+            assert whole.numerics.differences == without.numerics.differences
+            assert whole.numerics.uncompared == without.numerics.uncompared
+            assert whole.numerics.compared == without.numerics.compared
+            assert not whole.values
+        return found
+
+    monkeypatch.setattr(Runner, "_gold", checked)
+
+
+@pytest.fixture
+def with_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A float64 run is made wherever it can be made."""
+    monkeypatch.setattr("pytest_compilecontract.measure.numerics.all_alike", lambda _: False)
 
 
 @pytest.fixture

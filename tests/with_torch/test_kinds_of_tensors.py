@@ -316,6 +316,7 @@ def test_a_sparse_buffer_that_compiled_writes_to_is_a_difference(make: Callable[
     assert model.adjacency.values().tolist() == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("with_reference")
 def test_a_function_of_vjp_is_judged_by_allclose_and_says_why() -> None:
     model, x = nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.randn(5, 3)
     parameters = {name: each.detach() for name, each in model.named_parameters()}

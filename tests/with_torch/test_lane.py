@@ -276,6 +276,7 @@ def test_a_loss_module_and_keywords_of_the_model() -> None:
     assert found.graphs == 1
 
 
+@pytest.mark.usefixtures("with_reference")
 def test_an_optimizer_is_made_for_each_pass() -> None:
     made: list[torch.optim.Optimizer] = []
 
@@ -289,7 +290,7 @@ def test_an_optimizer_is_made_for_each_pass() -> None:
     with lane_of("capture") as lane:
         lane.train(Model(), [(X,), (X,)], optimizer=Makes())
 
-    # Eager, eager again, eager in float64, compiled, and the step that tells what ran in eager.
+    # Eager, eager again, compiled, the step that tells what ran in eager, and eager in float64.
     assert len({id(each) for each in made}) == len(made) == 5
 
 
@@ -484,6 +485,7 @@ def test_eagers_own_exception_is_the_tests() -> None:
 # The lane's device, dtype, autocast, settings
 
 
+@pytest.mark.usefixtures("with_reference")
 def test_a_lane_with_a_dtype() -> None:
     model = Model()
     with lane_of(Lane(name="half", backend="aot_eager", dtype="bfloat16", **CPU)) as lane:
@@ -562,6 +564,7 @@ def test_a_lane_with_a_matmul_precision() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.usefixtures("with_reference")
 def test_a_lane_with_autocast() -> None:
     seen: list[torch.dtype] = []
 

@@ -16,7 +16,7 @@ from .copies import (
 )
 from .drawn import beside_values
 from .iterators import again, position
-from .judging import Judged, Judging, Runs, judge, judged
+from .judging import Judged, Judging, Runs, all_alike, judge, judged
 from .noise import FURTHER
 from .one_process import held_to_one_process
 from .parts import (
@@ -79,6 +79,7 @@ __all__ = [
     "again",
     "agreed",
     "aliases",
+    "all_alike",
     "attributes_of",
     "beside_values",
     "compared_parts",

@@ -134,6 +134,23 @@ def judged(runs: Runs, tolerance: Tolerance) -> Judged:
     return Judging(replace(runs, moved=()), tolerance).judged(runs.moved, bias=runs.bias)
 
 
+def all_alike(runs: Runs) -> bool:
+    """Whether compiled has the places, facts and bits of both eager runs everywhere: then no rule has to be asked."""
+    if runs.desk is not None:
+        with contextlib.suppress(RuntimeError), laid_on(runs.desk):
+            return _all_alike(runs)
+    return _all_alike(runs)
+
+
+def _all_alike(runs: Runs) -> bool:
+    found = (runs.compiled, runs.again or runs.eager)
+    return not [*_missing(runs.eager, runs.compiled)] and all(
+        _is_alike(node, _group(found[0], group).get(at), _group(found[1], group).get(at))
+        for group, reference in runs.eager.groups.items()
+        for at, node in reference.nodes.items()
+    )
+
+
 class Judging:
     """The judging of one compiled run: at first without noise runs, and then with ever more of them.
 
@@ -306,18 +323,25 @@ def _alike(
         found, repeated, exact = (_group(run, group) for run in (compiled, again, gold))
         for at, node in reference.nodes.items():
             others = (found.get(at), repeated.get(at))
-            if isinstance(node, Branch) and all(node == each for each in others):
+            if _is_alike(node, *others):
                 alike.add(at)
-            elif isinstance(node, ScalarLeaf) and _is_discrete(node) and all(is_same(each, node) for each in others):
-                alike.add(at)
-                verdicts.append(Finding(at=at, compared=True))
-            elif isinstance(node, TensorLeaf) and all(is_twin(node, each) for each in others):
-                alike.add(at)
-                verdicts.append(_known(at, node, exact.get(at)))
+                if isinstance(node, ScalarLeaf):
+                    verdicts.append(Finding(at=at, compared=True))
+                elif isinstance(node, TensorLeaf):
+                    verdicts.append(_known(at, node, exact.get(at)))
             elif (finding := _near(at, node, *others, exact.get(at), tolerance)) is not None:
                 alike.add(at)
                 verdicts.append(finding)
     return alike, verdicts
+
+
+def _is_alike(node: Node, *others: Node | None) -> bool:
+    """Whether the others have the same kind, facts and bits. A float is for the rule, and so is what is not read."""
+    if isinstance(node, TensorLeaf):
+        return all(is_twin(node, each) for each in others)
+    if isinstance(node, ScalarLeaf):
+        return _is_discrete(node) and all(is_same(each, node) for each in others)
+    return isinstance(node, Branch) and all(node == each for each in others)
 
 
 def _near(

@@ -23,7 +23,7 @@ import torch
 from pytest_compilecontract.facts.measurement import Difference
 
 from .pattern import pattern
-from .together import broadcast, chunk_of, kth
+from .together import broadcast, chunk_of, kth, level
 
 Method = Literal["fp64", "allclose", "bitwise"]
 
@@ -587,7 +587,11 @@ def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one shape have the same dtype and bits; NaN equals NaN, -0.0 is not 0.0."""
-    return one.dtype == other.dtype and not bool(_differing(one, other).any())
+    if one.dtype != other.dtype:
+        return False
+    one, other = level(one, other)
+    # What is the same in memory is the same, at a tenth of the time.
+    return same_memory(one, other) or not bool(_differing(one, other).any())
 
 
 def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
