@@ -1,10 +1,11 @@
 """Peak memory of a contract above what its test holds, beside the same checks written by hand.
 
-    python benchmarks/memory.py [--mib 128] [--steps 2] [--backend aot_eager]
+    python benchmarks/memory.py [--mib 128] [--steps 2] [--backend aot_eager] [--float64]
 
 Each row is a fresh process on the CPU. Its peak is Linux's `VmHWM`, reset once the model is made and has been compiled
 and run at a small size, so that torch's own libraries and Dynamo's imports are not counted. All figures are multiples
-of the bytes of the model's parameters. By hand: `run` compares the outputs of eager and of torch.compile; `train` does
+of the bytes of the model's parameters. With backend aot_eager compiled has eager's bits, so there is no float64 run;
+`--float64` makes one all the same. By hand: `run` compares the outputs of eager and of torch.compile; `train` does
 whole AdamW steps on two copies of the model, one compiled, and compares what both have learned.
 """
 
@@ -29,9 +30,14 @@ def main() -> None:
     parser.add_argument("--mib", type=int, nargs="+", default=[128], help="MiB of parameters")
     parser.add_argument("--steps", type=int, nargs="+", default=[2], help="calls, or training steps")
     parser.add_argument("--backend", default="aot_eager")
+    parser.add_argument("--float64", action="store_true", help="as if a bit differed")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
+        if options.float64:
+            from pytest_compilecontract.measure import numerics
+
+            numerics.all_alike = lambda _: False
         measure(options.one, options.mib[0], options.steps[0], options.backend)
         return
     print(
@@ -41,12 +47,14 @@ def main() -> None:
     for mib in options.mib:
         for steps in options.steps:
             for what in ("run", "train"):
-                hand, held = (peak_of(f"{what}-{how}", mib, steps, options.backend) for how in ("by-hand", "contract"))
+                asked = ["--mib", str(mib), "--steps", str(steps), "--backend", options.backend]
+                asked += ["--float64"] if options.float64 else []
+                hand, held = (peak_of(f"{what}-{how}", asked) for how in ("by-hand", "contract"))
                 print(f"| {what} | {mib} | {steps} | {hand:.2f} | {held:.2f} | {held - hand:.2f} | {held / hand:.2f} |")
 
 
-def peak_of(one: str, mib: int, steps: int, backend: str) -> float:
-    command = [sys.executable, __file__, "--one", one, "--mib", str(mib), "--steps", str(steps), "--backend", backend]
+def peak_of(one: str, asked: list[str]) -> float:
+    command = [sys.executable, __file__, "--one", one, *asked]
     return float(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
