@@ -16,6 +16,7 @@ from pytest_compilecontract.facts.versions import minor_release
 from .attribution import Attribution, attribution_of, between_environments, device_of, torch_of, with_lane
 from .cold import cold_of, stage_of
 from .drift import Comparison, Drift, LaneComparison, Value, Verdict
+from .failed_before import since_failure
 from .pair import Pair
 from .policy import DEFAULT_POLICY, Policy
 from .renamed import perhaps_renamed, renamed
@@ -174,10 +175,12 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
     drifts: tuple[Drift, ...] = ()
     unknown: tuple[str, ...] = ()
     excused: tuple[str, ...] = ()
+    since: tuple[Verdict, str] | None = None
     if verdict is None:
         pair = Pair(old, new, policy, attribution, two_devices=len(_devices(was, now)) > 1)
         drifts, unknown, excused = tuple(pair.drifts()), tuple(pair.unknown), tuple(pair.excused)
-        verdict, reason = _verdict(old, new, pair, drifts)
+        since = since_failure(old, new, policy, one_device=len(_devices(was, now)) == 1)
+        verdict, reason = since or _verdict(old, new, pair, drifts)
     return LaneComparison(
         contract=new.contract,
         lane=new.lane,
@@ -192,6 +195,7 @@ def _compared(was: Side, now: Side, attribution: Attribution, policy: Policy) ->
         attribution=attribution,
         rerun=rerun_command(new, now.start),
         cold=cold_of(old, new),
+        failed_before=since is not None,
         stage=stage_of(old, new),
         now=new,
     )

@@ -105,6 +105,8 @@ class LaneComparison:
     rerun: Command | None = None
     # Tolerated by waivers that name a workaround, each of them: no risk is open.
     worked_around: bool = False
+    # Its own test failed before, so that there was nothing to compare with.
+    failed_before: bool = False
     cold: tuple[Band, Band] | None = None
     stage: str = ""
     now: Entry | None = field(default=None, compare=False, repr=False)
@@ -131,7 +133,8 @@ class LaneComparison:
     @property
     def compared(self) -> bool:
         """Whether both sides were measured and could be compared."""
-        return self.verdict in ("held", "improved", "waived", "drifted") or self.newly_broken
+        known = self.verdict in ("held", "improved", "waived", "drifted") or self.newly_broken
+        return known and not self.failed_before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 _FAILED = "the test failed in "
 SUBTEST = "a subtest failed"
+# Exceptions of what a test runs on: what it imports, files, the network, memory, the device, its time.
+_OF_ENVIRONMENT = frozenset(
+    (
+        *("ImportError", "ModuleNotFoundError", "OSError", "FileNotFoundError", "PermissionError", "BrokenPipeError"),
+        *("ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "URLError", "HTTPError"),
+        *("TimeoutError", "TimeoutExpired", "MemoryError", "OutOfMemoryError", "AcceleratorError"),
+        *("DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "KeyboardInterrupt", "SystemExit"),
+    )
+)
+# torch and pytest-timeout have no type of their own for these.
+_WORDS = re.compile(
+    r"\b(?:cuda|cudnn|nccl|gpus?|hip|driver|time-?out)\b|c\+\+ compiler|out of memory|no space left", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +37,11 @@ class OwnFailure:
     def __str__(self) -> str:
         said = f"{self.exception}: {self.said}" if self.exception else self.said
         return f"{_FAILED}{self.phase}: {said}"
+
+    @property
+    def of_environment(self) -> bool:
+        """Whether what the test ran on may be at fault, by the exception and its message."""
+        return self.exception in _OF_ENVIRONMENT or _WORDS.search(self.said) is not None
 
     @property
     def kind(self) -> tuple[str, str]:
