@@ -130,8 +130,11 @@ def test_pytest_takes_a_name_for_a_file(pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("@options.txt").write_text("--junitxml=keep.txt", encoding="utf-8")
     pytester.path.joinpath("@test_it.py").write_text("def test_it(): pass", encoding="utf-8")
 
-    refused = [pytester.runpytest(*as_tests(name)) for name in ("--junitxml=keep.txt", "@options.txt", "-h")]
-    ran = pytester.runpytest(*as_tests("@test_it.py::test_it"))
+    # Given here, or it is added after the names, where it is one more of them.
+    temp = f"--basetemp={pytester.path / 'temp'}"
+
+    refused = [pytester.runpytest(temp, *as_tests(name)) for name in ("--junitxml=keep.txt", "@options.txt", "-h")]
+    ran = pytester.runpytest(temp, *as_tests("@test_it.py::test_it"))
 
     assert [each.ret for each in refused[::2]] == [pytest.ExitCode.USAGE_ERROR] * 2
     assert pytester.path.joinpath("keep.txt").read_text(encoding="utf-8") == "mine"

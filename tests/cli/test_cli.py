@@ -333,7 +333,8 @@ def test_a_name_that_is_too_long_is_no_answer(capsys: pytest.CaptureFixture[str]
 
     code = main(["gate", name, name])
 
-    assert capsys.readouterr().err.startswith("compilecontract: File name too long: aaa")
+    # Which of the two it is said of depends on the Python: from 3.14 on, such a file does not exist.
+    assert "File name too long" in capsys.readouterr().err
     assert code == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -60,11 +61,9 @@ def test_the_command_runs_in_a_shell_that_does_not_find_this_interpreter(project
 
 def _environment(folder: Path) -> None:
     """A virtual environment with the packages of this one, as it is before it is activated."""
-    (folder / "bin").mkdir(parents=True)
-    base = Path(os.path.realpath(sys.executable))
-    (folder / "bin/python").symlink_to(base)
-    (folder / "lib").symlink_to(Path(sys.prefix, "lib"))
-    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "these.pth").write_text("\n".join(path for path in sys.path if path))
 
 
 def _shell(command: str, folder: Path, environment: dict[str, str]) -> str:

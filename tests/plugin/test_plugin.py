@@ -199,6 +199,7 @@ def test_lanes(pytester: pytest.Pytester, limits: str, options: tuple[str, ...],
 
 
 def test_a_contract_none_of_whose_lanes_was_chosen_says_so(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("torch")
     pytester.makepyfile(test_block=CONTRACT.format(limits="lanes=['dynamic']"))
 
     result = runpytest_session(pytester, "--compile-contracts", "-rs", "--contract-lanes=capture,aot")
@@ -561,6 +562,7 @@ def test_a_report_folder_that_is_gone_at_the_end_fails_the_session(pytester: pyt
 
 
 def test_a_module_marker_leaves_ordinary_tests_alone(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("torch")
     pytester.makepyfile(
         """
         import torch

@@ -22,7 +22,6 @@ from pytest_compilecontract.facts.measurement import (
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.facts.rerun import Command
 from pytest_compilecontract.facts.verdict import Violation
-from pytest_compilecontract.measure.probes.backends import name_of
 from pytest_compilecontract.plugin.bisect import (
     STAGES,
     Found,
@@ -247,27 +246,3 @@ def test_settings_are_typed_as_they_were_given() -> None:
     command_line = str(Command(options=set_options(session)))
 
     assert shlex.split(command_line) == ["pytest", *(f"--contract-set={each}" for each in given)]
-
-
-def split(graph: object) -> object:
-    return graph
-
-
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [
-        pytest.param(SimpleNamespace(compiler_name="aot_eager"), "aot_eager", id="by name"),
-        pytest.param(split, "split", id="a function"),
-        pytest.param(SimpleNamespace(compiler_name="aotinductor"), "inductor", id="Inductor ahead of time"),
-        pytest.param(
-            SimpleNamespace(__name__="debug", _torchdynamo_orig_backend=SimpleNamespace(compiler_name="eager")),
-            "eager",
-            id="inside torch's debug wrapper",
-        ),
-        pytest.param(
-            SimpleNamespace(__self__=SimpleNamespace(backend_compile_fn=split)), "split", id="behind the splitter"
-        ),
-    ],
-)
-def test_a_backend_has_the_name_that_it_was_asked_for_by(backend: object, name: str) -> None:
-    assert name_of(backend) == name

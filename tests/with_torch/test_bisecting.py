@@ -1,6 +1,6 @@
 """Where a lane broke, in whole sessions: a fault planted in a stage is named, and the lane's verdict stays.
 
-What becomes of the stages' outcomes otherwise is in tests/test_stages.py.
+What becomes of the stages' outcomes otherwise is in tests/plugin/test_stages.py.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.sessions import run_session
 from support.shared import made_once
+
+from pytest_compilecontract.measure.probes.backends import name_of
 
 pytestmark = pytest.mark.torch
 
@@ -326,3 +329,27 @@ def test_what_no_stage_can_explain_is_not_run_again(session: tuple[str, dict[str
     _, entries = session
 
     assert "where it broke" not in entries[f"{test}[capture]"].get("reason", "")
+
+
+def split(graph: object) -> object:
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        pytest.param(SimpleNamespace(compiler_name="aot_eager"), "aot_eager", id="by name"),
+        pytest.param(split, "split", id="a function"),
+        pytest.param(SimpleNamespace(compiler_name="aotinductor"), "inductor", id="Inductor ahead of time"),
+        pytest.param(
+            SimpleNamespace(__name__="debug", _torchdynamo_orig_backend=SimpleNamespace(compiler_name="eager")),
+            "eager",
+            id="inside torch's debug wrapper",
+        ),
+        pytest.param(
+            SimpleNamespace(__self__=SimpleNamespace(backend_compile_fn=split)), "split", id="behind the splitter"
+        ),
+    ],
+)
+def test_a_backend_has_the_name_that_it_was_asked_for_by(backend: object, name: str) -> None:
+    assert name_of(backend) == name
