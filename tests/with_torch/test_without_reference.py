@@ -62,7 +62,7 @@ def test_with_the_same_bits_none_is_made(body: Callable[[CompileLane], None], wi
 @pytest.mark.parametrize(
     ("spoil", "verdict"),
     [
-        (lambda out: out.nextafter(torch.tensor(9.0)), "held"),
+        (lambda out: out.nextafter(torch.full_like(out, 9.0)), "held"),
         (lambda out: out * 1.01, "violated"),
         (lambda out: out.double(), "violated"),
         (lambda out: out.masked_fill(out == out.max(), torch.nan), "violated"),
@@ -87,7 +87,7 @@ def test_a_bit_that_differs_in_a_later_call_is_enough(wide: list[Any]) -> None:
 
     def late(out: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
-        return out.nextafter(torch.tensor(9.0)) if calls[0] == 2 else out
+        return out.nextafter(torch.full_like(out, 9.0)) if calls[0] == 2 else out
 
     assert hold(run, lane=spoiled(late)).verdict == "held"
     assert len(wide) == 1
