@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from torch.nn import functional
 from pytest_compilecontract.measure import noise_runs
 from pytest_compilecontract.measure.compile_lane import CompileLane
 from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, judged, snapshot
-from pytest_compilecontract.measure.numerics.bias import Looked, find_bias, least_of, step_of
+from pytest_compilecontract.measure.numerics.bias import (
+    KNOWN,
+    Looked,
+    beyond_noise,
+    find_bias,
+    least_of,
+    slices_of,
+    step_of,
+)
 from pytest_compilecontract.measure.numerics.explained import judge_with_noise
 from pytest_compilecontract.measure.numerics.noise import Noise, Sides, held_to_noise
 from pytest_compilecontract.measure.numerics.rule import Finding, Values, size_of
@@ -330,6 +339,24 @@ def test_a_factor_below_the_noise_of_each_element_is_found(
         found += bias is not None
 
     assert found >= 99
+
+
+def test_of_more_rows_one_is_further_off_by_chance() -> None:
+    assert [round(beyond_noise(among), 2) for among in (0, KNOWN, 10 * KNOWN, 1000 * KNOWN)] == [3.5, 3.5, 4.07, 5.04]
+    assert [slices_of(shape) for shape in ((), (9,), (8, 16), (4096, 8192), (4, 2))] == [1, 1, 25, 4097, 1]
+
+
+@pytest.mark.parametrize(("factor", "among", "is_found"), [(1.048, 1, 1), (1.048, 1 << 24, 0), (1.1, 1 << 24, 1)])
+def test_a_row_is_held_to_how_many_there_are(factor: float, among: int, is_found: int) -> None:
+    """Its factor scatters by a hundredth from run to run, and is off by 4.8 or by 10 of them."""
+    gold = normal(8, 512, seed=1)
+    moved = [gold * (1 + 0.01 * normal(8, 1, seed=each)) for each in range(16)]
+    compiled = gold.clone()
+    compiled[3] *= factor
+
+    found = find_bias(replace(looked(compiled, gold, gold, moved), among=among))
+
+    assert (found is not None) == is_found
 
 
 # The same draws each time: once in some ten thousand, a single element is more than four deviations off.

@@ -142,6 +142,7 @@ def _bias(values: Values, tolerance: Tolerance, noise: Noise | None) -> Bias | N
             whole=allowed.unclear is not None,
             moved=moved,
             steps=values.steps,
+            among=tolerance.among,
         )
     )
 

@@ -15,7 +15,7 @@ from pytest_compilecontract.facts.measurement import Difference, Numerics
 from pytest_compilecontract.wording import counted
 
 from .apart import laid_on
-from .bias import Looked, find_bias, least_of, may_be_biased, step_of
+from .bias import Looked, find_bias, least_of, may_be_biased, slices_of, step_of
 from .explained import judge_with_noise
 from .noise import FURTHER
 from .rule import (
@@ -165,7 +165,9 @@ class Judging:
         if tolerance.method == "fp64" and runs.gold is None:
             tolerance = replace(tolerance, method="allclose")
             self._notes.append("no float64 reference" + (f": {runs.gold_absent}" if runs.gold_absent else ""))
-        self._tolerance = tolerance
+        leaves = [leaf for each in runs.eager.groups.values() for _, leaf in each.tensors()]
+        among = sum(slices_of(leaf.shape) for leaf in leaves)
+        self._tolerance = tolerance = replace(tolerance, among=among)
         self._steps = _Steps([], tolerance)
         self._places: dict[str, _Place] = {}
         self._found: list[Finding] | None = None

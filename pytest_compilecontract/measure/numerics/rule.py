@@ -111,6 +111,8 @@ SAMPLE = 100_000  # elements that the percentile is taken from
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
+    """What is asked for, and what is known of the program: `among` is how many rows and channels it has."""
+
     method: Method
     rtol: float | None
     atol: float | None
@@ -118,6 +120,7 @@ class Tolerance:
     tf32: bool = False
     reference: str = "float64"
     bias: bool = True
+    among: int = 0
 
     @property
     def given(self) -> bool:
