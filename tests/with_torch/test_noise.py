@@ -64,6 +64,35 @@ def test_a_result_goes_to_a_neighbour_or_stays(dtype: torch.dtype) -> None:
     assert shares == pytest.approx([0.75, 0.125, 0.125], abs=0.01)
 
 
+@pytest.mark.parametrize("module", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_a_running_mean_is_updated_in_a_run_that_is_rounded_otherwise(module: Any) -> None:
+    plain, rounded = module(4, track_running_stats=True), module(4, track_running_stats=True)
+    x = normal(8, 4, 3, dtype=torch.float32) + 1
+
+    plain(x)
+    with rounding():
+        rounded(x)
+
+    torch.testing.assert_close(rounded.running_mean, plain.running_mean)
+    torch.testing.assert_close(rounded.running_var, plain.running_var)
+
+
+def test_a_running_mean_that_compiled_leaves_alone_is_no_noise() -> None:
+    class Forgets(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mean = None if torch.compiler.is_compiling() else self.norm.running_mean
+            return functional.batch_norm(x, mean, None if mean is None else self.norm.running_var, training=True)
+
+    entry = hold(lambda lane: lane.run(Forgets(), normal(8, 4, dtype=torch.float32) + 1))
+
+    assert entry.verdict == "violated"
+    assert [each.name for each in entry.violations] == ["numerics"]
+
+
 EXACT: dict[str, Callable[[torch.Tensor], object]] = {
     "relu": torch.relu,
     "negative": torch.neg,

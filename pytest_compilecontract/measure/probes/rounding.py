@@ -49,6 +49,9 @@ EXACT = frozenset(
 # What CUDA may compute in TF32, which keeps as many digits as float16.
 PRODUCTS = ("mm", "conv", "matmul", "linear", "einsum", "attention", "bilinear")
 TF32_STEP = 2.0**-10
+# What writes to its running mean and variance, at these positions, and has no mark of it in its schema.
+RUNNING = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "_batch_norm_impl_index")
+RUNNING_AT = slice(3, 5)
 # Of these it cannot be told what rounding did.
 WIDEST = (torch.float64, torch.complex128)
 
@@ -175,6 +178,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self, func: object, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[tuple[object, ...], Mapping[str, object]]:
         kept = {id(each) for each in written(func, args, kwargs)}
+        if name in RUNNING:
+            # On a copy the update would be lost, and whether there is one would be eager's own noise.
+            kept |= {id(each) for each in args[RUNNING_AT]}
         in_tf32 = self._tf32 and any(part in name for part in PRODUCTS)
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
