@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.facts.receipt import PJRT, Entry, Environment, Receipt
 
 from .side import Side
 
@@ -40,8 +40,16 @@ class Attribution:
 
 def torch_of(receipt: Receipt) -> str:
     """The torch that a receipt was measured with, as text; several if its environments differ."""
-    names = sorted({f"torch {each.torch}" if each.torch else "no torch" for each in receipt.environments.values()})
+    names = sorted({_torch_in(each) for each in receipt.environments.values()})
     return ", ".join(names) or (receipt.setup.asked if receipt.setup is not None else "no torch")
+
+
+def _torch_in(environment: Environment) -> str:
+    """The torch of an environment, and with what XLA compiles there."""
+    libraries = environment.libraries
+    packages = [f"{name} {libraries[name]}" for name in ("torchax", "torch_xla") if name in libraries]
+    pjrt = [f"{PJRT}={libraries[PJRT]}"] if PJRT in libraries else []
+    return " ".join([f"torch {environment.torch}" if environment.torch else "no torch", *packages, *pjrt])
 
 
 def device_of(env: Environment, lane_settings: Mapping[str, object]) -> str:

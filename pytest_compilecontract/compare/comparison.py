@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_compilecontract.facts.metrics import BANDED, GATEABLE, METRICS
-from pytest_compilecontract.facts.receipt import Entry, Receipt
+from pytest_compilecontract.facts.receipt import PJRT, Entry, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command, whole_folders
 from pytest_compilecontract.facts.versions import minor_release
 
@@ -90,7 +90,8 @@ def unsteady(repeats: Sequence[Entry]) -> tuple[str, ...]:
 
 def _mixed(sides: Iterable[Side]) -> tuple[str, ...]:
     """The releases of torch that ran these lanes, if they are not of one minor release."""
-    torches = sorted({side.environment.torch for side in sides if side.environment.torch})
+    own = [side.environment for side in sides if PJRT not in side.environment.libraries]
+    torches = sorted({environment.torch for environment in own if environment.torch})
     return tuple(torches) if len(set(map(minor_release, torches))) > 1 else ()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_compilecontract.facts.measurement import Measurement
-from pytest_compilecontract.facts.receipt import Entry, Environment, Receipt
+from pytest_compilecontract.facts.receipt import PJRT, Entry, Environment, Receipt
 from pytest_compilecontract.facts.rerun import rerun_command
 from pytest_compilecontract.facts.verdict import Verdict as OwnVerdict
 from pytest_compilecontract.wording import counted
@@ -123,6 +123,68 @@ def matrix(
         ReceiptError: a receipt has a lane of a contract twice.
     """
     assert receipts, "a matrix has at least one column"
+    names = runs or [""] * len(receipts)
+    of_torch, of_xla = zip(*(_without_xla(each) for each in receipts), strict=True)
+    beside = [(part, name) for parts, name in zip(of_xla, names, strict=True) for part in parts]
+    is_xla_alone = bool(beside) and not any(each.entries for each in of_torch)
+    found = (
+        Matrix(columns=(), rows=(), comparisons=()) if is_xla_alone else _matrix(of_torch, policy, waivers, today, runs)
+    )
+    for environment in dict.fromkeys(_kind(part) for part, _ in beside):
+        same = [each for each in beside if _kind(each[0]) == environment]
+        told = [name for _, name in same] if runs else []
+        found = _beside(found, _matrix([part for part, _ in same], policy, waivers, today, told))
+    return found
+
+
+def _without_xla(receipt: Receipt) -> tuple[Receipt, tuple[Receipt, ...]]:
+    """A receipt without what XLA compiled, and that by environment: no release of the suite's torch is its column."""
+    xla = {name: each for name, each in receipt.environments.items() if PJRT in each.libraries}
+    if not xla:
+        return receipt, ()
+    parts = [
+        replace(
+            receipt,
+            environments={name: each},
+            entries=tuple(entry for entry in receipt.entries if entry.environment == name),
+            setup=None,
+        )
+        for name, each in xla.items()
+    ]
+    rest = replace(
+        receipt,
+        environments={name: each for name, each in receipt.environments.items() if name not in xla},
+        entries=tuple(entry for entry in receipt.entries if entry.environment not in xla),
+    )
+    return rest, tuple(part for part in parts if part.entries)
+
+
+def _kind(receipt: Receipt) -> str:
+    """What made the programs of XLA in a receipt."""
+    (environment,) = receipt.environments.values()
+    return next(name for name in ("torchax", "torch_xla", PJRT) if name in environment.libraries)
+
+
+def _beside(one: Matrix, other: Matrix) -> Matrix:
+    """Two matrices in one, without a lane in common."""
+    none = Cell(verdict=None)
+    rows = [replace(row, cells=(*row.cells, *[none] * len(other.columns))) for row in one.rows]
+    rows += [replace(row, cells=(*[none] * len(one.columns), *row.cells)) for row in other.rows]
+    return Matrix(
+        columns=(*one.columns, *other.columns),
+        rows=tuple(sorted(rows, key=lambda row: (row.contract, row.lane))),
+        # The last is that of the newest torch, by which an upgrade is judged.
+        comparisons=(*other.comparisons, *one.comparisons),
+    )
+
+
+def _matrix(
+    receipts: Sequence[Receipt],
+    policy: Policy,
+    waivers: Sequence[Waiver],
+    today: datetime.date | None,
+    runs: Sequence[str],
+) -> Matrix:
     first, *others = receipts
     day = today or datetime.date.today()
     comparisons = tuple(waived(compare(first, each, policy), waivers, day) for each in others)

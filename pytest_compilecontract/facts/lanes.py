@@ -21,6 +21,10 @@ CACHES = ("lane", "shared")
 FAKE = "fake"
 PROCESS_GROUPS = ("gloo", "nccl", FAKE)
 MOST_RANKS = 1024
+# Backends that torch.compile and Dynamo have no part in: XLA compiles the whole target, on the CPU plugin of PJRT.
+TORCHAX = "torchax"
+TORCH_XLA = ("torch_xla", "openxla")
+XLA = (TORCHAX, *TORCH_XLA)
 
 _LANE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
@@ -69,6 +73,11 @@ class Lane:
     def reference(self) -> bool:
         """True for the eager lane: what the others are compared with, and never judged."""
         return self.name == "eager"
+
+    @property
+    def is_xla(self) -> bool:
+        """True if XLA compiles it instead of torch.compile: then nothing of Dynamo's is measured."""
+        return self.backend in XLA
 
     @property
     def is_launched(self) -> bool:
@@ -139,6 +148,9 @@ BUILT_IN: dict[str, Lane] = {
         Lane(name="dynamic", dynamic=True),
         Lane(name="cudagraphs", mode="reduce-overhead", device="cuda"),
         Lane(name="autotune", mode="max-autotune-no-cudagraphs", device="cuda"),
+        Lane(name="xla-torchax", backend=TORCHAX, device="cpu"),
+        Lane(name="xla-lazy", backend="torch_xla", device="cpu"),
+        Lane(name="xla-openxla", backend="openxla", device="cpu"),
     )
 }
 
@@ -153,7 +165,9 @@ def lanes_from_table(table: Mapping[str, object], *, where: str) -> dict[str, La
 
 
 def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
-    """The lanes of these names, in that order and each once; "all" is every known lane but eager.
+    """The lanes of these names, in that order and each once; "all" is every known lane but eager and those of XLA.
+
+    Those have packages and an environment of their own, so they are run where somebody names them.
 
     Raises:
         UsageError: an unknown name, or none at all.
@@ -162,7 +176,7 @@ def chosen(names: Sequence[str], known: Mapping[str, Lane]) -> tuple[Lane, ...]:
     for name in names:
         if name == ALL:
             for lane in known.values():
-                if not lane.reference:
+                if not (lane.reference or lane.is_xla):
                     lanes.setdefault(lane.name, lane)
         elif name in known:
             lanes.setdefault(name, known[name])

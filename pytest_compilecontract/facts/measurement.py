@@ -40,8 +40,9 @@ NO_CUDA = "no CUDA device"
 NOT_ASKED = "the lane asks for no CUDA graphs"
 NO_CACHES = "only Inductor's graphs are in torch's compile caches"
 NOT_STARTED_AGAIN = "a run beside the verdict, or one that did not end, is not started again"
+NO_DYNAMO = "XLA compiles it, not Dynamo"
 # Why a limit is not judged in a lane that has no such thing, rather than exceeded.
-MEANINGLESS = (NO_CUDA, NOT_ASKED, NO_CACHES, NOT_STARTED_AGAIN)
+MEANINGLESS = (NO_CUDA, NOT_ASKED, NO_CACHES, NOT_STARTED_AGAIN, NO_DYNAMO)
 # In `caches`, by the name of the cache for people.
 CACHE_MISSES = {"fx_graph_miss": "FX graph cache", "aot_autograd_miss": "AOTAutograd cache"}
 

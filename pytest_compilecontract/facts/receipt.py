@@ -25,6 +25,8 @@ FORMAT = 1
 # Taken now, for a test may have its own in place of `json.dumps`, and digests are to stay.
 _canonical = json.JSONEncoder(sort_keys=True).encode
 RECEIPT = "receipt.json"
+# Among the libraries of an environment in which XLA compiles: the plugin of PJRT that it runs on.
+PJRT = "pjrt"
 # The same as a page, beside it.
 PAGE = "index.html"
 CREATED = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
@@ -177,10 +179,16 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def environment_key(env: Environment) -> str:
-    """What a baseline is kept for: torch's minor release and the kind of device, as "torch2.11-cuda-sm90"."""
+    """What a baseline is kept for: torch's minor release and the kind of device.
+
+    As "torch2.11-cuda-sm90", or "torch2.9-pjrt-cpu".
+    """
     # It names a folder, and what it is made of may come from a file: nothing but digits and dots is let through.
     release = minor_release(env.torch)
     torch = f"torch{release}" if release else "no-torch"
+    if PJRT in env.libraries:
+        # XLA's, which no upgrade of the suite's torch is compared with.
+        return f"{torch}-pjrt-{re.sub('[^a-z0-9]', '', env.libraries[PJRT])}"
     return f"{torch}-cuda-sm{re.sub('[^0-9]', '', env.capability)}" if env.capability else f"{torch}-cpu"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.verdict import Bound, Violation, violated
 
-from .alike import OF_LANES, differing
+from .alike import OF_DEVICES, OF_LANES, differing, is_xla
 
 SAME_AS = "same_as"
 NOT_COMPARED = "results not compared"
@@ -32,7 +32,8 @@ def lanes_differ(other: OtherLane, lane: str, seen: Measurement) -> Violation | 
     bound = Bound(name=SAME_AS, allows=other.name)
     if other.measurement is None:
         return violated(bound, f"nothing to compare with: {other.ended}")
-    found = differing({other.name: other.measurement, lane: seen}, OF_LANES)
+    facts_of = OF_DEVICES if any(map(is_xla, (other.measurement, seen))) else OF_LANES
+    found = differing({other.name: other.measurement, lane: seen}, facts_of)
     if differences := _differences(seen):
         found["results"] = (("results differ", *differences),)
     facts = [each for told in found.values() for each in told]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_compilecontract.facts.collectives import told
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import NO_DYNAMO, Measurement
 from pytest_compilecontract.facts.verdict import Facts
 from pytest_compilecontract.wording import counted
 
@@ -90,3 +90,23 @@ OF_LANES: dict[str, Read] = {
     **{name: OF_RANKS[name] for name in ("graph breaks", "recompiles", "eager frames")},
     "state dicts": _state,
 }
+
+
+def _keys(seen: Measurement) -> str:
+    """The keys of a state dict, without the prefix of torch.compile's wrapper, which a checkpoint does not keep."""
+    change = seen.state_change
+    if change is None:
+        return "not measured"
+    added = {key.removeprefix("_orig_mod.") for key in change.keys_added}
+    removed = set(change.keys_removed)
+    told = [*(f"key added: {key}" for key in sorted(added - removed))]
+    return "; ".join([*told, *(f"key removed: {key}" for key in sorted(removed - added))]) or "the same keys"
+
+
+# XLA makes other programs than Dynamo does, of a module that is the same.
+OF_DEVICES: dict[str, Read] = {"state dict keys": _keys}
+
+
+def is_xla(seen: Measurement) -> bool:
+    """Whether it is of a lane that XLA compiles, in which Dynamo has no part."""
+    return seen.unmeasured.get("eager_frames") == NO_DYNAMO

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from pytest_compilecontract.facts.limits import Limits
-from pytest_compilecontract.facts.measurement import MEANINGLESS, Measurement
+from dataclasses import replace
+
+from pytest_compilecontract.facts.limits import LIMITS, Limits
+from pytest_compilecontract.facts.measurement import MEANINGLESS, NO_DYNAMO, Measurement
 from pytest_compilecontract.facts.verdict import Bound
 
 
 def means_nothing(seen: Measurement, metric: str) -> bool:
     """Whether a metric is None because it does not exist on the device or in the lane."""
     return seen.unmeasured.get(metric) in MEANINGLESS
+
+
+def limits_in(limits: Limits, seen: Measurement) -> Limits:
+    """The limits as they are judged in a lane of XLA's: without those on what Dynamo alone has.
+
+    An operator that runs outside of XLA, on the CPU, is what a frame that runs in eager is to Dynamo: there is none by
+    default.
+    """
+    if seen.unmeasured.get("eager_frames") != NO_DYNAMO:
+        return limits
+    none = [each.name for each in LIMITS.values() if seen.unmeasured.get(each.metric) == NO_DYNAMO]
+    limits = replace(limits, **dict.fromkeys(none))
+    if limits.max_eager_ops is None and seen.operators_run is not None:
+        return replace(limits, max_eager_ops=0)
+    return limits
 
 
 def bound_of(limits: Limits, name: str) -> Bound[float] | None:

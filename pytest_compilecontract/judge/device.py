@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_compilecontract.facts.limits import LIMITS, Limits
-from pytest_compilecontract.facts.measurement import HostSync, Measurement, Speed, StepKernels
+from pytest_compilecontract.facts.measurement import NO_DYNAMO, HostSync, Measurement, Speed, StepKernels
 from pytest_compilecontract.facts.verdict import Bound, Facts, Violation, violated
 from pytest_compilecontract.wording import counted
 
@@ -81,7 +81,9 @@ def unjudged(limits: Mapping[str, object], seen: Measurement) -> tuple[tuple[str
     return tuple(
         (limit.name, seen.unmeasured[limit.metric])
         for limit in LIMITS.values()
-        if limit.optional and limits.get(limit.name) is not None and means_nothing(seen, limit.metric)
+        if limits.get(limit.name) is not None
+        and means_nothing(seen, limit.metric)
+        and (limit.optional or seen.unmeasured[limit.metric] == NO_DYNAMO)
     )
 
 

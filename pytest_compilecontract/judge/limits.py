@@ -12,7 +12,7 @@ from pytest_compilecontract.facts.metrics import count_of
 from pytest_compilecontract.facts.verdict import NO_EXCEPTION, STEADY, Bound, Facts, Violation, lines_of, violated
 from pytest_compilecontract.wording import counted
 
-from .bounds import bound_of, eager_calls_allowed, means_nothing, numerics_given, why_unmeasured
+from .bounds import bound_of, eager_calls_allowed, limits_in, means_nothing, numerics_given, why_unmeasured
 from .budget import judge_budget
 from .device import judge_device
 from .structure import judge_structure
@@ -32,6 +32,7 @@ def judge(limits: Limits, measurement: Measurement, *, torch_version: str) -> tu
     """Every limit that the measurement exceeds, given or by default."""
     if limits == OBSERVED:
         return ()  # not even one that cannot be measured on this torch
+    limits = limits_in(limits, measurement)
     found = tuple(_violations(limits, measurement, f"cannot be measured on torch {torch_version}"))
     if found and measurement.raised_in_both is not None:
         first, *others = found
@@ -146,7 +147,10 @@ def _judge_fullgraph(limits: Limits, seen: Measurement, unmeasurable: str) -> It
         facts = told_breaks(seen.graph_breaks or ()) + told_eager(seen.frames_run_eager or ())
         yield violated(bound, measured, facts)
     elif None in counts.values():
-        whys = dict.fromkeys(why_unmeasured(seen, metric) for metric, count in counts.items() if count is None)
+        unknown = [each for each, count in counts.items() if count is None and not means_nothing(seen, each)]
+        whys = dict.fromkeys(why_unmeasured(seen, metric) for metric in unknown)
+        if not whys:
+            return
         yield violated(bound, f"{unmeasurable}: {'; '.join(whys)}")
 
 

@@ -8,7 +8,7 @@ from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.facts.measurement import Location, Measurement
 from pytest_compilecontract.facts.verdict import Verdict, Violation
 
-from .bounds import bound_of, eager_calls_allowed, not_known, numerics_given
+from .bounds import bound_of, eager_calls_allowed, means_nothing, not_known, numerics_given
 from .device import speed_text
 
 # Where torch's own code computes what a model does; that of optimizers, for instance, Dynamo compiles as the project's.
@@ -41,9 +41,9 @@ def _doubts(limits: Limits, seen: Measurement) -> Iterator[str]:
         ("min_ops_captured", "ops_captured", seen.ops_captured),
     ):
         judged_by_default = getattr(limits, limit) is None and bound_of(limits, limit) is not None
-        if judged_by_default and value is None:
+        if judged_by_default and value is None and not means_nothing(seen, metric):
             yield not_known(seen, metric)
-    if limits.allow_recompile_limit is None and seen.limit_hits is None:
+    if limits.allow_recompile_limit is None and seen.limit_hits is None and not means_nothing(seen, "limit_hits"):
         yield not_known(seen, "limit_hits")
     if seen.calls is None and "eager_by_request" in seen.unmeasured and limits.max_eager_frames is None:
         yield not_known(seen, "eager_by_request")

@@ -35,6 +35,8 @@ from .programs import Body, Forward, InModes, Program, Training, uncompiled
 from .recorder import Measuring, without_comparison
 from .runner import Held, Runner
 from .shapes import Moded
+from .xla_calls import Calls
+from .xla_engines import calls_of, compiled_by_xla
 
 # Makes a scalar tensor of an output, an optimizer of parameters, what is to be called of a target.
 Loss = Callable[..., torch.Tensor] | None
@@ -117,6 +119,7 @@ class CompileLane:
         self._trains = trains
         self._paths = Paths(root)
         self._undo = contextlib.ExitStack()
+        self._xla: Calls | None = None
 
     def __repr__(self) -> str:
         return f"<compile lane {self.name} on {self.device}>"
@@ -163,11 +166,7 @@ class CompileLane:
         made = _in_modes(calls, where="compile_lane.run")
         _refuse_uncallable(target, "run")
         if self._trains:
-            if not isinstance(target, torch.nn.Module):
-                raise UsageError(
-                    f"frontier: 'train' trains what is run, a torch.nn.Module, got {type(target).__name__!r}"
-                )
-            return self._train(target, calls, None, None, compile_with)
+            return self._train(_trained(target), calls, None, None, compile_with)
         return self._keep(self._hold_sequence(target, compile_with, made))
 
     def train(
@@ -198,10 +197,7 @@ class CompileLane:
             As `run`.
         """
         __tracebackhide__ = True
-        if self._trains is not None:
-            raise UsageError(
-                "frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on"
-            )
+        _refuse_training(self._trains)
         return self._train(module, _in_one_list(batches, more), loss, optimizer, compile_with)
 
     def _train(
@@ -296,8 +292,9 @@ class CompileLane:
         """
         if self._lane.reference:
             return target
-        if found := replaced_compile(self._paths):
-            raise UsageError(f"torch.compile has been replaced by {found}: a lane needs torch's own")
+        if self._lane.is_xla:
+            return compiled_by_xla(self._xla, self._lane, target, overrides)
+        _refuse_replaced(self._paths)
         options = {**self._lane.compile_options(), **overrides}
         inside = self._lane.in_place if in_place is None else in_place
         if not isinstance(target, torch.nn.Module) or not inside:
@@ -309,6 +306,7 @@ class CompileLane:
     def observe(self) -> Iterator[Observation]:
         """Measure everything that is compiled inside the block, in any thread. Starts without compiled code."""
         _refuse_outside(self)
+        _refuse_observing(self._lane)
         with observing(self._paths, self._lane) as seen:
             try:
                 yield seen
@@ -327,6 +325,7 @@ class CompileLane:
         _refuse_outside(self)
         _refuse_target(target, compile_with)
         put_back = structure(target) if isinstance(target, torch.nn.Module) else None
+        self._xla = calls_of(self._lane)
         runner = Runner(
             lane=self._lane,
             limits=self._limits,
@@ -336,12 +335,14 @@ class CompileLane:
             timed=self._timed,
             helpers=() if compile_with is None else (compile_with,),
             turn=self.beside.next(),
+            xla=self._xla,
         )
         dtype = self.dtype if self._lane.dtype else None
         try:
             with placed(target, calls, device=self.device, dtype=dtype) as made:
                 return runner.hold(target, program, made)
         finally:
+            self._xla = None
             if put_back is not None and compile_with is not None:
                 put_back()
 
@@ -349,6 +350,32 @@ class CompileLane:
 def _refuse_outside(lane: CompileLane) -> None:
     if not lane.open:
         raise UsageError("compile_lane measures in the body of the test, not in a fixture: only the body is judged")
+
+
+def _trained(target: object) -> torch.nn.Module:
+    """The target of a rung that trains what is run.
+
+    Raises:
+        UsageError: it is no module.
+    """
+    if not isinstance(target, torch.nn.Module):
+        raise UsageError(f"frontier: 'train' trains what is run, a torch.nn.Module, got {type(target).__name__!r}")
+    return target
+
+
+def _refuse_training(trains: bool | None) -> None:
+    if trains is not None:
+        raise UsageError("frontier: 'train' is a rung of its own; write compile_lane.run, which trains from there on")
+
+
+def _refuse_replaced(paths: Paths) -> None:
+    if found := replaced_compile(paths):
+        raise UsageError(f"torch.compile has been replaced by {found}: a lane needs torch's own")
+
+
+def _refuse_observing(lane: Lane) -> None:
+    if lane.is_xla:
+        raise UsageError(f"compile_lane.observe sees what Dynamo compiles, and lane {lane.name!r} is XLA's")
 
 
 def _named(given: object) -> str:

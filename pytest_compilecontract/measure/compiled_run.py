@@ -114,10 +114,10 @@ class CompiledRun:
                 if graphs is not None:
                     by_call.append(graphs.take())
 
-        keys, kind = _keys(job.target), type(job.target)
+        keys, kind = keys_of(job.target), type(job.target)
         pools = memory.pool_ids() if self._device.type == "cuda" else frozenset()
         compiled = self._compile(job)
-        change = _state_change(keys, kind, compiled)
+        change = state_change(keys, kind, compiled)
         make: Callable[..., object] | None = counted
         if isinstance(job.program, Body):
             compiled, make = self._noting(compiled, measuring), None
@@ -278,11 +278,13 @@ class CompiledRun:
         return self._lane.backend in WITH_INDUCTORS_DECOMPOSITIONS and not self._lane.inductor.get("fallback_random")
 
 
-def _keys(target: object) -> tuple[str, ...] | None:
+def keys_of(target: object) -> tuple[str, ...] | None:
+    """The keys of a module's state dict; None of another target."""
     return tuple(target.state_dict()) if isinstance(target, torch.nn.Module) else None
 
 
-def _state_change(keys: tuple[str, ...] | None, kind: type, compiled: object) -> StateChange | None:
+def state_change(keys: tuple[str, ...] | None, kind: type, compiled: object) -> StateChange | None:
+    """How a compiled module differs from the module of this type and with these keys."""
     if keys is None:
         return None
     if not isinstance(compiled, torch.nn.Module):

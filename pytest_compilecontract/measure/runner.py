@@ -34,6 +34,8 @@ from .probes.source import Paths
 from .programs import Program, Trail, returns_results
 from .state import State
 from .structure import with_structure
+from .xla import RANDOM, XlaRun, drew_otherwise
+from .xla_calls import Calls
 
 CONVOLUTIONS = (
     torch.nn.Conv1d,
@@ -75,6 +77,7 @@ class Runner:
         timed: bool = False,
         helpers: tuple[object, ...] = (),
         turn: Turn,
+        xla: Calls | None = None,
     ) -> None:
         self._lane = lane
         self._limits = limits
@@ -85,15 +88,19 @@ class Runner:
         self._turn = turn
         self._passes = Passes(lane, device, paths)
         self._endings = Endings(paths)
-        self._compiled = CompiledRun(
-            self._passes,
-            self._endings,
-            lane=lane,
-            limits=limits,
-            device=device,
-            paths=paths,
-            compile_target=compile_target,
-            timed=timed or limits.min_speedup is not None,
+        self._compiled = (
+            CompiledRun(
+                self._passes,
+                self._endings,
+                lane=lane,
+                limits=limits,
+                device=device,
+                paths=paths,
+                compile_target=compile_target,
+                timed=timed or limits.min_speedup is not None,
+            )
+            if xla is None
+            else XlaRun(self._passes, self._endings, lane=lane, paths=paths, calls=xla, compile_target=compile_target)
         )
         self._tf32 = False
 
@@ -178,12 +185,9 @@ class Runner:
         if eager.error is not None and raised is None:
             in_both = self._endings.raised_in_both(eager, unit, len(job.calls))
             measured = replace(measured, raised_in_both=in_both)
-        if again is None or not comparing:
-            moved = self._lane.process_group != FAKE
-            reason = "the contract asks for no comparison" if moved else "process group 'fake' moves no data"
-            measured = without(measured, "numerics", reason)
-        elif raised is not None:
-            measured = without(measured, "numerics", "the run raised")
+        why = _why_not_compared(self._limits, self._lane, raised, eager=eager, compiled=compiled)
+        if again is None or why:
+            measured = without(measured, "numerics", why)
         else:
             compared, note = self._compared(job, eager, compiled)
             gold = self._gold(job, compared, eager=eager, again=again)
@@ -301,6 +305,16 @@ class Runner:
             tf32=tf32,
             reference=reference,
         )
+
+
+def _why_not_compared(limits: Limits, lane: Lane, raised: Raised | None, *, eager: Trail, compiled: Trail) -> str:
+    """Why the compiled run is not compared with eager; empty if it is."""
+    if limits.numerics is None:
+        moved = lane.process_group != FAKE
+        return "the contract asks for no comparison" if moved else "process group 'fake' moves no data"
+    if raised is not None:
+        return "the run raised"
+    return RANDOM if lane.is_xla and drew_otherwise(eager, compiled) else ""
 
 
 def _in_tf32(modules: Sequence[torch.nn.Module]) -> bool:

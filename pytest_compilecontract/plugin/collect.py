@@ -161,6 +161,10 @@ def _refuse_another(test: str, name: str, lane: Lane, known: Mapping[str, Lane])
         )
     if known[name].reference:
         raise UsageError(f"{test}: same_as: lane {name!r} compiles nothing, and every lane is compared with eager")
+    if known[name].is_xla:
+        raise UsageError(
+            f"{test}: same_as: lane {name!r} runs in a process of its own: hold it to another lane instead"
+        )
     if ranked := [each.name for each in (lane, known[name]) if each.ranks is not None]:
         raise UsageError(f"{test}: same_as runs both lanes in one process, and lane {ranked[0]!r} has ranks")
 

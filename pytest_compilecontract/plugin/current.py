@@ -97,7 +97,7 @@ class State:
             lane=self.lane,
             test=self.contract.item.nodeid,
             limits=self.contract.limits,
-            environment=process.where()[0],
+            environment=process.where(self.lane)[0],
             worker=process.worker,
             gpu=self.gpu,
             notes=self.notes,

@@ -19,6 +19,7 @@ from .climb import Climbing
 from .collect import Collecting
 from .finish import Finishing
 from .history import History
+from .in_xla import InXla
 from .launch import Place, place_of
 from .lost_device import Child
 from .phases import Phases
@@ -133,6 +134,7 @@ def switch_on(config: pytest.Config) -> Parts:
         from .evidence import Evidencing
 
         strategies = [Evidencing(strategies, settings)]
+    strategies = [InXla(settings, runs, results), *strategies]
     strategies = [ranked, Agreeing(strategies, settings.known, results), *strategies]
     others: Strategy | None = None
     if settings.observe:
@@ -170,12 +172,13 @@ def _switch_on_rank(config: pytest.Config, place: Place) -> Parts:
     runs = Runs(session, process)
     results = Results(settings, history, runs, functools.partial(as_started, config))
     phases = Phases(settings, runs, results, holds=False)
+    rank = Rank(place, runs, config)
     for name, part in (
         ("process", process),
         ("collecting", Collecting(settings, "")),
         ("phases", phases),
-        ("rank", Rank(place, runs, config)),
-        ("once", Once(runs, [])),
+        ("rank", rank),
+        ("once", Once(runs, [], rank.another)),
     ):
         config.pluginmanager.register(part, f"compilecontract-{name}")
     return Parts(session=session, history=history, process=process, phases=phases, results=results)

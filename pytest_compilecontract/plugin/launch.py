@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from pytest_compilecontract import clock
+from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import Kind, RankEnd
 from pytest_compilecontract.files.codec import value_from_data
@@ -31,9 +33,13 @@ from pytest_compilecontract.files.run_log import Event, Followed
 from pytest_compilecontract.judge.ranks import is_of_a_neighbour
 from pytest_compilecontract.processes import beside, death
 
+from .another import Another
+
 OPTION = "--contract-rank"
 LAUNCH = "launch.json"
 STACKS = "stacks"
+# What another lane kept, for the process of one that is compared with it: between two processes of one session.
+ANOTHER = "another.pickle"
 # Where nothing says how long a test may run: a rank that hangs takes no session with it.
 LONGEST_SECONDS = 600.0
 # Until every rank has come to the body of its test: Python, torch and conftest.py are imported first.
@@ -95,8 +101,23 @@ def launched_again(item: pytest.Item, variables: Mapping[str, str], seconds: flo
     return found
 
 
+def launched_in_xla(item: pytest.Item, lane: Lane, another: Another | None, seconds: float | None) -> RankRun:
+    """Run a test once in a process of an XLA lane, which compares what it computes with the other lane's results."""
+    from pytest_compilecontract.measure.probes.xla_packages import python_of, variables_of
+
+    variables = {**_inherited(), **variables_of(lane)}
+    (found,) = _launched(item, [variables], seconds, python=python_of(lane), another=another)
+    return found
+
+
 def _launched(
-    item: pytest.Item, variables: Sequence[Mapping[str, str]], seconds: float | None, *, again: bool = False
+    item: pytest.Item,
+    variables: Sequence[Mapping[str, str]],
+    seconds: float | None,
+    *,
+    again: bool = False,
+    python: str = sys.executable,
+    another: Another | None = None,
 ) -> tuple[RankRun, ...]:
     from pytest_compilecontract.measure.probes.caches import processor_known
 
@@ -112,9 +133,11 @@ def _launched(
             "processor": processor_known(),
         }
         (folder / LAUNCH).write_text(json.dumps(told), encoding="utf-8")
+        if another is not None:
+            (folder / ANOTHER).write_bytes(pickle.dumps(another))
         places = [Place(rank=rank, folder=folder) for rank in range(len(variables))]
         commands = [
-            (_command(item, place), _output(place), mine) for place, mine in zip(places, variables, strict=True)
+            (_command(item, place, python), _output(place), mine) for place, mine in zip(places, variables, strict=True)
         ]
         started = clock.seconds()
         with beside(commands, cwd=Path(item.config.invocation_params.dir)) as children:
@@ -123,17 +146,19 @@ def _launched(
         return tuple(each.run() for each in following)
 
 
-def _command(item: pytest.Item, place: Place) -> list[str]:
+def _command(item: pytest.Item, place: Place, python: str) -> list[str]:
+    from pytest_compilecontract.measure.probes.xla_packages import has_xdist
+
     config, folder = item.config, place.folder
     # What the test prints goes to the rank's file at once, so that a death loses none of it.
     options = [f"{OPTION}={place}", f"--basetemp={folder / f'tmp{place.rank}'}", "--capture=no", "-q", "--no-header"]
     if config.pluginmanager.hasplugin("cacheprovider"):
         options += ["-o", f"cache_dir={folder / f'cache{place.rank}'}"]
-    if config.pluginmanager.hasplugin("xdist"):
+    if has_xdist(python) if python != sys.executable else config.pluginmanager.hasplugin("xdist"):
         options += ["-n0", "--dist=no"]
     if config.getoption(EVENTS_OPTION, None):
         options += [f"{EVENTS_OPTION}={folder / f'events{place.rank}'}"]
-    return [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args), *options]
+    return [python, "-m", "pytest", *map(str, config.invocation_params.args), *options]
 
 
 def _output(place: Place) -> Path:

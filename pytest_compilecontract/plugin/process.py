@@ -32,10 +32,14 @@ class Process:
     def pytest_collection_finish(self) -> None:
         self._variables = dict(os.environ)
 
-    def where(self) -> tuple[str, Environment]:
-        """The environment of this process, and its key in entries."""
+    def where(self, lane: Lane | None = None) -> tuple[str, Environment]:
+        """The environment of this process, and its key in entries; that of the lane's own, if it has one."""
+        from pytest_compilecontract.facts.receipt import fingerprint
+
+        if lane is not None and lane.is_xla and not unavailable(lane):
+            environment = environment_in(self, lane)
+            return fingerprint(environment), environment
         if self._place is None:
-            from pytest_compilecontract.facts.receipt import fingerprint
             from pytest_compilecontract.measure.environment import with_overrides
 
             # A body may be running, and have variables of its own.
@@ -47,6 +51,13 @@ class Process:
     def take_gpu(self) -> None:
         """Move this process to a CUDA device of its own, if workers share several."""
         _take_card(self.worker)
+
+
+def environment_in(process: Process, lane: Lane) -> Environment:
+    """The environment of the process that runs an XLA lane."""
+    from pytest_compilecontract.measure.probes.xla_packages import environment_of
+
+    return environment_of(lane, process.where()[1])
 
 
 def worker_of(config: pytest.Config) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Generator
@@ -25,8 +26,9 @@ from pytest_compilecontract.judge.ranks import is_of_a_neighbour
 from pytest_compilecontract.measure.probes.caches import know_processor
 from pytest_compilecontract.processes import ends_with
 
+from .another import Another
 from .current import State
-from .launch import LAUNCH, STACKS, Place, log_of
+from .launch import ANOTHER, LAUNCH, STACKS, Place, log_of
 from .phases import measured_in
 from .results import own_failure
 from .run import Runs
@@ -100,13 +102,18 @@ class Rank:
         __tracebackhide__ = True
         current = self._runs.of(item)
         usable = current is not None and current.state.unusable is None and not current.state.refused
-        if current is not None and usable and not self._launch.again:
+        if current is not None and usable and current.state.lane.is_launched and not self._launch.again:
             from pytest_compilecontract.measure.group import join
 
             self._log.write("joins")
             self._ranks = current.state.lane.ranks or 1
             self._store = join(current.state.lane, self._place.rank, self._place.folder / "store", self._launch.seconds)
         return (yield)
+
+    def another(self) -> Another | None:
+        """What another lane kept, if this one is compared with it."""
+        file = self._place.folder / ANOTHER
+        return pickle.loads(file.read_bytes()) if file.exists() else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:

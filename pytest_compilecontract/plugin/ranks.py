@@ -64,6 +64,10 @@ class Ranked:
             expect(mark, reports)
         return reports
 
+    def whose(self, run: RankRun) -> str:
+        """Whose output a process printed."""
+        return f"rank {run.end.rank}"
+
     def _repeated(self, turn: Turn) -> Launched:
         """The last of one launch per repeat, judged over all of them."""
         earlier: tuple[Judged, ...] = ()
@@ -98,7 +102,7 @@ class Ranked:
         return Launched(state=current.state, runs=runs, blamed=blamed)
 
     def _judge(self, current: Current, runs: Sequence[RankRun], seconds: float) -> RankEnd | None:
-        given = [OfRank(end=run.end, measurements=_cut(run)) for run in runs]
+        given = [OfRank(end=run.end, measurements=cut(run)) for run in runs]
         subject = current.state.subject(self._runs.process)
         subject = replace(subject, gpu=", ".join(dict.fromkeys(run.gpu for run in runs if run.gpu)))
         found, blamed = over_ranks(subject, given, seconds=seconds, torch_version=torch_version())
@@ -119,7 +123,7 @@ class Ranked:
         elif said := [*_failed(over), *filter(None, [state.drifted])]:
             report.outcome, report.longrepr = "failed", "\n".join(said)
             report.sections += [
-                (f"Output of rank {run.end.rank}", run.output)
+                (f"Output of {self.whose(run)}", run.output)
                 for run in over.runs
                 if len(run.output.strip()) > len(".")  # pytest's own sign for the test
             ]
@@ -129,7 +133,8 @@ class Ranked:
         return [_report(item, "setup", 0.0), report, _report(item, "teardown", 0.0)]
 
 
-def _cut(run: RankRun) -> tuple[Measurement, ...]:
+def cut(run: RankRun) -> tuple[Measurement, ...]:
+    """What a rank measured, with what cut it short."""
     return tuple(replace(each, cut_short=run.cut_short or each.cut_short) for each in run.measurements)
 
 

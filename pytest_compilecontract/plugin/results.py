@@ -76,7 +76,7 @@ class Results:
 
         `unusable`: it should have been measured here, and cannot be.
         """
-        _, environment = self._process.where()
+        _, environment = self._process.where(self._settings.known.get(entry.lane))
         kept: dict[str, object] = {"entry": entry_to_data(entry), "environment": environment_to_data(environment)}
         if state is not None and state.notes and entry.verdict != "unmeasured":
             kept["notes"] = list(state.notes)
@@ -95,7 +95,8 @@ class Results:
         if found is None or found.entry.verdict == "broken":
             return ""
         try:
-            held = self.history.hold(found.entry, self._process.where()[1], torch_defaults())
+            where = self._process.where(self._settings.known.get(found.entry.lane))[1]
+            held = self.history.hold(found.entry, where, torch_defaults())
         except ReceiptError as error:
             return f"the baseline of this lane: {error}"
         if held is None or not held.failed or self.history.is_recorded(found.entry, held):

@@ -162,13 +162,16 @@ class Runs:
         if current.state.unusable is None and self._settings.rest is None and current.state.in_journal:
             # What a child's death loses, knows who started it.
             subject = replace(current.state.subject(self.process), lane=current.state.in_lane)
-            self._session.begin(subject, self.process.where()[1])
+            self._session.begin(subject, self.process.where(subject.lane)[1])
             if self.process.worker:
                 tell_begun(current.state.contract.item, subject, self.process)
 
     def _look(self, current: Current) -> None:
-        """Check whether the lane can run here, and on which device."""
-        current.cannot_run(no_torch())
+        """Check whether the lane can run here, and on which device.
+
+        That of XLA may be of an older torch, in its own process.
+        """
+        current.cannot_run(no_torch(current.state.lane))
         if current.state.unusable is not None:
             return
         self.process.take_gpu()
@@ -345,16 +348,20 @@ class Turn:
 class Once:
     """Isolates the runs of contracts that no strategy takes, however often another plugin reruns them."""
 
-    def __init__(self, runs: Runs, strategies: Sequence[Strategy]) -> None:
+    def __init__(
+        self, runs: Runs, strategies: Sequence[Strategy], another: Callable[[], Another | None] | None = None
+    ) -> None:
         self._runs = runs
         self._strategies = strategies
+        self._another = another
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         contract = contract_of(item)
         if contract is None or self._runs.process.lost or strategy_of(self._strategies, contract) is not None:
             return (yield)
-        with self._runs.surrounded(Current(State(contract=contract, lane=contract.lane))):
+        another = self._another() if self._another is not None else None
+        with self._runs.surrounded(Current(State(contract=contract, lane=contract.lane, another=another))):
             return (yield)
 
 

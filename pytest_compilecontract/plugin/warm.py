@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_compilecontract.facts.measurement import NOT_STARTED_AGAIN, Measurement, WarmStart
+from pytest_compilecontract.facts.measurement import NO_DYNAMO, NOT_STARTED_AGAIN, Measurement, WarmStart
 from pytest_compilecontract.facts.metrics import combined
 from pytest_compilecontract.judge.alike import OF_RANKS, differing
 
@@ -35,6 +35,8 @@ def _why_not(state: State, measured: Sequence[Measurement]) -> str:
         return NOT_STARTED_AGAIN
     if state.contract.ladder:
         return "a ladder is not started again"
+    if state.lane.is_xla:
+        return NO_DYNAMO
     if state.lane.ranks is not None:
         return "a lane with ranks is not started again"
     if any(each.hunted for each in measured):

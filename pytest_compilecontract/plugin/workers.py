@@ -32,7 +32,7 @@ UNKNOWN_LANE = Lane(name="unknown", backend="")
 
 def tell_begun(item: pytest.Item, subject: Subject, process: Process) -> None:
     """Tell the controller which lane starts: if this worker dies, it learns nothing else about it."""
-    _, environment = process.where()
+    _, environment = process.where(subject.lane)
     begun = failed(subject, ENDED, None)
     _tell(item, BEGUN, Sent(entry=entry_to_data(begun), environment=environment_to_data(environment)))
 

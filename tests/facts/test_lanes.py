@@ -23,8 +23,16 @@ def names_of(lanes: Sequence[Lane]) -> list[str]:
 
 
 def test_the_built_in_lanes_in_order() -> None:
-    assert list(BUILT_IN) == ["eager", "capture", "aot", "inductor", "dynamic", "cudagraphs", "autotune"]
+    of_torch = ["eager", "capture", "aot", "inductor", "dynamic", "cudagraphs", "autotune"]
+    assert list(BUILT_IN) == [*of_torch, "xla-torchax", "xla-lazy", "xla-openxla"]
     assert all(lane.name == name for name, lane in BUILT_IN.items())
+
+
+def test_all_lanes_are_those_of_torch_compile() -> None:
+    found = names_of(chosen(["all"], BUILT_IN))
+
+    assert found == ["capture", "aot", "inductor", "dynamic", "cudagraphs", "autotune"]
+    assert [name for name, lane in BUILT_IN.items() if lane.is_xla] == ["xla-torchax", "xla-lazy", "xla-openxla"]
 
 
 def test_only_eager_is_the_reference() -> None:
@@ -181,7 +189,7 @@ def test_every_field_has_a_key() -> None:
         pytest.param(
             {"aot": {}},
             "lane 'aot': this name is built in (built-in names: all, aot, autotune, capture, cudagraphs, dynamic, "
-            "eager, frontier, inductor)",
+            "eager, frontier, inductor, xla-lazy, xla-openxla, xla-torchax)",
             id="built-in name",
         ),
         pytest.param(
@@ -230,7 +238,8 @@ def test_a_choice_that_cannot_be_made(names: list[str], message: str) -> None:
         chosen(names, BUILT_IN)
 
     assert str(caught.value) == (
-        f"{message} (known lanes: aot, autotune, capture, cudagraphs, dynamic, eager, inductor)"
+        f"{message} (known lanes: aot, autotune, capture, cudagraphs, dynamic, eager, inductor, "
+        "xla-lazy, xla-openxla, xla-torchax)"
     )
 
 

@@ -19,7 +19,9 @@ KNOWN_LIMITS = (
     "max_saved_ratio, max_warm_misses, max_warm_seconds, min_frontier, min_ops_captured, min_speedup, numerics, "
     "process_group, ranks, ranks_agree, rtol, same_as, same_collectives, same_placements)"
 )
-KNOWN_LANES = "(known lanes: aot, autotune, capture, cudagraphs, dynamic, eager, inductor)"
+KNOWN_LANES = (
+    "(known lanes: aot, autotune, capture, cudagraphs, dynamic, eager, inductor, xla-lazy, xla-openxla, xla-torchax)"
+)
 CONTRACT = """
     from pytest_compilecontract import compile_contract
 
@@ -260,7 +262,7 @@ def test_a_lane_of_the_project(pytester: pytest.Pytester) -> None:
         pytest.param(
             "[tool.compilecontract.lanes.aot]\nbackend = 'eager'",
             "pyproject.toml: lane 'aot': this name is built in (built-in names: all, aot, autotune, capture, "
-            "cudagraphs, dynamic, eager, frontier, inductor)",
+            "cudagraphs, dynamic, eager, frontier, inductor, xla-lazy, xla-openxla, xla-torchax)",
             id="built-in",
         ),
     ],

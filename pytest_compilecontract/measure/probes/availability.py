@@ -17,6 +17,7 @@ from ..isolation import missing_setting
 from .device import device_of
 from .source import Paths
 from .taps import beneath
+from .xla_packages import no_xla
 
 
 def unavailable(lane: Lane) -> str | None:
@@ -30,6 +31,8 @@ def unavailable(lane: Lane) -> str | None:
         return reason
     if lane.reference:
         return None
+    if lane.is_xla:
+        return no_xla(lane)
     known = inspect.signature(torch.compile).parameters
     for parameter in lane.compile_options():
         if parameter not in known:
