@@ -21,6 +21,8 @@ from .tell import READERS, Facts, read_errors
 
 # Without them nothing is known of the lane now.
 _NEEDED = ("errors", "graph_breaks", "recompiles", "eager_frames")
+# What a lane has that is as it should be: the names in a compiled module's state dict, the calls of its ranks.
+_STANDING = ("state_dict", "collectives")
 
 
 def since_failure(old: Entry, new: Entry, policy: Policy, *, one_device: bool) -> tuple[Verdict, str] | None:
@@ -76,7 +78,7 @@ def _facts(old: Entry, new: Entry, policy: Policy) -> Iterator[str]:
         **{k: (read(was), read(now)) for k, read in READERS.items()},
     }
     for metric, (before, after) in found.items():
-        if metric not in policy.gate:
+        if metric not in policy.gate or metric in _STANDING:
             continue
         if after is None:
             if metric in _NEEDED or before is not None:

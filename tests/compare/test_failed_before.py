@@ -23,7 +23,7 @@ from pytest_compilecontract.compare.drift import Comparison, LaneComparison
 from pytest_compilecontract.compare.gate import answer
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS
-from pytest_compilecontract.facts.measurement import Measurement
+from pytest_compilecontract.facts.measurement import Measurement, StateChange
 from pytest_compilecontract.facts.own_failure import OwnFailure
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.report.comparison import answer_lines
@@ -160,6 +160,12 @@ def test_what_the_lane_shows_now_may_have_come_with_the_upgrade(metric: str) -> 
     assert came.verdict == "unverified"
     assert came.reason.endswith("now, which may be new")
     assert was_there.verdict == "improved"
+
+
+def test_what_every_compiled_module_has_is_nothing_new() -> None:
+    named = StateChange(keys_added=("_orig_mod.weight",), keys_removed=("weight",))
+
+    assert since(failed(seen=None), an_entry(replace(HOLDING, state_change=named))).verdict == "improved"
 
 
 def test_what_the_policy_does_not_judge_does_not_count() -> None:
