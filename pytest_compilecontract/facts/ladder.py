@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pytest_compilecontract.errors import UsageError
 
-from .lanes import Lane
+from .lanes import XLA, Lane
 
 NAME = "frontier"
 TRAIN = "train"
@@ -130,6 +130,8 @@ def rung(names: Sequence[str], known: Mapping[str, Lane]) -> Rung:
             values[key] = _added(values[key], value) if key in _ADDED_TO and values.get(key) else value
         if values.get("disable"):
             raise UsageError(f"frontier: {name!r} compiles nothing")
+        if values["backend"] in XLA:
+            raise UsageError(f"frontier: {name!r} runs in a process of its own, but a ladder runs in one process")
         if values.get("ranks"):
             raise UsageError(f"frontier: {name!r} has ranks, but a ladder runs in one process")
     missing = "its ranks cannot be launched here" if names[-1] == DISTRIBUTED else ""

@@ -43,6 +43,10 @@ def test_tables_are_added_to_those_below() -> None:
         (("capture", "tuned"), "frontier: 'tuned' applies to Inductor only: put 'inductor' before it"),
         (("eager", "capture"), "frontier: 'eager' compiles nothing"),
         (("capture", "nothing"), "frontier: 'nothing' compiles nothing"),
+        (
+            ("capture", "xla-torchax"),
+            "frontier: 'xla-torchax' runs in a process of its own, but a ladder runs in one process",
+        ),
         (("capture", "two"), "frontier: 'two' has ranks, but a ladder runs in one process"),
     ],
 )

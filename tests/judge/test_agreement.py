@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_compilecontract.facts.measurement import (
+    NO_DYNAMO,
     Difference,
     EagerFrame,
     GraphBreak,
@@ -43,6 +44,34 @@ def told(seen: Measurement) -> tuple[str, Facts]:
     assert found is not None
     assert (found.limit, found.name) == ("same_as='aot'", "same_as")
     return str(found.measured), found.facts
+
+
+def by_xla(**changes: object) -> Measurement:
+    seen = replace(SEEN, eager_frames=None, unmeasured={"eager_frames": NO_DYNAMO})
+    return replace(seen, **changes)  # type: ignore[arg-type]
+
+
+def test_a_lane_of_xla_makes_other_programs_of_a_module_with_the_same_keys() -> None:
+    wrapped = StateChange(keys_added=("_orig_mod.a", "_orig_mod.b"), keys_removed=("a", "b"), type_changed="to another")
+    other = OtherLane(name="inductor", measurement=replace(SEEN, state_change=wrapped))
+
+    assert lanes_differ(other, "xla-lazy", by_xla(graphs=3, recompiles=(RECOMPILE,))) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "measured"),
+    [
+        pytest.param(by_xla(state_change=StateChange(keys_removed=("a",))), "state dict keys differ", id="a key"),
+        pytest.param(by_xla(state_change=None), "state dict keys differ", id="keys not known"),
+        pytest.param(by_xla(beside=replace(AGREES, differences=(OFF,))), "results differ", id="a number"),
+        pytest.param(by_xla(beside=None), "results not compared", id="nothing compared"),
+    ],
+)
+def test_a_lane_of_xla_that_differs_is_told(seen: Measurement, measured: str) -> None:
+    found = lanes_differ(OtherLane(name="inductor", measurement=SEEN), "xla-lazy", seen)
+
+    assert found is not None
+    assert found.measured == measured
 
 
 def test_lanes_that_measured_alike_agree() -> None:
