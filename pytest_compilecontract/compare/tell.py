@@ -332,6 +332,12 @@ def _change_at(drift: Drift, label: str = "") -> str:
     return f"{_change(drift, label)}{next(lines, '')}"
 
 
+def _error_in_brief(drift: Drift) -> str:
+    said = _came(drift)[0].said or _came(drift)[0].where
+    # Beside "improved" it would read as an error of now.
+    return said if drift.direction == "worse" else f"gone: {said}"
+
+
 def _capture_in_brief(drift: Drift) -> str:
     what = METRICS["capture"].label if drift.direction == "worse" else "captured again"
     return f"{what}: {_came(drift)[0].where} {_came(drift)[0].said}"
@@ -348,7 +354,7 @@ def _value(value: float | str) -> str:
 # Metrics that a cell shows by more than their change.
 _IN_BRIEF: dict[str, Callable[[Drift], str]] = {
     "capture": _capture_in_brief,
-    "errors": lambda drift: _came(drift)[0].said or _came(drift)[0].where,
+    "errors": _error_in_brief,
     "recompiles": lambda drift: f"{_change(drift)}: {normalised_guard(_came(drift)[0].said)}",
     "graph_breaks": lambda drift: _change_at(drift, "breaks"),
     "eager_frames": _change_at,

@@ -21,6 +21,7 @@ from support.receipts import (
 from pytest_compilecontract.compare.comparison import compare
 from pytest_compilecontract.compare.drift import Comparison, LaneComparison
 from pytest_compilecontract.compare.gate import answer
+from pytest_compilecontract.compare.matrix import fact_of
 from pytest_compilecontract.compare.policy import Policy
 from pytest_compilecontract.facts.limits import OBSERVED_LIMITS
 from pytest_compilecontract.facts.measurement import Measurement, StateChange
@@ -56,6 +57,10 @@ def test_it_is_improved(seen: Measurement | None) -> None:
     assert lane.reason == (
         "failed by itself before, and holds now: the test failed in call: AssertionError: Tensor-likes are not close!"
     )
+
+
+def test_a_cell_of_the_matrix_says_that_the_failure_is_gone() -> None:
+    assert fact_of(since(failed(), an_entry())) == f"gone: {WRONG}"
 
 
 def test_the_gate_does_not_wait_for_it() -> None:
