@@ -33,6 +33,7 @@ from pytest_compilecontract.measure.numerics.noise import Noise, Sides, held_to_
 from pytest_compilecontract.measure.numerics.rule import Finding, Values, size_of
 from pytest_compilecontract.measure.probes.refusals import Refusals
 from pytest_compilecontract.measure.probes.rounding import Choices, Rounding
+from pytest_compilecontract.measure.probes.schemas import keeps_seeds
 from pytest_compilecontract.measure.probes.source import Paths
 
 pytestmark = pytest.mark.torch
@@ -175,6 +176,29 @@ def test_a_choice_that_falls_otherwise_is_told_with_its_line() -> None:
     assert (flip.operator, flip.of) == ("topk", 1)
     assert flip.location is not None
     assert flip.location.source == "(near * 1.1).topk(1)"
+
+
+@pytest.mark.parametrize(("named", "is_choice"), [("philox_seed", False), ("rng_state", False), ("index", True)])
+def test_the_seeds_of_an_attention_are_no_choice(named: str, is_choice: bool) -> None:
+    """Those of CUDA return them, with sizes and an integer that is not filled in."""
+    library = torch.library.Library(f"seeds_{named}", "DEF")
+    library.define(f"attend(Tensor x) -> (Tensor output, Tensor {named}, Tensor unused)")
+    drawn = iter(range(9))
+    library.impl("attend", lambda x: (x * 2, torch.tensor(next(drawn)), torch.tensor(1)), "CompositeExplicitAutograd")
+    choices = Choices(Paths(HERE))
+
+    for seed in range(2):
+        choices.start()
+        with rounding(seed, choices):
+            getattr(torch.ops, f"seeds_{named}").attend(torch.ones(4) * 1.1)
+
+    assert choices.any == is_choice
+    assert bool(choices.told()) == is_choice
+
+
+@pytest.mark.parametrize("name", ["flash", "cudnn", "efficient"])
+def test_attentions_of_cuda_are_known_to_return_seeds(name: str) -> None:
+    assert keeps_seeds(getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention").default)
 
 
 # References

@@ -21,7 +21,7 @@ from pytest_compilecontract import clock
 from pytest_compilecontract.facts.measurement import Location
 
 from .protocols import Operator
-from .schemas import TorchDispatchMode, is_operator, is_view, is_wrapper, mapped, tensors_in, written
+from .schemas import TorchDispatchMode, is_operator, is_view, is_wrapper, keeps_seeds, mapped, tensors_in, written
 from .source import Paths
 
 # Of so many results one goes up and one goes down.
@@ -217,7 +217,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
     def _note(self, name: str, func: Operator, given: object, result: object) -> None:
         made = tuple(each for each in tensors_in(result) if not each.is_floating_point() and not each.is_complex())
-        if not made or is_view(func) or not all(map(_is_plain, made)):
+        if not made or is_view(func) or not all(map(_is_plain, made)) or keeps_seeds(func):
             return
         if any(each.is_floating_point() for each in tensors_in(given)):
             self._choices.note(name, made)

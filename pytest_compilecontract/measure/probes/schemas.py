@@ -44,6 +44,16 @@ def is_view(func: Operator) -> bool:
     return any(each is not None and not each.is_write for each in aliases)
 
 
+# Results by which the backward of an attention draws the same random numbers again.
+SEEDS = frozenset({"philox_seed", "philox_offset", "rng_state"})
+
+
+@cache
+def keeps_seeds(func: Operator) -> bool:
+    """Whether an operator returns the state of its random numbers: no integer that it returns is chosen from floats."""
+    return not SEEDS.isdisjoint(each.name for each in func._schema.returns)
+
+
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of a class consist of others, with which their operators are called in turn."""
     return hasattr(kind, "__tensor_flatten__")
