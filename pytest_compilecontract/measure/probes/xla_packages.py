@@ -23,7 +23,7 @@ PYTHON_OF_TORCH_XLA = "COMPILECONTRACT_TORCH_XLA"
 LEAST_TORCHAX = "0.0.14.dev20261026"
 INSTALL_TORCHAX = f"pip install --pre torchax=={LEAST_TORCHAX} jax==0.10.2"
 INSTALL_TORCH_XLA = (
-    "python -m venv .xla && .xla/bin/pip install torch==2.9.0 torch_xla==2.9.0 pytest-compilecontract && "
+    "python -m venv .xla && .xla/bin/pip install torch==2.9.0 torch_xla==2.9.0 setuptools pytest-compilecontract && "
     f"export {PYTHON_OF_TORCH_XLA}=$PWD/.xla/bin/python"
 )
 PACKAGES = ("torch", "torchax", "jax", "jaxlib", "torch_xla", "numpy", "pytest-xdist")
