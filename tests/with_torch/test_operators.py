@@ -8,7 +8,7 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -726,6 +726,40 @@ def test_operators_in_another_thread_are_not_measured_and_not_0(
     why = "operators ran in another thread, and not in a compiled graph: mul, sin"
     assert unknown(measured(entry)) == why
     assert entry.verdict == "violated"
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """As many for the work of one operator."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.into(x)
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("lane", ["capture", "aot"])
+def test_an_operator_that_shares_its_work_among_threads_is_one_operator(lane: str) -> None:
+    """The attention of a CPU allocates in each of them."""
+    entry = hold(lambda given: given.train(Attends(), [(torch.randn(2, 4, 64, 8),)]), lane=lane)
+
+    assert of(entry).eager == 0
+
+
+def test_what_is_computed_in_memory_of_another_thread_is_told() -> None:
+    entry = run(Elsewhere(started, lambda x: torch.empty_like(x).fill_(1), here=False), max_eager_ops=9)
+
+    assert "fill_" in unknown(measured(entry))
 
 
 @pytest.mark.parametrize("through", [started, handed])

@@ -54,6 +54,9 @@ AOTAUTOGRAD = "/torch/_functorch/_aot_autograd/"
 # What the autograd engine runs, in threads of its own where a device is not the CPU: one of these for each node.
 AUTOGRAD = "autograd::engine::evaluate_function: "
 ACCUMULATES = f"{AUTOGRAD}torch::autograd::AccumulateGrad"
+# Which allocate and compute nothing. An operator that shares its work among threads allocates in them what it works in
+# (`at::parallel_for`; attention on a CPU does), and no Python thread of the program is needed for it.
+ALLOCATES = frozenset({"aten::empty", "aten::empty_strided"})
 # How often a call is made at most, to be one that compiles nothing.
 CALLS = 3
 # Frames that only lead to a module's forward.
@@ -248,7 +251,10 @@ def _profiled(step: Callable[[], object], *, with_stack: bool) -> list[Event]:
 
 
 def _in_other_threads(roots: Sequence[Event]) -> list[str]:
-    """The operators that ran in other threads than the target's since it was called, and in no compiled graph."""
+    """The operators that ran in other threads than the target's since it was called, and in no compiled graph.
+
+    Those that only allocate are left out: whoever computes in a thread has others there.
+    """
     targets = [event for event in _events(roots) if event.name == TARGET]
     if not targets:
         return []
@@ -259,7 +265,8 @@ def _in_other_threads(roots: Sequence[Event]) -> list[str]:
         # What follows the target, as the backward of its result does, may have a thread of its own.
         last = end if root.name.startswith(AUTOGRAD) else sys.maxsize
         if root.start_tid != thread and start <= root.start_time_ns <= last:
-            found.update((_short(each.name), None) for each in _outside_graphs(root))
+            ran = [each.name for each in _outside_graphs(root) if each.name not in ALLOCATES]
+            found.update((_short(name), None) for name in ran)
     return list(found)
 
 
