@@ -176,8 +176,11 @@ def _judge_numerics(limits: Limits, seen: Measurement, unmeasurable: str) -> Ite
             yield violated(bound, f"{unmeasurable}: {why_unmeasured(seen, 'numerics')}")
     elif found.differences:
         measured = counted(len(found.differences), "difference")
-        if found.method != limits.numerics or found.note:
-            measured += f", judged by {found.method}" + (f" ({found.note})" if found.note else "")
+        # Where all bits are the same, and something else differs, no rule was asked.
+        asked = found.method == limits.numerics or found.method != "bitwise"
+        if asked and (found.method != limits.numerics or found.note):
+            measured += f", judged by {found.method}"
+        measured += f" ({found.note})" if found.note else ""
         yield violated(bound, measured, [(f"{each.at}: {each.kind}: {each.detail}",) for each in found.differences])
 
 

@@ -24,6 +24,7 @@ class Scale(nn.Module):
         return x * self.gain
 
 
+@pytest.mark.usefixtures("with_reference")
 def test_what_lies_between_calls_is_seen_by_both() -> None:
     def body(compile):
         module = Scale()

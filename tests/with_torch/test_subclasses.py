@@ -265,6 +265,7 @@ RIGHT: dict[str, Program] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("with_reference")
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_program_with_a_subclass_is_held(name: str) -> None:
     program = RIGHT[name]
