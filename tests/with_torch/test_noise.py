@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from pytest_compilecontract.measure import noise_runs
 from pytest_compilecontract.measure.compile_lane import CompileLane
-from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, judged, snapshot
+from pytest_compilecontract.measure.numerics import Run, Runs, Tolerance, explained, judged, snapshot
 from pytest_compilecontract.measure.numerics.bias import (
     KNOWN,
     Looked,
@@ -410,6 +410,26 @@ def test_a_row_is_held_to_how_many_there_are(factor: float, among: int, is_found
     found = find_bias(replace(looked(compiled, gold, gold, moved), among=among))
 
     assert (found is not None) == is_found
+
+
+@pytest.mark.parametrize(("off", "among"), [(0.0, 1 + 8 + 512), (0.01, 1 + 8 + 512 + 2 * (1 + 64 + 16))])
+def test_a_row_is_not_hidden_behind_rows_that_are_the_same(
+    off: float, among: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is off by chance where all bits are eager's, as in a table that no step changes."""
+    seen: list[int] = []
+    monkeypatch.setattr(explained, "find_bias", lambda asked: seen.append(asked.among))
+    gold, table = normal(8, 512, seed=1), normal(64, 16, seed=2)
+
+    def run(value: torch.Tensor, beside: torch.Tensor) -> Run:
+        return Run(groups={"output": snapshot({"row": value, "tables": [beside, beside + 1]}, at="output")})
+
+    low, same = gold.bfloat16(), table.bfloat16()
+    eager, compiled = run(low, same), run(low * 1.01, same * (1 + off))
+    tolerance = Tolerance(method="fp64", rtol=None, atol=None, precision=None)
+    judged(Runs(eager=eager, compiled=compiled, gold=run(gold, table)), tolerance)
+
+    assert set(seen) == {among}
 
 
 # The same draws each time: once in some ten thousand, a single element is more than four deviations off.

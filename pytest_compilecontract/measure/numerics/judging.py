@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -165,9 +165,7 @@ class Judging:
         if tolerance.method == "fp64" and runs.gold is None:
             tolerance = replace(tolerance, method="allclose")
             self._notes.append("no float64 reference" + (f": {runs.gold_absent}" if runs.gold_absent else ""))
-        leaves = [leaf for each in runs.eager.groups.values() for _, leaf in each.tensors()]
-        among = sum(slices_of(leaf.shape) for leaf in leaves)
-        self._tolerance = tolerance = replace(tolerance, among=among)
+        self._tolerance = tolerance
         self._steps = _Steps([], tolerance)
         self._places: dict[str, _Place] = {}
         self._found: list[Finding] | None = None
@@ -204,6 +202,7 @@ class Judging:
             places = sorted(_places(self._runs), key=_rank)
             self._steps = _Steps(places, tolerance)
             self._places = {each.at: each for each in places if each.at not in alike}
+            tolerance = self._tolerance = replace(tolerance, among=_slices(self._places.values()))
             found += [_judge_place(_moved(each, moved), self._steps, tolerance) for each in self._places.values()]
         return found
 
@@ -304,6 +303,11 @@ def _places(runs: Runs) -> Iterator[_Place]:
                     size=sizes.get(at, 0.0),
                     group_size=group_size,
                 )
+
+
+def _slices(places: Iterable[_Place]) -> int:
+    """How many means may be off by chance: those of tensors that are the same are not, however many there are."""
+    return sum(slices_of(each.eager.shape) for each in places if isinstance(each.eager, TensorLeaf))
 
 
 def _moved(place: _Place, runs: Sequence[Run]) -> _Place:
