@@ -199,10 +199,11 @@ def lane_notes(entry: Entry) -> tuple[str, ...]:
 
 
 def _agreement(found: Numerics) -> str:
-    by = "bit for bit" if found.method == "bitwise" else f"by {found.method}"
     if found.differences:
-        return f"differs from eager {by}"
-    return f"agrees with eager {by}" if found.compared else f"not known to agree with eager {by}"
+        return f"differs from eager by {found.method}"
+    if not found.compared:
+        return f"not known to agree with eager by {found.method}"
+    return "agrees with eager " + ("bit for bit" if found.method == "bitwise" else f"by {found.method}")
 
 
 def module_rows(modules: Mapping[str, tuple[int, int]]) -> tuple[ModuleRow, ...]:

@@ -373,6 +373,14 @@ def test_eager_frames_are_told_apart_where_a_limit_and_a_baseline_count_others()
             id="differs",
         ),
         pytest.param(
+            Numerics(method="bitwise", compared=2), "agrees with eager bit for bit: 2 tensors compared", id="same bits"
+        ),
+        pytest.param(
+            Numerics(method="bitwise", compared=2, differences=(DIFFERENCE,)),
+            "differs from eager by bitwise: 2 tensors compared",
+            id="same bits, and another fact",
+        ),
+        pytest.param(
             Numerics(method="fp64"), "not known to agree with eager by fp64: 0 tensors compared", id="nothing compared"
         ),
     ],
