@@ -48,7 +48,7 @@ def left(before: dict[str, object]) -> dict[tuple[str, str], str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two states of one generator are the same; a digest of each takes twenty times as long."""
+    """Whether two states of one generator are the same; digests of all take three times as long."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
