@@ -231,8 +231,7 @@ class Runner:
         """
         if self._limits.numerics != "fp64":
             return Reference(trail=None)
-        desk = self._device if self._device.type == "cuda" else None
-        runs = numerics.Runs(eager=eager.run(), compiled=compiled.run(), again=again.run(), desk=desk)
+        runs, _ = self.sides(compiled, eager=eager, again=again, gold=None)
         if not self._turn.wanted and numerics.all_alike(runs):
             return None
         why = barred(self._lane)
@@ -282,7 +281,7 @@ class Runner:
     def sides(
         self, compiled: Trail, *, eager: Trail, again: Trail, gold: Reference | None
     ) -> tuple[numerics.Runs, numerics.Tolerance]:
-        """The compared values, and the tolerance; without `gold` they have the same bits everywhere."""
+        """The compared values, and the tolerance; without `gold` it is that of the same bits everywhere."""
         runs = numerics.Runs(
             eager=eager.run(),
             compiled=compiled.run(),

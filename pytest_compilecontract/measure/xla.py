@@ -193,8 +193,7 @@ class XlaRun:
 
     def _with_last(self, measured: Measurement) -> Measurement:
         """The measurement with what the last call of a body ran outside of XLA, where such a call tells it."""
-        made = self._calls.made[-1:]
-        parts = [part for each in made for part in (each.forward, each.backward) if part is not None]
+        parts = [part for each in self._calls.made[-1:] for part in each.parts]
         if self._lane.backend != OPENXLA or not any(part.programs for part in parts):
             return replace(measured, operators_run=_operators(parts))
         said = "the last call compiled, and what falls back to the CPU shows in steady calls alone"
@@ -204,8 +203,8 @@ class XlaRun:
         """The measurement with what ended programs in these calls and those before."""
         breaks = list(measured.graph_breaks or ())
         for each in made:
-            for part in (each.forward, each.backward):
-                for reason, events in (part.breaks if part is not None else {}).items():
+            for part in each.parts:
+                for reason, events in part.breaks.items():
                     text = self._paths.text(first_said(reason))
                     breaks.append(GraphBreak(location=self._where(each), kind=text, reason=text, events=events))
         return replace(measured, graph_breaks=merge_breaks(breaks))
@@ -233,7 +232,7 @@ class XlaRun:
             said = f"a steady step raised {type(again.error).__name__}"
             measured = replace(measured, doubts=(*measured.doubts, said))
             return without(measured, "operators_run", said)
-        parts = [part for each in made for part in (each.forward, each.backward) if part is not None]
+        parts = [part for each in made for part in each.parts]
         if compiles := sum(max(each.compiles, each.programs) for each in parts):
             said = f"a steady step, the last call again, compiled {counted(compiles, 'program')}"
             measured = replace(measured, doubts=(*measured.doubts, said))
@@ -259,22 +258,18 @@ def _operators(parts: Sequence[Counted]) -> StepOperators:
 
 
 def _call(step: _Step, number: int) -> Call:
-    compiled = any(_compiled(each) for each in step.made)
+    compiled = any(part.programs for each in step.made for part in each.parts)
     phase: Phase = "cold" if not number else "warm-up" if compiled else "steady"
     ran = sum(each.forward.executed for each in step.made)
     return Call(phase=phase, seconds=step.seconds, graphs_executed=ran, attempted=compiled, raised=step.raised)
-
-
-def _compiled(made: Made) -> bool:
-    return bool(made.forward.programs or (made.backward is not None and made.backward.programs))
 
 
 def _disagreements(made: Sequence[Made]) -> list[str]:
     """Where XLA's own word on what it compiled is not what was added to the cache of programs."""
     found = []
     for each in made:
-        for what, part in (("forward", each.forward), ("backward", each.backward)):
-            if part is not None and part.compiles != part.programs:
+        for what, part in zip(("forward", "backward"), each.parts, strict=False):
+            if part.compiles != part.programs:
                 found.append(
                     f"XLA compiled {counted(part.compiles, 'program')} in a {what}, "
                     f"{counted(part.programs, 'program')} of the target's"

@@ -113,6 +113,11 @@ class Made:
     def again(self) -> bool:
         return bool(self.differs)
 
+    @property
+    def parts(self) -> tuple[Counted, ...]:
+        """Its forward, and its backward if there was one."""
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
+
 
 class _Target(torch.nn.Module):
     """The modules that a target reaches as children of one, whose tensors can be replaced during a call."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from pytest_compilecontract.facts.lanes import BUILT_IN, Lane
@@ -36,6 +37,19 @@ def lane_of(lane: str | Lane = "aot", **limits: Any) -> Iterator[CompileLane]:
             yield compile_lane
         finally:
             compile_lane.close()
+
+
+def results_of(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[Any]:
+    """What a method returns from now on, each time that it is called."""
+    found: list[Any] = []
+    real = getattr(owner, method)
+
+    def noted(self: Any, *given: Any) -> Any:
+        found.append(real(self, *given))
+        return found[-1]
+
+    monkeypatch.setattr(owner, method, noted)
+    return found
 
 
 def hold(body: Callable[[CompileLane], Any], *, lane: str | Lane = "aot", **limits: Any) -> Entry:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from holding import hold, measured
+from holding import hold, measured, results_of
 from planting import spoiled
 
 from pytest_compilecontract.lane import CompileLane
@@ -135,15 +135,7 @@ def test_what_noise_explains_stays_explained(asked: list[tuple[Judged, Judged]])
 @pytest.fixture
 def rounded(monkeypatch: pytest.MonkeyPatch) -> list[Trail]:
     """The noise runs that are made."""
-    found: list[Trail] = []
-    real = Passes.rounded
-
-    def made(self: Passes, *given: Any) -> Any:
-        found.append(real(self, *given))
-        return found[-1]
-
-    monkeypatch.setattr(Passes, "rounded", made)
-    return found
+    return results_of(monkeypatch, Passes, "rounded")
 
 
 def kept_of(trail: Trail) -> set[str]:

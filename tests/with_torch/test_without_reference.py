@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from holding import hold, lane_of, measured
+from holding import hold, lane_of, measured, results_of
 from planting import spoiled
 from torch import nn
 
@@ -28,15 +28,7 @@ def proved() -> None:
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The float64 runs that are made."""
-    made: list[Any] = []
-    real = Passes.reference
-
-    def noted(self: Passes, *given: Any) -> Any:
-        made.append(real(self, *given))
-        return made[-1]
-
-    monkeypatch.setattr(Passes, "reference", noted)
-    return made
+    return results_of(monkeypatch, Passes, "reference")
 
 
 def run(compile_lane: CompileLane) -> None:
