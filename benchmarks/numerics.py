@@ -241,6 +241,7 @@ class Judges:
 
     def _judge(self, runner: Any, job: Any, compiled: Any, *, eager: Any, again: Any, gold: Any, note: str) -> Numerics:
         runs, tolerance = runner.sides(compiled, eager=eager, again=again, gold=gold)
+        told = gold.told if gold is not None else ""
         noise = AllRuns(runner._passes, job, eager, runner._paths, tf32=runner._tf32)
 
         def ours(of: numerics.Runs) -> Numerics:
@@ -251,7 +252,7 @@ class Judges:
         def all_rules(of: numerics.Runs, found: Numerics) -> dict[str, bool]:
             return {
                 "this rule": bool(_values(found)),
-                "the rule before": by_the_rule_before(of, tolerance, gold.told),
+                "the rule before": by_the_rule_before(of, tolerance, told),
                 "assert_close": by_assert_close(of),
                 "same": by_same(of, self._case.precision),
             }
@@ -260,7 +261,7 @@ class Judges:
         found = ours(runs)
         self.result = {
             "alarm": all_rules(runs, found),
-            "note": "; ".join(each for each in (found.note, gold.told, note) if each),
+            "note": "; ".join(each for each in (found.note, told, note) if each),
             "differences": [f"{each.at}: {each.detail}" for each in _values(found)][:5],
             "seconds": round(time.perf_counter() - started, 2),
             "runs": noise.made,

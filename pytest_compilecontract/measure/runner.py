@@ -289,6 +289,7 @@ class Runner:
             gold=gold.trail.run() if gold is not None and gold.trail else None,
             gold_absent=gold.absent if gold is not None else "",
             desk=self._device if self._device.type == "cuda" else None,
+            all_alike=gold is None,
         )
         return runs, self._tolerance(gold.dtype) if gold is not None else replace(self._tolerance(), method="bitwise")
 

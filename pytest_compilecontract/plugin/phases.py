@@ -22,7 +22,7 @@ from .current import Current, State
 from .item import FIXTURE
 from .judged import Judged, judged, over_repeats
 from .results import Results, failure_of
-from .run import Runs
+from .run import Runs, say
 from .settings import Settings
 from .timeout import ends_within, uncaptured_stderr
 from .warm import started_again
@@ -132,10 +132,11 @@ class Phases:
     @contextlib.contextmanager
     def _observed(self, current: Current) -> Iterator[None]:
         from pytest_compilecontract.measure.compile_lane import observing
+        from pytest_compilecontract.measure.noise_runs import telling
         from pytest_compilecontract.measure.probes.source import Paths
         from pytest_compilecontract.measure.probes.trace import quiet
 
-        with quiet():
+        with quiet(), telling(partial(say, current.state.contract.item)):
             if (lane := current.state.compile_lane) is not None:
                 lane.open = True
                 try:

@@ -67,10 +67,7 @@ class Sowing:
         """The reports of the lane, with the outcome of each fault if it holds."""
         run = turn.run_once(turn.contract.lane)
         if run.entry is not None and run.entry.verdict == "held" and not run.failed:
-            from pytest_compilecontract.measure.noise_runs import Kept, keeping
-
-            # A fault is below what is compiled: eager's runs under noise are the same with each of them.
-            with turn.more(run.reports), keeping(Kept()):
+            with turn.more(run.reports):
                 planted = self._sown(turn, run.reports)
             _attach(run.reports, planted)
         return [*run.reports]

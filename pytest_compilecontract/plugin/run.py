@@ -245,12 +245,8 @@ class Turn:
         return current.state
 
     def say(self, text: str) -> None:
-        """Report what is running, if pytest has a terminal in this process and is not quiet."""
-        config = self.contract.item.config
-        reporter = config.pluginmanager.getplugin("terminalreporter")
-        if reporter is not None and config.option.verbose >= 0:
-            reporter.ensure_newline()
-            reporter.write_line(printed(plain(f"{self.contract.item.name}: {text}")))
+        """Report what is running."""
+        say(self.contract.item, text)
 
     def run_once(
         self,
@@ -296,11 +292,15 @@ class Turn:
     @contextlib.contextmanager
     def more(self, reports: Sequence[pytest.TestReport]) -> Iterator[None]:
         """Runs that are made after the one of these reports, which are heard as well if a run ends the session."""
+        from pytest_compilecontract.measure.noise_runs import Kept, keeping
+
         current, output = self._runs.of(self.contract.item), self.output()
         state = current.state if current is not None else None
         self.keep(reports)
         try:
-            yield
+            # Nothing that they look for changes what eager computes.
+            with keeping(Kept()):
+                yield
         except BaseException:
             for each in reports:
                 self.contract.item.ihook.pytest_runtest_logreport(report=each)
@@ -398,6 +398,17 @@ def _reported(item: pytest.Item, run: Callable[[], Sequence[pytest.TestReport]])
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def say(item: pytest.Item, text: str) -> None:
+    """Report what a test is doing, if pytest has a terminal in this process and is not quiet."""
+    plugins = item.config.pluginmanager
+    reporter, capturing = plugins.getplugin("terminalreporter"), plugins.getplugin("capturemanager")
+    if reporter is None or item.config.option.verbose < 0:
+        return
+    with capturing.global_and_fixture_disabled() if capturing is not None else contextlib.nullcontext():
+        reporter.ensure_newline()
+        reporter.write_line(printed(plain(f"{item.name}: {text}")))
 
 
 def strategy_of(strategies: Sequence[Strategy], contract: Contract) -> Strategy | None:

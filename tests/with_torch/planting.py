@@ -19,14 +19,15 @@ def by(wrong: int) -> int:
     return wrong if torch.compiler.is_compiling() else 1
 
 
-def spoiled(wrong: Callable[[torch.Tensor], torch.Tensor]) -> Lane:
-    """A lane whose backend runs the graph, and does `wrong` to a copy of its first output."""
+def spoiled(*wrong: Callable[[torch.Tensor], torch.Tensor]) -> Lane:
+    """A lane whose backend runs the graph, and does `wrong` to copies of its first output, its second, ..."""
     name = f"spoils_{next(_numbers)}"
 
     def backend(graph: Any, _inputs: Any) -> Any:
         def run(*args: Any) -> Any:
-            first, *others = graph(*args)
-            return (wrong(first.clone()), *others)
+            out = graph(*args)
+            changed = [change(each.clone()) for change, each in zip(wrong, out, strict=False)]
+            return (*changed, *out[len(changed) :])
 
         return run
 

@@ -353,3 +353,53 @@ def split(graph: object) -> object:
 )
 def test_a_backend_has_the_name_that_it_was_asked_for_by(backend: object, name: str) -> None:
     assert name_of(backend) == name
+
+
+# What a user sees of noise runs, and what they cost
+
+WRONG = """
+import torch
+from torch._dynamo.backends.registry import register_backend
+
+from pytest_compilecontract import compile_contract
+from pytest_compilecontract.measure import noise_runs
+from pytest_compilecontract.measure.passes import Passes
+
+noise_runs.TELL_SECONDS = 0.0
+rounded = Passes.rounded
+
+
+def noted(*given):
+    with open("made", "a") as file:
+        file.write("x")
+    return rounded(*given)
+
+
+Passes.rounded = noted
+
+
+@compile_contract(lanes=["aot"])
+def test_wrong(compile_lane):
+    print("of the test")
+    compile_lane.run(
+        lambda x: x.sin() * 1.01 if torch.compiler.is_dynamo_compiling() else x.sin(), (torch.linspace(-1, 1, 64),)
+    )
+"""
+
+
+def test_stages_use_noise_runs_of_one_another_and_progress_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(WRONG, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--compile-contracts", "--contract-bisect"]
+
+    said = run_session([*command, "--contract-lanes=aot,capture"], cwd=tmp_path, timeout=300).stdout
+
+    lines = said.splitlines()
+    told = [line for line in lines if line.startswith("test_wrong[aot]: the numbers differ: noise run ")]
+    runs = len([line for line in told if " noise run 1 of at most " in line])
+    assert "Dynamo's capture (backend 'eager') is the first to fail" in said
+    assert runs >= 3
+    # The lane itself makes its own; the first stage makes them once more, and those after it one each.
+    each = len(told) // runs
+    assert len((tmp_path / "made").read_text(encoding="utf-8")) == 2 * each + runs - 2
+    # Where pytest captures output, what the test printed is shown once, in its section.
+    assert lines.count("of the test") == 1

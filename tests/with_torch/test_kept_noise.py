@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from pytest_compilecontract.measure import noise_runs
 from pytest_compilecontract.measure.noise_runs import FEW, Kept, keeping
 from pytest_compilecontract.measure.numerics import Run, Snapshot, same_run, snapshot
 from pytest_compilecontract.measure.passes import Passes
+from pytest_compilecontract.measure.probes.rounding import Choices
+from pytest_compilecontract.measure.probes.source import Paths
 
 pytestmark = pytest.mark.torch
 
@@ -163,8 +166,9 @@ def test_what_differs_at_all_is_another_run(pair: tuple[Run, Run]) -> None:
 
 def test_another_eager_run_or_first_noise_run_is_another_program() -> None:
     kept = Kept()
-    known = kept.of(a_run(torch.ones(1)), a_run(torch.zeros(1)))
+    choices = Choices(Paths(Path(__file__).parent))
+    known = kept.of(a_run(torch.ones(1)), a_run(torch.zeros(1)), choices)
 
-    assert kept.of(a_run(torch.ones(1)), a_run(torch.zeros(1))) is known
-    assert kept.of(a_run(torch.ones(1)), a_run(torch.ones(1))) is not known
-    assert kept.of(a_run(torch.zeros(1)), a_run(torch.zeros(1))) is not known
+    assert kept.of(a_run(torch.ones(1)), a_run(torch.zeros(1)), choices) is known
+    assert kept.of(a_run(torch.ones(1)), a_run(torch.ones(1)), choices) is not known
+    assert kept.of(a_run(torch.zeros(1)), a_run(torch.zeros(1)), choices) is not known

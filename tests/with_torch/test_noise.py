@@ -29,7 +29,7 @@ from pytest_compilecontract.measure.numerics.bias import (
     step_of,
 )
 from pytest_compilecontract.measure.numerics.explained import judge_with_noise
-from pytest_compilecontract.measure.numerics.noise import Noise, Sides, held_to_noise
+from pytest_compilecontract.measure.numerics.noise import ENOUGH, Noise, Sides, held_to_noise
 from pytest_compilecontract.measure.numerics.rule import Finding, Values, size_of
 from pytest_compilecontract.measure.probes.refusals import Refusals
 from pytest_compilecontract.measure.probes.rounding import Choices, Rounding
@@ -281,7 +281,7 @@ def test_one_chaotic_element_excuses_itself_alone() -> None:
 
 def test_a_row_that_flips_may_flip_where_others_did_in_eager() -> None:
     eager = normal(256, 32)
-    moved = [eager.clone() for _ in range(6)]
+    moved = [eager.clone() for _ in range(ENOUGH)]
     for seed, each in enumerate(moved):
         each[seed * 7] = normal(32, seed=seed + 20)
     flipped, many, larger = eager.clone(), eager.clone(), eager.clone()
@@ -298,6 +298,7 @@ def test_a_row_that_flips_may_flip_where_others_did_in_eager() -> None:
     decided[200] = normal(32, seed=50)
 
     assert sides(flipped, eager, moved, far).excused
+    assert not sides(flipped, eager, moved[: ENOUGH - 1], far).excused
     assert not sides(flipped, eager, moved).excused
     assert not sides(decided, eager, moved, far).excused
     assert not sides(many, eager, moved, far).excused
@@ -812,6 +813,7 @@ class Experts(nn.Module):
         return (every.gather(1, chosen[..., None].expand(-1, -1, 32)) * weights[..., None]).sum(1)
 
 
+# In the third, noise moves each element of that row by more than the rule allows.
 @pytest.mark.parametrize("seed", range(4))
 def test_a_row_that_is_routed_without_doubt_is_not_excused(seed: int) -> None:
     with torch.random.fork_rng():

@@ -1,7 +1,6 @@
 """Numerics: values of a compiled run compared with those of an eager and a float64 run. Runs nothing, knows no lane."""
 
 from .apart import Apart, trim
-from .bias import ENOUGH
 from .copies import (
     Copies,
     gradients_in,
@@ -17,7 +16,7 @@ from .copies import (
 from .drawn import beside_values
 from .iterators import again, position
 from .judging import Judged, Judging, Runs, all_alike, judge, judged
-from .noise import FURTHER
+from .noise import ENOUGH, FURTHER
 from .one_process import held_to_one_process
 from .parts import (
     HOLDERS,

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import torch
 
-from .noise import FURTHER
+from .noise import ENOUGH, FURTHER
 from .together import kth
 
 # The least factor and offset that are looked for, the latter as a share of the tensor's RMS: half of what is promised.
@@ -30,7 +30,6 @@ NARROW = 1.5e-2
 SCATTER = 4.5
 DOUBTED = 2.0
 NOISE = 3.5
-ENOUGH = 16
 # That is for a program of up to so many rows and channels. Some of ever more are that far off by chance: of the 71,000
 # in a decoder of three blocks, 474 were looked into, and the furthest was 1.8 deviates off; of the two million in one
 # of 1.5 billion parameters, two were 3.5 and 3.7.
@@ -268,10 +267,11 @@ def _beyond(
     if means.moves is not None:
         size = torch.tensor(looked.steps, dtype=torch.float64, device=by.device)[:, None]
         near = size[:, 0] <= FURTHER
-        noise, _ = _noise(means.moves[near], by, size[near])
-        suspect &= ~_moved_by_choice(means.moves[~near], by, noise * size[~near])
-        noise, beyond = _noise(means.moves[near] * share, by, size[near])
         settled = int(near.sum()) >= ENOUGH
+        if settled:
+            noise, _ = _noise(means.moves[near], by, size[near])
+            suspect &= ~_moved_by_choice(means.moves[~near], by, noise * size[~near])
+        noise, beyond = _noise(means.moves[near] * share, by, size[near])
         suspect &= beyond >= (beyond_noise(looked.among) if settled else DOUBTED)
         hopeful = (beyond < 2 * NOISE) & (not settled)
     if not bool(suspect.any()):

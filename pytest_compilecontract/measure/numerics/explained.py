@@ -13,8 +13,18 @@ import torch
 
 from pytest_compilecontract.facts.measurement import Difference
 
-from .bias import ENOUGH, Bias, Looked, find_bias, least_of, may_be_biased, spread, step_of
-from .noise import FURTHER, Noise, Sides, chosen_alike, chosen_as_often, ever_finite_alike, held_to_noise
+from .bias import Bias, Looked, find_bias, least_of, may_be_biased, spread, step_of
+from .noise import (
+    ENOUGH,
+    FURTHER,
+    HOPELESS,
+    Noise,
+    Sides,
+    chosen_alike,
+    chosen_as_often,
+    finite_unlike,
+    held_to_noise,
+)
 from .rule import (
     Finding,
     Tolerance,
@@ -58,6 +68,7 @@ def judge_with_noise(values: Values, tolerance: Tolerance) -> Finding:
     return replace(
         finding,
         hopeful=_may_be_explained(noise, bias),
+        hopeless=noise is not None and any(_is_hopeless(each, noise, values) for each in kept),
         differences=tuple(kept),
         noise=f"by up to {noise.moved:.1e}" if noise is not None and explained else "",
     )
@@ -90,8 +101,16 @@ def _is_explained(found: Difference, noise: Noise | None, values: Values) -> boo
     if noise is None:
         return False
     if found.kind == "nan":
-        return ever_finite_alike(values.eager, values.compiled, values.moved)
+        return not finite_unlike(values.eager, values.compiled, values.moved)
     return noise.excused
+
+
+def _is_hopeless(found: Difference, noise: Noise, values: Values) -> bool:
+    """Whether no more noise runs would explain what these did not."""
+    if found.kind != "nan":
+        return noise.hopeless
+    far = any(steps > FURTHER for steps in values.steps)
+    return far and finite_unlike(values.eager, values.compiled, values.moved) > HOPELESS
 
 
 def _with(found: Difference, noise: Noise | None, values: Values) -> Difference:

@@ -67,6 +67,7 @@ class Runs:
 
     `moved` are eager runs that were rounded differently: what they explain is not a difference. If none can be made,
     `bias` is not searched for. `desk` is a device on which large tensors are judged, or else the CPU does it.
+    `all_alike`: whether `all_alike` was asked, and said so.
     """
 
     eager: Run
@@ -77,19 +78,22 @@ class Runs:
     moved: Sequence[Run] = ()
     bias: bool = True
     desk: torch.device | None = None
+    all_alike: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
     """The result. `explained` are the places at which eager's noise is the reason.
 
-    `open` are those at which more runs may change the result, `values` all at which numbers differ.
+    `open` are those at which more runs may change the result, `values` all at which numbers differ. `hopeless`: at one
+    of these they differ by so much that more runs would not explain it.
     """
 
     numerics: Numerics
     open: frozenset[str]
     values: frozenset[str]
     explained: tuple[str, ...]
+    hopeless: bool = False
 
 
 def judge(
@@ -192,11 +196,14 @@ class Judging:
             open=frozenset(each.at for each in verdicts if each.hopeful and _has_other_values(each)),
             values=frozenset(each.at for each in verdicts if _has_other_values(each)),
             explained=tuple(f"{each.at} {each.noise}" for each in verdicts if each.noise),
+            hopeless=any(each.hopeless and _has_other_values(each) for each in verdicts),
         )
 
     def _first(self, moved: Sequence[Run], tolerance: Tolerance) -> list[Finding]:
         """What is found at each place."""
         eager, again = self._runs.eager, self._runs.again or self._runs.eager
+        if self._runs.all_alike:
+            return [*_known_alike(eager)]
         alike, found = _alike(eager, self._runs.compiled, again, self._gold, tolerance)
         if len(alike) < sum(len(each.nodes) for each in eager.groups.values()):
             places = sorted(_places(self._runs), key=_rank)
@@ -324,17 +331,15 @@ def _alike(
     All runs have the same facts there, and the same bits, which is most places where nothing is fused; or eager and
     compiled are both nearer to float64 than the floor.
     """
-    alike, verdicts = set(), []
+    alike: set[str] = set()
+    verdicts: list[Finding] = []
     for group, reference in eager.groups.items():
         found, repeated, exact = (_group(run, group) for run in (compiled, again, gold))
         for at, node in reference.nodes.items():
             others = (found.get(at), repeated.get(at))
             if _is_alike(node, *others):
                 alike.add(at)
-                if isinstance(node, ScalarLeaf):
-                    verdicts.append(Finding(at=at, compared=True))
-                elif isinstance(node, TensorLeaf):
-                    verdicts.append(_known(at, node, exact.get(at)))
+                verdicts += _known(at, node, exact.get(at))
             elif (finding := _near(at, node, *others, exact.get(at), tolerance)) is not None:
                 alike.add(at)
                 verdicts.append(finding)
@@ -405,15 +410,28 @@ def is_twin(leaf: TensorLeaf, other: Node | None) -> bool:
     )
 
 
-def _known(at: str, eager: TensorLeaf, gold: Node | None) -> Finding:
-    """The finding for a tensor that is bitwise equal in eager and compiled: its error is eager's own."""
-    assert eager.data is not None
-    if not is_float(eager.data):
-        return Finding(at=at, compared=True)
-    if not isinstance(gold, TensorLeaf) or gold.data is None or gold.shape != eager.shape:
-        return Finding(at=at, compared=True, error=0.0)
-    error, _ = noise(eager.data, gold.data)
-    return Finding(at=at, compared=True, error=error, eager_error=error)
+def _known_alike(eager: Run) -> Iterator[Finding]:
+    """The findings where all places are the same, and no wider run was made."""
+    for each in eager.groups.values():
+        for at, node in each.nodes.items():
+            yield from _known(at, node, None)
+
+
+def _known(at: str, eager: Node, gold: Node | None) -> Iterator[Finding]:
+    """The finding for what is bitwise equal in eager and compiled: its error is eager's own."""
+    if isinstance(eager, ScalarLeaf):
+        yield Finding(at=at, compared=True)
+    if not isinstance(eager, TensorLeaf):
+        return
+    if not eager.dtype.is_floating_point and not eager.dtype.is_complex:
+        yield Finding(at=at, compared=True)
+    elif not isinstance(gold, TensorLeaf) or gold.data is None or gold.shape != eager.shape:
+        # No need to read what was written to a file.
+        yield Finding(at=at, compared=True, error=0.0)
+    else:
+        assert eager.data is not None
+        error, _ = noise(eager.data, gold.data)
+        yield Finding(at=at, compared=True, error=error, eager_error=error)
 
 
 def _group(run: Run | None, group: str) -> Mapping[str, Node]:

@@ -33,8 +33,14 @@ USUAL = 2.0
 USUALLY = 0.9
 # A run that is this much further out than the bound will not be reached by more runs.
 HOPE = 8.0
+# With more than this share of a tensor that far out, and further than in any far run, no more runs help. What moves in
+# a share p of all runs moves in compiled and in none of six others for p (1 - p)^6 of the elements: 5.7 % at most.
+HOPELESS = 0.1
 # Runs of more steps than this are far ones: what does not move in them either makes no close choice.
 FURTHER = 3
+# With so many runs that are none, it is known what moves in most of them and what jumps in one. What jumps in compiled
+# may then have been a close choice. With fewer, more seems to jump.
+ENOUGH = 16
 # The share of a row that has to move in a far run.
 HALF = 0.5
 
@@ -46,12 +52,14 @@ class Noise:
     """The result for one tensor. `loud` are its elements that eager or compiled moved beyond what the rule allows.
 
     `moved` is the largest movement of an element in noise runs; `worst` is compiled's distance in units of its bound.
+    `hopeless`: many elements are so far beyond it, and beyond all far runs, that more runs would not change that.
     """
 
     excused: bool
     moved: float
     worst: float
     loud: torch.Tensor
+    hopeless: bool
     why: str = ""
 
     @property
@@ -84,7 +92,7 @@ class _Count:
     """The surprises of one run, and of the elements that are none the sum of squares.
 
     They are apart: rows that move as a whole, elements alone, and those that move in other runs as well. `never` are
-    those of rows that move in no far run either. `usual` has how far most elements are from eager.
+    those of rows, of either kind, that move in no far run. `usual` has how far most elements are from eager.
     """
 
     rows: _Surprises = field(default_factory=_Surprises)
@@ -106,7 +114,9 @@ class _Count:
             with_row = (off > bare).to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
             self.rows.add(off, beyond & quiet & with_row)
             if close is not None:
-                self.never += int((beyond & quiet & with_row & ~close).sum())
+                # Where everything moves, most of a row is off only if it went elsewhere as a whole.
+                whole = beyond.to(torch.float64).mean(dim=-1, keepdim=True) > 1 - MOST
+                self.never += int((beyond & ((quiet & with_row) | whole) & ~close).sum())
             self.alone.add(off, beyond & quiet & ~with_row)
             self.loud.add(off, beyond & ~quiet)
         self.squares += float(off.masked_fill(beyond, 0.0).square().sum())
@@ -152,7 +162,8 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
     """
     compiled, others = _Count(), [_Count() for _ in sides.moved]
     loud: list[torch.Tensor] = []
-    moved, worst, total = 0.0, 0.0, 0
+    moved, worst, total, out = 0.0, 0.0, 0, 0
+    settled = len(sides.moved) >= ENOUGH
     steps = torch.tensor(sides.steps, dtype=torch.float64, device=sides.eager.device)[:, None, None]
     for c, e, g, slack, *every in _rows(sides):
         runs, far = every[: len(sides.moved)], every[len(sides.moved) :]
@@ -167,9 +178,11 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
         furthest = (found - e).abs().amax(dim=0)
         # A row whose choice is close goes as far in some far run as compiled is off, and not only what steps come to.
         close = torch.zeros_like(e[..., :1], dtype=torch.bool)
+        ever = torch.full_like(e, not far, dtype=torch.bool)
         for each in far:
             as_far = SURPRISES * (each - e).abs() >= off
-            close |= as_far.to(torch.float64).mean(dim=-1, keepdim=True) > HALF
+            close |= settled & (as_far.to(torch.float64).mean(dim=-1, keepdim=True) > HALF)
+            ever |= as_far
         compiled.add(off, width, bare, close)
         away = torch.where(c.isfinite() & e.isfinite(), torch.minimum((c - e).abs(), (c - g).abs()) - slack, 0.0)
         compiled.add_usual(away.clamp(min=0.0))
@@ -178,13 +191,15 @@ def held_to_noise(sides: Sides, limit: Limit, rms_limit: float) -> Noise:
         worst = max(worst, float(torch.nan_to_num(off / bound, nan=0.0).max()))
         moved = max(moved, float(furthest.max()))
         total += off.numel()
+        out += int(((off > HOPE * bound) & ~ever).sum())
         for at, count in enumerate(others):
             # Each of eager's runs is held against the others, as compiled is against all.
             count.add(_beyond(found[at], low[at], high[at]), wide[at] - narrow[at], bare)
             if sides.steps[at] == 1:
                 count.add_usual(torch.nan_to_num((found[at] - e).abs(), nan=0.0, posinf=0.0))
     why = _why_not(compiled, others, total, rms_limit)
-    return Noise(excused=not why, moved=moved, worst=worst, loud=torch.cat(loud), why=why)
+    hopeless = out > HOPELESS * total
+    return Noise(excused=not why, moved=moved, worst=worst, loud=torch.cat(loud), hopeless=hopeless, why=why)
 
 
 def _why_not(compiled: _Count, others: Sequence[_Count], total: int, rms_limit: float) -> str:
@@ -247,12 +262,12 @@ def _rows(sides: Sides) -> Iterator[tuple[torch.Tensor, ...]]:
         yield tuple(each[start : start + rows].to(torch.float64) for each in flat)
 
 
-def ever_finite_alike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequence[torch.Tensor]) -> bool:
-    """Whether compiled and eager only differ in where they are NaN or inf at places where a noise run does, too."""
+def finite_unlike(eager: torch.Tensor, compiled: torch.Tensor, moved: Sequence[torch.Tensor]) -> float:
+    """The share of elements of which one side is NaN or inf and the other is not, in compiled and in no noise run."""
     unlike = _unlike(eager, compiled)
     for each in moved:
         unlike = unlike & _unlike(each, compiled)
-    return not bool(unlike.any())
+    return float(unlike.to(torch.float64).mean())
 
 
 def _unlike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

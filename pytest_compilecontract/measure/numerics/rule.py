@@ -132,7 +132,7 @@ class Finding:
     """The result for one place. `zeros` are those with the opposite sign of eager's.
 
     `noise` is how far eager itself moves there, if that explains compiled. `hopeful`: if a few noise runs do not
-    explain the differences, more may.
+    explain the differences, more may. `hopeless`: much is so far off that no more runs can, unless a choice flips.
     """
 
     at: str
@@ -146,6 +146,7 @@ class Finding:
     unread: str = ""
     noise: str = ""
     hopeful: bool = False
+    hopeless: bool = False
 
 
 def difference(at: str, kind: str, detail: str) -> Finding:

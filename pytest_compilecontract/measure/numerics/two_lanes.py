@@ -81,7 +81,8 @@ def agreed(runs: Runs, mine: Kept, other: Kept, names: tuple[str, str]) -> Judge
         uncompared=tuple(f"{each}: eager differs from itself there" for each in differ if each in unsteady),
     )
     is_open = (ways[0].open | ways[1].open) & at
-    return replace(ways[0], numerics=numerics, open=is_open, values=(ways[0].values | ways[1].values) & at)
+    values = (ways[0].values | ways[1].values) & at
+    return replace(ways[0], numerics=numerics, open=is_open, values=values, hopeless=False)
 
 
 def not_compared(reason: str, method: str) -> Numerics:

@@ -79,40 +79,60 @@ class Choices:
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self._first: list[_Choice] = []
-        self._elements = 0
-        self._next: int | None = None
+        self._runs = 0
+        # The place in `_first` of the choice that this run makes next.
+        self._next = 0
+        # Whether some were not compared: there are too many, or a run made others than the first.
+        self._lost = False
+        self.elements = 0
         self.flips: dict[int, Flip] = {}
 
     def start(self) -> None:
         """Another run begins. Its choices are compared with those of the first."""
-        self._next = 0 if self._first or self._next is not None else -1
+        self._end()
+        self._runs += 1
+        self._next = 0
 
     def note(self, operator: str, made: tuple[torch.Tensor, ...]) -> None:
-        if self._next == -1:
+        if self._runs == 1:
             self._keep(operator, made)
-        elif self._next is not None and self._next < len(self._first):
+        elif self._next < len(self._first):
             self._compare(self._first[self._next], operator, made)
+        elif self._runs:
+            self._lost = True
 
     @property
     def any(self) -> bool:
         """Whether the program makes such choices at all."""
-        return bool(self._first)
+        return bool(self._first) or self._lost
+
+    @property
+    def flipped(self) -> bool:
+        """Whether a choice differed in any run, or may have: some of them were not compared."""
+        self._end()
+        return bool(self.flips) or self._lost
 
     def told(self) -> list[Flip]:
         """The choices that differed in any run, the earliest first."""
         return [flip for _, flip in sorted(self.flips.items())]
 
+    def _end(self) -> None:
+        """A run has ended, if one had begun. It should have made all choices of the first."""
+        self._lost = self._lost or (self._runs > 1 and self._next < len(self._first))
+
     def _keep(self, operator: str, made: tuple[torch.Tensor, ...]) -> None:
-        self._elements += sum(each.numel() for each in made)
-        if self._elements <= KEPT:
-            copies = tuple(each.detach().clone() for each in made)
-            self._first.append(_Choice(operator=operator, made=copies, location=self._paths.innermost(sys._getframe())))
+        more = sum(each.numel() for each in made)
+        if self._lost or self.elements + more > KEPT:
+            self._lost = True
+            return
+        self.elements += more
+        copies = tuple(each.detach().clone() for each in made)
+        self._first.append(_Choice(operator=operator, made=copies, location=self._paths.innermost(sys._getframe())))
 
     def _compare(self, first: _Choice, operator: str, made: tuple[torch.Tensor, ...]) -> None:
-        assert self._next is not None
         if first.operator != operator or [each.shape for each in first.made] != [each.shape for each in made]:
             # From here on the run goes another way, and nothing stands beside anything.
-            self._next = None
+            self._lost, self._next = True, len(self._first)
             return
         at, self._next = self._next, self._next + 1
         # Of several outputs one tells.
