@@ -18,22 +18,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pytest_compilecontract import clock
+from pytest_compilecontract.errors import ReceiptError
 from pytest_compilecontract.facts.lanes import Lane
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import Kind, RankEnd
-from pytest_compilecontract.files.codec import value_from_data
 from pytest_compilecontract.files.course import EVENTS_OPTION
-from pytest_compilecontract.files.run_log import Event, Followed
 from pytest_compilecontract.judge.ranks import is_of_a_neighbour
 from pytest_compilecontract.processes import beside, death
+from pytest_compilecontract.wording import first_line
 
 from .another import Another
+from .answer import Answer, Answers, Report, tail_of
 
 OPTION = "--contract-rank"
 LAUNCH = "launch.json"
@@ -90,14 +91,15 @@ class RankRun:
     output: str = ""
 
 
-def launched(item: pytest.Item, ranks: int, seconds: float | None) -> tuple[RankRun, ...]:
-    """Run a test once in each rank, its body no longer than the time limit; no process is left running."""
-    return _launched(item, [_variables(rank, ranks) for rank in range(ranks)], seconds)
+def launched(item: pytest.Item, lane: Lane, seconds: float | None) -> tuple[RankRun, ...]:
+    """Run a test once in each rank of a lane, its body no longer than the time limit; no process is left running."""
+    assert lane.ranks is not None
+    return _launched(item, lane, [_variables(rank, lane.ranks) for rank in range(lane.ranks)], seconds)
 
 
-def launched_again(item: pytest.Item, variables: Mapping[str, str], seconds: float | None) -> RankRun:
+def launched_again(item: pytest.Item, lane: Lane, variables: Mapping[str, str], seconds: float | None) -> RankRun:
     """Run a test once more, in a process of its own, with the variables that it began with, and so its caches."""
-    (found,) = _launched(item, [_inherited(variables)], seconds, again=True)
+    (found,) = _launched(item, lane, [_inherited(variables)], seconds, again=True)
     return found
 
 
@@ -106,12 +108,13 @@ def launched_in_xla(item: pytest.Item, lane: Lane, another: Another | None, seco
     from pytest_compilecontract.measure.probes.xla_packages import python_of, variables_of
 
     variables = {**_inherited(), **variables_of(lane)}
-    (found,) = _launched(item, [variables], seconds, python=python_of(lane), another=another)
+    (found,) = _launched(item, lane, [variables], seconds, python=python_of(lane), another=another)
     return found
 
 
 def _launched(
     item: pytest.Item,
+    lane: Lane,
     variables: Sequence[Mapping[str, str]],
     seconds: float | None,
     *,
@@ -141,7 +144,10 @@ def _launched(
         ]
         started = clock.seconds()
         with beside(commands, cwd=Path(item.config.invocation_params.dir)) as children:
-            following = [_Rank(place, child, started) for place, child in zip(places, children, strict=True)]
+            following = [
+                _Rank(place, child, started, Answers(log_of(place), test=item.nodeid, lane=lane.name))
+                for place, child in zip(places, children, strict=True)
+            ]
             _follow(following, started, limit)
         return tuple(each.run() for each in following)
 
@@ -190,99 +196,112 @@ class _Rank:
     place: Place
     child: subprocess.Popen[bytes]
     started: float
-    log: Followed = field(init=False)
+    answers: Answers
     begun: float | None = None
-    told: Event | None = None
+    told: Report | None = None
     told_at: float = 0.0
-    torn: Event | None = None
+    torn: Report | None = None
+    fault: str = ""
     waits: bool = False
     left: bool = False
     code: int | None = None
     ended_at: float = 0.0
     overdue: bool = False
 
-    def __post_init__(self) -> None:
-        self.log = Followed(path=log_of(self.place))
-
     def look(self) -> None:
         """Read what is new."""
         if self.code is None and (code := self.child.poll()) is not None:
             self.code, self.ended_at = code, clock.seconds()
+        if self.fault:
+            return
         # After the process was asked: what it told before its end is there by now.
-        for event in self.log.news():
-            match event["event"]:
-                case "begins":
-                    self.begun = clock.seconds()
-                case "measured":
-                    # By the rank's own word: of what happened between two looks, nobody here knows the order.
-                    self.told, self.told_at = event, _at(event)
-                case "waits":
-                    self.waits = True
-                case "torn":
-                    self.torn = event
-                case "left":
-                    self.left = True
+        try:
+            for answer in self.answers.news():
+                self._take(answer)
+        except ReceiptError as error:
+            self.fault = str(error)
+        if (self.code == 0 or self.left) and not self.fault and self.answers.is_unfinished:
+            self.fault = "its last line has no end"
+
+    def _take(self, answer: Answer) -> None:
+        match answer.event:
+            case "begins":
+                self.begun = clock.seconds()
+            case "measured":
+                # By the rank's own word: of what happened between two looks, nobody here knows the order.
+                self.told, self.told_at = answer.report, answer.at_seconds
+            case "waits":
+                self.waits = True
+            case "torn":
+                self.torn = answer.report
+            case "left":
+                self.left = True
 
     @property
     def is_over(self) -> bool:
         return self.left or self.code is not None
 
     @property
+    def is_skipped(self) -> bool:
+        return self.told is not None and self.told.outcome == "skipped"
+
+    @property
     def is_bad(self) -> bool:
         """Whether it has ended in a way that may leave the others waiting."""
+        if self.fault:
+            return True
         if self.told is None:
-            return self.code is not None
+            return self.is_over
         if self.torn is not None or (self.code not in (None, 0) and not self.left):
             return True
-        return not self.told["well"]
+        return not self.told.well
 
     def run(self) -> RankRun:
         """Its outcome, once all ranks have ended."""
-        told = self.told or {}
-        measured = self._measurements() if self.told is not None else ()
-        notes = told.get("notes")
+        # Of what cannot be read to its end, nothing is used.
+        told = self.told if not self.fault else None
+        torn = self.torn if not self.fault else None
+        if told is None:
+            return RankRun(end=self._end(), output=self._printed())
         return RankRun(
-            end=self._end(measured),
-            measurements=measured,
-            cut_short=str(told.get("cut_short", "")),
-            notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
-            gpu=str(told.get("gpu", "")),
-            text=str((self.torn or told).get("text", "")),
+            end=self._end(),
+            measurements=told.measurements,
+            cut_short=told.cut_short,
+            notes=told.notes,
+            gpu=told.gpu,
+            text=(torn or told).text,
             output=self._printed(),
         )
 
-    def _measurements(self) -> tuple[Measurement, ...]:
-        assert self.told is not None
-        found = self.told.get("measurements")
-        name = f"rank {self.place.rank}"
-        return tuple(value_from_data(each, Measurement, name=name) for each in found) if isinstance(found, list) else ()
-
-    def _end(self, measured: Sequence[Measurement]) -> RankEnd:
+    def _end(self) -> RankEnd:
+        if self.fault:
+            return self._ended("lost", f"its report cannot be read: {self.fault}")
         if self.told is None:
             return self._without_report()
-        told, kind = self.told, self.told["outcome"]
         if self.torn is not None:
-            told, kind = {**self.torn, "phase": "teardown"}, "failed"
-        elif kind == "passed" and (raised := next((each.raised for each in measured if each.raised), None)):
+            return self._failed(self.torn)
+        if self.told.outcome == "failed":
+            return self._failed(self.told)
+        raised = next((each.raised for each in self.told.measurements if each.raised), None)
+        if self.told.outcome == "passed" and raised is not None:
             connection = is_of_a_neighbour(raised.type, raised.message)
             return self._ended("failed", raised.message, exception=raised.type, connection=connection)
-        elif kind == "passed" and self.code not in (None, 0) and not self.left:
-            assert self.code is not None
-            return self._ended("lost", f"{death(self.code)} after measuring")
-        elif kind == "passed" and self.overdue:
-            return self._ended("hung", "measured, but did not end in time")
-        elif kind == "failed" and told.get("overdue"):
-            kind = "hung"
-        assert kind in ("passed", "skipped", "failed", "hung")
-        return self._ended(
-            kind,  # type: ignore[arg-type]
-            str(told.get("said", "")),
-            exception=str(told.get("exception", "")),
-            phase=str(told.get("phase", "call")),
-            connection=bool(told.get("connection")),
-        )
+        done = "skipped its test" if self.is_skipped else "measured"
+        # The last that a process does is to say that it leaves: one that ends without has not torn its test down.
+        if self.code is not None and not self.left:
+            return self._ended("lost", f"{death(self.code)} after it {done}")
+        if self.overdue:
+            return self._ended("hung", f"{done}, but did not end in time")
+        return self._ended(self.told.outcome, self.told.said, phase=self.told.phase)
+
+    def _failed(self, told: Report) -> RankEnd:
+        kind: Kind = "hung" if told.overdue else "failed"
+        said = first_line(told.said)
+        return self._ended(kind, said, exception=told.exception, phase=told.phase, connection=told.connection)
 
     def _without_report(self) -> RankEnd:
+        if self.left and self.code in (None, 0):
+            return self._ended("lost", "left without a report")
         if self.code is None:
             where = self._where()
             kind: Kind = "stopped" if not self.overdue else "waited" if where.in_torch else "hung"
@@ -307,28 +326,15 @@ class _Rank:
         )
 
     def _where(self) -> Where:
-        try:
-            return where(self._stacks().read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            return Where()
+        return where(tail_of(self._stacks()))
 
     def _stacks(self) -> Path:
         return self.place.folder / f"{STACKS}{self.place.rank}"
 
     def _printed(self) -> str:
-        try:
-            text = _output(self.place).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        lines = text.splitlines()
+        lines = tail_of(_output(self.place)).splitlines()
         died = next((at for at, line in enumerate(lines) if line.startswith(FATAL)), None)
         return "\n".join(lines[-SHOWN:] if died is None else lines[died : died + SHOWN])
-
-
-def _at(event: Event) -> float:
-    """When an event happened, by the clock that all processes of a machine have."""
-    at = event.get("at")
-    return float(at) if isinstance(at, int | float) else clock.seconds()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -363,7 +369,8 @@ def _follow(ranks: Sequence[_Rank], started: float, limit: float) -> None:
         if all(each.is_over for each in ranks):
             break
         now = clock.seconds()
-        if bad_since is None and any(each.is_bad for each in ranks):
+        # Nobody waits for one that skipped its test if all did.
+        if bad_since is None and any(each.is_bad for each in ranks) and not all(each.is_skipped for each in ranks):
             bad_since = now
         begun = [each.begun for each in ranks if each.begun is not None]
         due = started + START_SECONDS if len(begun) < len(ranks) else max(begun) + limit + GRACE_SECONDS
@@ -376,7 +383,9 @@ def _follow(ranks: Sequence[_Rank], started: float, limit: float) -> None:
 
 
 def _ask_where(ranks: Sequence[_Rank], *, overdue: bool) -> None:
-    late = [each for each in ranks if not each.is_over and not each.waits]
+    left = [each for each in ranks if not each.is_over]
+    # Who waits, waits for another; if all do, for nobody.
+    late = [each for each in left if not each.waits] or (left if overdue else [])
     for each in late:
         each.overdue = overdue
         if hasattr(signal, "SIGUSR1"):

@@ -12,21 +12,20 @@ import pickle
 import signal
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from pytest_compilecontract import clock
 from pytest_compilecontract.errors import chain, message_of
-from pytest_compilecontract.files.codec import plain
 from pytest_compilecontract.files.run_log import Log
 from pytest_compilecontract.judge.ranks import is_of_a_neighbour
 from pytest_compilecontract.measure.probes.caches import know_processor
 from pytest_compilecontract.processes import ends_with
 
 from .another import Another
+from .answer import Report, answer
 from .current import State
 from .launch import ANOTHER, LAUNCH, STACKS, Place, log_of
 from .phases import measured_in
@@ -88,9 +87,9 @@ class Rank:
         if self._well and self._store is not None:
             from pytest_compilecontract.measure.group import leave_together
 
-            self._log.write("waits")
+            answer(self._log, "waits")
             leave_together(self._store, self._ranks, self._launch.seconds)
-        self._log.write("left")
+        answer(self._log, "left")
         self._log.close()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -105,7 +104,7 @@ class Rank:
         if current is not None and usable and current.state.lane.is_launched and not self._launch.again:
             from pytest_compilecontract.measure.group import join
 
-            self._log.write("joins")
+            answer(self._log, "joins")
             self._ranks = current.state.lane.ranks or 1
             self._store = join(current.state.lane, self._place.rank, self._place.folder / "store", self._launch.seconds)
         return (yield)
@@ -117,7 +116,7 @@ class Rank:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:
-        self._log.write("begins")
+        answer(self._log, "begins")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -130,39 +129,40 @@ class Rank:
         if call.when == "teardown":
             if report.failed and self._well:
                 self._well = False
-                self._log.write("torn", **_failure(call, report))
+                answer(self._log, "torn", _report(current.state, call, report))
         elif not self._ended and (call.when == "call" or not report.passed):
             self._ended = True
             self._tell(current.state, call, report)
         return report
 
     def _tell(self, state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-        measured = measured_in(state)
-        told: dict[str, object] = {"outcome": report.outcome, "phase": call.when}
-        if report.failed:
-            told |= _failure(call, report)
-        elif report.skipped and call.excinfo is not None:
-            told["said"] = state.turned_away or str(call.excinfo.value)
-        elif state.failed_within:
-            told |= {"outcome": "failed", "said": "a subtest failed"}
-        self._well = told["outcome"] == "passed" and not any(each.raised for each in measured)
-        self._log.write(
-            "measured",
-            **told,
-            at=clock.seconds(),
-            well=self._well,
-            measurements=[plain(each) for each in measured],
+        told = replace(
+            _report(state, call, report),
+            measurements=measured_in(state),
             overdue=state.overdue,
             cut_short=state.cut_short,
-            notes=list(state.notes),
+            notes=state.notes,
             gpu=state.gpu,
         )
+        self._well = told.well
+        answer(self._log, "measured", told)
 
 
-def _failure(call: pytest.CallInfo[None], report: pytest.TestReport) -> dict[str, object]:
-    """How a phase of the test failed, for the parent to report."""
+def _report(state: State, call: pytest.CallInfo[None], report: pytest.TestReport) -> Report:
+    """How a phase of the test ended, for the parent to report."""
+    assert report.when is not None
+    test = state.contract.item.nodeid
+    told = Report(test=test, lane=state.lane.name, outcome=report.outcome, phase=report.when)
+    if report.failed:
+        return _failed(told, call, report)
+    if report.skipped and call.excinfo is not None:
+        return replace(told, said=state.turned_away or str(call.excinfo.value))
+    return replace(told, outcome="failed", said="a subtest failed") if state.failed_within else told
+
+
+def _failed(told: Report, call: pytest.CallInfo[None], report: pytest.TestReport) -> Report:
     if call.excinfo is None:
-        return {"said": str(report.longrepr or "the test failed"), "text": report.longreprtext}
+        return replace(told, said=str(report.longrepr or "the test failed"), text=report.longreprtext)
     own = own_failure(call)
     connection = any(is_of_a_neighbour(type(each).__name__, message_of(each)) for each in chain(call.excinfo.value))
-    return {"exception": own.exception, "said": own.said, "text": report.longreprtext, "connection": connection}
+    return replace(told, exception=own.exception, said=own.said, text=report.longreprtext, connection=connection)

@@ -89,7 +89,7 @@ class Ranked:
         current = Current(State(contract=contract, lane=lane, earlier=earlier))
         with self._runs.surrounded(current), turn_of(contract.item, lane.ranks):
             began = clock.seconds()
-            runs = launched(contract.item, lane.ranks, self._settings.timeout)
+            runs = launched(contract.item, lane, self._settings.timeout)
             seconds = clock.seconds() - began
         current.note(*dict.fromkeys(note for run in runs for note in run.notes))
         measured = [each for run in runs for each in run.measurements]

@@ -25,7 +25,9 @@ def started_again(state: State, settings: Settings, measured: tuple[Measurement,
     *others, last = measured
     warm, why = None, _why_not(state, measured)
     if not why:
-        warm, why = _warm(launched_again(state.contract.item, state.variables, settings.timeout), combined(measured))
+        warm, why = _warm(
+            launched_again(state.contract.item, state.lane, state.variables, settings.timeout), combined(measured)
+        )
     return (*others, replace(last, warm=warm, unmeasured=last.unmeasured | ({"warm": why} if why else {})))
 
 

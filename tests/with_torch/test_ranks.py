@@ -72,6 +72,16 @@ def test_leaves(compile_lane):
 
 
 @two
+def test_damages_its_report(compile_lane, request):
+    compile_lane.run(summed, torch.ones(4))
+    rank, _, folder = str(request.config.getoption("--contract-rank")).partition(":")
+    if rank == "1":
+        with open(os.path.join(folder, "rank1.jsonl"), "a") as file:
+            # More than the rank itself writes over.
+            file.write("oh no\\n" * 100_000)
+
+
+@two
 def test_one_hangs(compile_lane):
     if dist.get_rank() == 1:
         time.sleep(1000)
@@ -266,6 +276,15 @@ def test_the_rank_that_a_signal_ends_is_named(ran: Ran) -> None:
 
 def test_the_rank_that_leaves_early_is_named(ran: Ran) -> None:
     assert ran.entries["test_leaves"]["reason"] == "rank 0: the test failed in call: ended with code 0 without a report"
+
+
+def test_the_rank_whose_report_is_damaged_is_named_and_the_lane_is_not_held(ran: Ran) -> None:
+    entry = ran.entries["test_damages_its_report"]
+
+    assert entry["verdict"] == "broken"
+    assert entry["reason"].startswith("rank 1: the test failed in call: its report cannot be read: line ")
+    assert entry["ranks"][0]["measurement"] is not None
+    assert entry["ranks"][1]["measurement"] is None
 
 
 def test_the_rank_that_hangs_is_named_with_its_line(ran: Ran) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ from pytest_compilecontract import compile_contract
 def test_it(compile_lane):
     compile_lane.run(torch.sin, torch.ones(3))
 """
+
+
+ANSWERS = 'print(json.dumps({{"format": 1, "event": {}}}))'
 
 
 def a_python(folder: Path, *, answer: object = None, then: str = "exit 0") -> str:
@@ -89,12 +93,50 @@ def test_what_is_absent_is_said_with_the_command_that_installs_it(
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "{", "[]", '{"python": "3.11"}', '{"python": "3.11", "packages": [], "plugin": true}', "3"]
+    "answer",
+    [
+        "",
+        "{",
+        "[]",
+        '{"python": "3.11"}',
+        '{"python": "3.11", "packages": [], "plugin": true}',
+        '{"python": "3.11", "packages": {"torch": 2.9}, "plugin": true}',
+        '{"python": "3.11", "packages": {"torch": "2.9\\n"}, "plugin": true}',
+        '{"python": "3.11", "packages": {}, "plugin": true, "more": 1}',
+        '{"python": "3.11", "packages": {}, "plugin": true}\n{"python": "3.12", "packages": {}, "plugin": true}',
+        "[" * 100_000,
+        "3",
+    ],
 )
 def test_an_answer_that_is_not_ours_is_said(tmp_path: Path, answer: str) -> None:
     python = a_python(tmp_path, answer=answer)
 
     assert installed(python).why == f"{python} cannot say what is installed there (its answer is no JSON of ours)"
+
+
+def test_what_a_python_prints_beside_its_answer_is_passed_over(tmp_path: Path) -> None:
+    python = a_python(tmp_path, answer=f"a .pth file speaks\n{json.dumps(with_packages(**HAS))}\n[1]\n")
+
+    assert (installed(python).why, installed(python).version("torch")) == ("", "2.9.0")
+
+
+def test_a_python_that_prints_without_end_is_not_read_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = a_python(tmp_path, answer=f"{'a' * 100}\n{json.dumps(with_packages())}")
+    monkeypatch.setattr(xla_packages, "ANSWER_BYTES", 100)
+
+    assert installed(python).why.endswith("(its answer is no JSON of ours)")
+
+
+def test_what_a_python_starts_keeps_nobody_waiting(tmp_path: Path) -> None:
+    python = a_python(tmp_path, answer=with_packages())
+    file = Path(python)
+    file.write_text(file.read_text(encoding="utf-8").replace("cat ", "sleep 30 & cat "), encoding="utf-8")
+    began = time.monotonic()
+
+    assert installed(python).why == ""
+    assert time.monotonic() - began < 15
 
 
 def test_a_python_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -200,7 +242,8 @@ def test_a_process_that_dies_breaks_the_lane(tmp_path: Path, then: str, reason: 
 
 def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     says_it_began = 'for each in "$@"; do case $each in --contract-rank=0:*) folder=${each#*0:};; esac; done\n'
-    says_it_began += """printf '{"event": "begins"}\\n' > "$folder/rank0.jsonl"; trap '' USR1; exec sleep 600"""
+    say = "import json, time; " + ANSWERS.format('"begins", "at_seconds": time.perf_counter(), "report": None')
+    says_it_began += f"""{sys.executable} -SEc '{say}' > "$folder/rank0.jsonl"; trap '' USR1; exec sleep 600"""
     python = a_python(tmp_path, answer=with_packages(**HAS), then=says_it_began)
 
     code, _, entry = a_session(tmp_path, python, "--contract-timeout=1")
@@ -210,11 +253,16 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     assert "did not end in time" in entry["reason"]
 
 
-def test_a_report_that_cannot_be_read_is_no_report(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_read_breaks_the_lane(tmp_path: Path) -> None:
     writes = 'for each in "$@"; do case $each in --contract-rank=0:*) folder=${each#*0:};; esac; done\n'
     writes += """printf '{"event": "measured", "outco' > "$folder/rank0.jsonl"; exit 0"""
 
-    _, _, entry = a_session(tmp_path, a_python(tmp_path, answer=with_packages(**HAS), then=writes))
+    code, printed, entry = a_session(tmp_path, a_python(tmp_path, answer=with_packages(**HAS), then=writes))
 
-    assert entry["verdict"] == "broken"
-    assert "without a report" in entry["reason"]
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert entry == {
+        "verdict": "broken",
+        "reason": "in the process of lane xla-lazy: the test failed in call: "
+        "its report cannot be read: its last line has no end",
+    }
+    assert "INTERNALERROR" not in printed

@@ -11,11 +11,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pytest_compilecontract.facts.lanes import TORCHAX, Lane
 from pytest_compilecontract.facts.receipt import Environment
 from pytest_compilecontract.facts.versions import version_key
+from pytest_compilecontract.processes import beside, death
 
 PYTHON_OF_TORCHAX = "COMPILECONTRACT_TORCHAX"
 PYTHON_OF_TORCH_XLA = "COMPILECONTRACT_TORCH_XLA"
@@ -30,6 +33,8 @@ PACKAGES = ("torch", "torchax", "jax", "jaxlib", "torch_xla", "numpy", "pytest-x
 # What means something in an XLA lane, besides its name.
 KEYS = ("backend", "device", "requires", "cache", "dtype")
 ASK_SECONDS = 60
+# An answer is far shorter; what comes after is noise of who prints without end.
+ANSWER_BYTES = 1024 * 1024
 _ASK = f"""
 import importlib.metadata, importlib.util, json, platform
 found = {{}}
@@ -100,29 +105,41 @@ def environment_of(lane: Lane, own: Environment) -> Environment:
 @functools.cache
 def installed(python: str) -> Found:
     """What is installed for a Python, which is asked once."""
-    command = [python, "-c", _ASK]
-    try:
-        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return Found(why=f"{python} did not answer in {ASK_SECONDS} seconds")
-    except OSError as error:
-        return Found(why=f"{python} cannot be run ({error.strerror})")
-    if ran.returncode != 0:
-        return Found(why=f"{python} cannot say what is installed there (it ended with code {ran.returncode})")
-    return _answer(python, ran.stdout)
+    with tempfile.TemporaryDirectory(prefix="compilecontract-asks-", ignore_cleanup_errors=True) as folder:
+        # A file, and no pipe: whatever that Python starts may keep a pipe open.
+        told = Path(folder) / "answer"
+        try:
+            with beside([([python, "-c", _ASK], told, os.environ)], cwd=Path.cwd()) as (child,):
+                code = child.wait(ASK_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Found(why=f"{python} did not answer in {ASK_SECONDS} seconds")
+        except OSError as error:
+            return Found(why=f"{python} cannot be run ({error.strerror})")
+        if code != 0:
+            return Found(why=f"{python} cannot say what is installed there (it {death(code)})")
+        with told.open("rb") as file:
+            return _answer(python, file.read(ANSWER_BYTES))
 
 
-def _answer(python: str, answer: bytes) -> Found:
-    unreadable = Found(why=f"{python} cannot say what is installed there (its answer is no JSON of ours)")
+def _answer(python: str, printed: bytes) -> Found:
+    """What it says in one of the lines that it printed; others are of what it starts with, such as a warning."""
+    answers = {found for line in printed.splitlines() if (found := _found(line)) is not None}
+    if len(answers) == 1:
+        return answers.pop()
+    return Found(why=f"{python} cannot say what is installed there (its answer is no JSON of ours)")
+
+
+def _found(line: bytes) -> Found | None:
     try:
-        told = json.loads(answer)
-    except ValueError:
-        return unreadable
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
     match told:
-        case {"python": str(version), "packages": dict(packages), "plugin": bool(own)}:
-            texts = tuple((str(name), str(each)) for name, each in packages.items())
-            return Found(python=version, packages=texts, plugin=own)
-    return unreadable
+        case {"python": str(version), "packages": dict(packages), "plugin": bool(own), **others} if not others:
+            texts = tuple(packages.items())
+            if all(isinstance(each, str) and each.isprintable() for each in (version, *packages.values())):
+                return Found(python=version, packages=texts, plugin=own)
+    return None
 
 
 def _variable(lane: Lane) -> str:
