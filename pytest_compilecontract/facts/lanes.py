@@ -10,6 +10,8 @@ from typing import Any, Literal
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.wording import meant
 
+from .measurement import NO_DYNAMO
+
 ALL = "all"
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 # torch.autocast warns and switches itself off for any other dtype: such a lane would not be what it says.
@@ -117,6 +119,17 @@ class Lane:
             if value != getattr(bare, name):
                 plain[key] = _plain(value)
         return plain
+
+
+def not_run_again(settings: Mapping[str, object]) -> str:
+    """Why a lane with these settings is run for its verdict alone, and nothing is looked for in more runs.
+
+    Empty if it can be: then its process is the session's own.
+    """
+    if settings.get("backend") in XLA:
+        return NO_DYNAMO
+    launched = settings.get("ranks") is not None and settings.get("process_group") != FAKE
+    return "a lane with ranks is not run again" if launched else ""
 
 
 # Names that mean something else where a lane is named: every lane, and a ladder of them.

@@ -101,6 +101,11 @@ class Bisecting:
         return reports
 
 
+def not_bisected(entry: Entry, why: str) -> list[str]:
+    """What is said of a lane that has faults, but whose stages are not run."""
+    return Found(why=why).lines() if faults(entry) else []
+
+
 def _bisected(turn: Turn, entry: Entry) -> list[str]:
     """The first stage that fails, and the command that shows it."""
     lane, item = turn.contract.lane, turn.contract.item

@@ -59,9 +59,7 @@ def with_evidence(
     again: Callable[[Entry], Again],
 ) -> list[pytest.TestReport]:
     """The reports of a run, which name the evidence that one more run leaves, if the lane is to show some."""
-    contract = turn.contract
-    assert settings.evidence is not None
-    folder = settings.evidence / folder_name(contract.item.nodeid, contract.lane.name)
+    folder = _folder_of(turn.contract, settings)
     clear(folder)
     reports = run()
     if (failed := _to_show(reports, held=settings.evidence_all)) is None:
@@ -69,8 +67,23 @@ def with_evidence(
     report, entry = failed
     with turn.more(reports):
         found, why = _leave(turn, settings, folder, entry, again(entry))
-    _tell(reports, report, folder, found, why)
+    _tell(report, folder if found is not None else None, why)
+    if found is not None:
+        for each in reports:
+            add_to_entry(each, evidence=plain(found))
     return reports
+
+
+def without_evidence(contract: Contract, settings: Settings, reports: Sequence[pytest.TestReport], why: str) -> None:
+    """Say in the reports of a lane that is to show some why it leaves no evidence."""
+    clear(_folder_of(contract, settings))
+    if (failed := _to_show(reports, held=settings.evidence_all)) is not None:
+        _tell(failed[0], None, why)
+
+
+def _folder_of(contract: Contract, settings: Settings) -> Path:
+    assert settings.evidence is not None
+    return settings.evidence / folder_name(contract.item.nodeid, contract.lane.name)
 
 
 def _leave(turn: Turn, settings: Settings, path: Path, entry: Entry, again: Again) -> tuple[Evidence | None, str]:
@@ -132,18 +145,13 @@ def _to_show(reports: Sequence[pytest.TestReport], *, held: bool) -> tuple[pytes
     return None
 
 
-def _tell(
-    reports: Sequence[pytest.TestReport], report: pytest.TestReport, path: Path, found: Evidence | None, why: str
-) -> None:
-    """Name the evidence in the failure, if it is one, and in the entries of all reports, or say why there is none."""
-    line = printed(f"evidence: {path}" if found is not None else f"no evidence: {why}")
+def _tell(report: pytest.TestReport, path: Path | None, why: str) -> None:
+    """Name the folder of the evidence in the failure, if it is one, or say why there is none."""
+    line = printed(f"evidence: {path}" if path is not None else f"no evidence: {why}")
     if report.failed and isinstance(report.longrepr, str):
         report.longrepr = f"{report.longrepr}\n{line}"
     else:
         report.sections.append(("compile contract", line))
-    if found is not None:
-        for each in reports:
-            add_to_entry(each, evidence=plain(found))
 
 
 def shown(entry: Entry, before: Entry, *, drifted: bool) -> str:

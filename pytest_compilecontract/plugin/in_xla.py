@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.own_failure import OwnFailure
 
 from .another import Another
@@ -17,6 +18,7 @@ from .launch import RankRun, launched_in_xla
 from .process import environment_in
 from .ranks import Launched, Ranked, cut
 from .run import Turn
+from .warm import started_again
 
 
 class InXla(Ranked):
@@ -40,7 +42,8 @@ class InXla(Ranked):
             run = launched_in_xla(contract.item, contract.lane, turn.another, self._settings.timeout)
         current.note(*run.notes)
         torch = environment_in(self._runs.process, contract.lane).torch or ""
-        found = _judged(current.state.subject(self._runs.process), run, turn.another, torch)
+        measured = started_again(current.state, self._settings, cut(run))
+        found = _judged(current.state.subject(self._runs.process), run, measured, turn.another, torch)
         if found.entry.verdict == "unmeasured" or found.entry.own_failure is not None:
             current.judge(found)
         else:
@@ -51,13 +54,14 @@ class InXla(Ranked):
         return Launched(state=current.state, runs=(run,), blamed=blamed)
 
 
-def _judged(subject: Subject, run: RankRun, another: Another | None, torch: str) -> Judged:
+def _judged(
+    subject: Subject, run: RankRun, measured: tuple[Measurement, ...], another: Another | None, torch: str
+) -> Judged:
     """The verdict over what the process measured, or over how it ended."""
     end = run.end
     if end.kind == "skipped":
         return Judged(entry=replace(unmeasured(subject, end.said), seconds=end.seconds))
     other = another.lane if another is not None else None
-    measured = cut(run)
     found = None
     if measured or end.kind == "passed":
         found = judged(subject, measurements=measured, seconds=end.seconds, torch_version=torch, other=other)

@@ -12,6 +12,7 @@ import pytest
 from _pytest.skipping import evaluate_skip_marks
 
 from pytest_compilecontract import clock
+from pytest_compilecontract.facts.lanes import not_run_again
 from pytest_compilecontract.facts.measurement import Measurement
 from pytest_compilecontract.facts.ranks import RankEnd
 from pytest_compilecontract.measure.installed import no_torch, torch_version
@@ -24,9 +25,10 @@ from .launch import RankRun, launched, turn_of
 from .over_ranks import OfRank, over_ranks
 from .phases import compiled_anything
 from .process import no_ranks, unavailable
-from .results import Results, failure_of
+from .results import Results, add_to_reason, failure_of
 from .run import Runs, Turn
 from .settings import Settings
+from .warm import started_again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,7 @@ class Ranked:
         started = clock.seconds()
         over = self._repeated(turn)
         reports = self._reported(over, clock.seconds() - started)
+        self._say_what_is_left_out(over, reports)
         if mark is not None:
             expect(mark, reports)
         return reports
@@ -67,6 +70,19 @@ class Ranked:
     def whose(self, run: RankRun) -> str:
         """Whose output a process printed."""
         return f"rank {run.end.rank}"
+
+    def _say_what_is_left_out(self, over: Launched, reports: Sequence[pytest.TestReport]) -> None:
+        """Say what options ask for that needs further runs of the lane, which there are none of."""
+        found, contract = over.state.judged, over.state.contract
+        why = not_run_again(contract.lane.to_dict())
+        if found is not None and found.failed and _is_bisected(contract):
+            from .bisect import not_bisected
+
+            add_to_reason(reports, not_bisected(found.entry, why))
+        if self._settings.evidence is not None:
+            from .evidence import without_evidence
+
+            without_evidence(contract, self._settings, reports, why)
 
     def _repeated(self, turn: Turn) -> Launched:
         """The last of one launch per repeat, judged over all of them."""
@@ -102,7 +118,9 @@ class Ranked:
         return Launched(state=current.state, runs=runs, blamed=blamed)
 
     def _judge(self, current: Current, runs: Sequence[RankRun], seconds: float) -> RankEnd | None:
-        given = [OfRank(end=run.end, measurements=cut(run)) for run in runs]
+        # No rank is started again: what is said of that, is said here.
+        measured = [started_again(current.state, self._settings, cut(run)) for run in runs]
+        given = [OfRank(end=run.end, measurements=each) for run, each in zip(runs, measured, strict=True)]
         subject = current.state.subject(self._runs.process)
         subject = replace(subject, gpu=", ".join(dict.fromkeys(run.gpu for run in runs if run.gpu)))
         found, blamed = over_ranks(subject, given, seconds=seconds, torch_version=torch_version())
@@ -131,6 +149,11 @@ class Ranked:
             self._results.attach(report, found.entry, state)
         item = state.contract.item
         return [_report(item, "setup", 0.0), report, _report(item, "teardown", 0.0)]
+
+
+def _is_bisected(contract: Contract) -> bool:
+    """Whether it would be bisected in a lane that is run again."""
+    return not contract.bare and bool(contract.item.config.getoption("--contract-bisect"))
 
 
 def cut(run: RankRun) -> tuple[Measurement, ...]:

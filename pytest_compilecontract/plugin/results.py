@@ -158,6 +158,8 @@ class Results:
 
 def add_to_reason(reports: Sequence[pytest.TestReport], said: Sequence[str]) -> None:
     """Add to the reason why a lane failed, in its first failed report and in each entry, the last of which is kept."""
+    if not said:
+        return
     if (failed := next((report for report in reports if report.failed), None)) is not None:
         failed.longrepr = "\n".join([str(failed.longrepr), *said])
     for report in reports:

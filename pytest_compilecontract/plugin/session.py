@@ -193,7 +193,17 @@ class Session:
 
     def rows(self) -> list[Row]:
         """The entries as the terminal shows them."""
-        return [replace(row_of(each), observed=each.limits == OBSERVED_LIMITS) for each in self.entries.values()]
+        return [
+            replace(row_of(each), observed=each.limits == OBSERVED_LIMITS, no_warm=self._no_warm(each))
+            for each in self.entries.values()
+        ]
+
+    def _no_warm(self, entry: Entry) -> str:
+        """Why no second process was started for a lane, if one was asked for."""
+        seen = entry.measurement
+        if not self.settings.warm or seen is None or seen.warm is not None:
+            return ""
+        return seen.unmeasured.get("warm", "")
 
     def receipt(self) -> Receipt:
         """All of it, as one document."""

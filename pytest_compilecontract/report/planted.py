@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_compilecontract.escaping import markdown as marked_up
 from pytest_compilecontract.escaping import one_line, plain
 from pytest_compilecontract.facts.faults import KNOWN
+from pytest_compilecontract.facts.lanes import not_run_again
 from pytest_compilecontract.facts.planted import Planted, survivors
 from pytest_compilecontract.facts.receipt import Entry
 from pytest_compilecontract.wording import counted
@@ -81,7 +82,10 @@ def _verdict(entry: Entry) -> str:
     if entry.frontier is not None:
         return "a ladder (plant in its lanes, with --contract-lanes)"
     if entry.verdict == "held":
-        return "it drifted from its baseline, is only observed, or is expected to fail"
+        return (
+            not_run_again(entry.lane_settings)
+            or "it drifted from its baseline, is only observed, or is expected to fail"
+        )
     return entry.verdict
 
 

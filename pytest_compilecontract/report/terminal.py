@@ -54,7 +54,7 @@ class Row:
 
     `observed` is a test that is not marked as a contract: there may be hundreds, so they are summarized in one line.
     `unjudged` are limits that were not judged here, each with the reason. `warm` is what a second process compiled, if
-    one was started.
+    one was started; `no_warm` is why none was, if one was asked for.
     """
 
     contract: str
@@ -66,6 +66,7 @@ class Row:
     frontier: str = ""
     unjudged: tuple[tuple[str, str], ...] = ()
     warm: str = ""
+    no_warm: str = ""
 
 
 def row_of(entry: Entry) -> Row:
@@ -174,13 +175,14 @@ def summary_lines(rows: Sequence[Row], verbosity: int) -> list[Line]:
     if verbosity < 0:
         return [*_not_held(rows), _totals(rows)]
     if verbosity > 0:
-        return [*_lane_lines(rows), *_unjudged(rows), _totals(rows)]
+        return [*_lane_lines(rows), *_unjudged(rows), *_not_started(rows), _totals(rows)]
     told = [row for row in rows if not row.observed or row.verdict in _NOT_HELD]
     return [
         *(_contract_lines(told) if told else ()),
         *_observed(rows),
         *_unmeasured(rows),
         *_unjudged(rows),
+        *_not_started(rows),
         _totals(rows),
     ]
 
@@ -195,6 +197,16 @@ def _unjudged(rows: Sequence[Row]) -> list[Line]:
         reasons.setdefault(reason, {})[name] = None
     told = "; ".join(f"{', '.join(names)} ({plain(reason)})" for reason, names in reasons.items())
     return [(f"held, but not judged here in {counted(len(held), 'lane')}: {told}", {"yellow": True})]
+
+
+def _not_started(rows: Sequence[Row]) -> list[Line]:
+    """The lanes that were to be started again, and were not."""
+    lanes: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.no_warm:
+            lanes.setdefault(row.no_warm, []).append(row)
+    told = (f"{counted(len(each), 'lane')} ({plain(reason)})" for reason, each in lanes.items())
+    return [(f"no warm start of {'; '.join(told)}", {"yellow": True})] if lanes else []
 
 
 # A failure

@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.answers import AGAIN, LANE, a_line, a_report, lines, that_answers
 from support.receipts import HOLDING
 
-from pytest_compilecontract.facts.lanes import BUILT_IN
 from pytest_compilecontract.facts.limits import Limits
 from pytest_compilecontract.files.codec import record
 from pytest_compilecontract.measure.probes.xla_packages import PYTHON_OF_TORCH_XLA
 from pytest_compilecontract.plugin import answer, in_xla, launch
-from pytest_compilecontract.plugin.answer import Answer, Event, Report, tail_of
+from pytest_compilecontract.plugin.answer import Report, tail_of
 from pytest_compilecontract.plugin.judged import Judged, Subject
 from pytest_compilecontract.plugin.launch import launched_in_xla
 
 pytestmark = pytest.mark.sessions
 
-LANE = BUILT_IN["xla-lazy"]
-AGAIN = "OF THIS TEST"
 UNREADABLE = "its report cannot be read: "
-# It answers as a Python with torch_xla does, and as pytest what stands in a file; `then` is run after it.
-CHILD = """#!{python} -SE
-import json, os, signal, subprocess, sys, time
-from pathlib import Path
-if sys.argv[1] == "-c":
-    print({installed!r})
-    sys.exit()
-(place,) = [each.partition("=")[2] for each in sys.argv if each.startswith("--contract-rank=")]
-folder = Path(place.partition(":")[2])
-path, text = folder / "rank0.jsonl", Path({answers!r}).read_text()
-launched = json.loads((folder / "launch.json").read_text())
-text = text.replace("NOW", str(time.perf_counter())).replace("{again}", launched["test"])
-def write():
-    path.write_text(text)
-{then}
-"""
-INSTALLED = json.dumps({"python": "3.11.7", "packages": {"torch": "2.9.0", "torch_xla": "2.9.0"}, "plugin": True})
-
-
-def a_line(event: Event, report: dict[str, Any] | None = None, **changes: object) -> str:
-    told = {**record(Answer(format=1, event=event, at_seconds=0.0)), "report": report, **changes}
-    return json.dumps(told).replace('"at_seconds": 0.0', '"at_seconds": NOW')
-
-
-def a_report(**changes: object) -> dict[str, Any]:
-    told = Report(test=AGAIN, lane=LANE.name, outcome="passed", phase="call", measurements=(HOLDING,))
-    return {**record(told), **changes}
 
 
 def with_measured(**changes: object) -> dict[str, Any]:
@@ -60,12 +30,6 @@ def with_measured(**changes: object) -> dict[str, Any]:
 
 def without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: each for name, each in data.items() if name != key}
-
-
-def lines(*reports: dict[str, Any], more: str = "") -> str:
-    """A whole answer with these reports; `more` comes before its end."""
-    told = [a_line("begins"), *(a_line("measured", each) for each in reports), *filter(None, [more]), a_line("left")]
-    return "\n".join(told) + "\n"
 
 
 class Parent:
@@ -79,16 +43,12 @@ class Parent:
         monkeypatch.setattr(launch, "STACK_SECONDS", 0.1)
 
     def judged(self, answers: str, then: str = "write()") -> Judged:
-        (self._folder / "answers").write_text(answers, encoding="utf-8")
-        names = {"python": sys.executable, "installed": INSTALLED, "again": AGAIN, "then": then}
-        file = self._folder / "python"
-        file.write_text(CHILD.format(answers=str(self._folder / "answers"), **names), encoding="utf-8")
-        file.chmod(0o755)
+        that_answers(self._folder, answers, then)
         run = launched_in_xla(self._item, LANE, None, 1.0)
         subject = Subject(
             contract="it", lane=LANE, test=self._item.nodeid, limits=Limits(), environment="here", worker=""
         )
-        return in_xla._judged(subject, run, None, "2.9.0")
+        return in_xla._judged(subject, run, run.measurements, None, "2.9.0")
 
     def said(self, answers: str, then: str = "write()") -> str:
         """The reason of a lane that is broken."""
