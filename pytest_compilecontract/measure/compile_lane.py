@@ -35,8 +35,8 @@ from .programs import Body, Forward, InModes, Program, Training, uncompiled
 from .recorder import Measuring, without_comparison
 from .runner import Held, Runner
 from .shapes import Moded
-from .xla_calls import Calls
-from .xla_engines import calls_of, compiled_by_xla
+from .xla.calls import Calls
+from .xla.engines import calls_of, compiled_by_xla
 
 # Makes a scalar tensor of an output, an optimizer of parameters, what is to be called of a target.
 Loss = Callable[..., torch.Tensor] | None

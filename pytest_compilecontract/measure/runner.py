@@ -34,8 +34,8 @@ from .probes.source import Paths
 from .programs import Program, Trail, returns_results
 from .state import State
 from .structure import with_structure
-from .xla import RANDOM, XlaRun, drew_otherwise
-from .xla_calls import Calls
+from .xla.calls import Calls
+from .xla.compiled_run import RANDOM, XlaRun, drew_otherwise
 
 CONVOLUTIONS = (
     torch.nn.Conv1d,

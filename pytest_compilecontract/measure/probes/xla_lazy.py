@@ -17,7 +17,7 @@ import torch
 
 from pytest_compilecontract import clock
 
-from ..xla_calls import Asked, Counted, Returned
+from ..xla.calls import Asked, Counted, Returned
 from .counters import counters
 from .xla_trees import apart
 

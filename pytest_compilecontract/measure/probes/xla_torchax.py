@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..xla_calls import Asked, Counted, Returned
+from ..xla.calls import Asked, Counted, Returned
 from .xla_trees import Tree, apart
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"

@@ -14,8 +14,8 @@ import torch
 from pytest_compilecontract import clock
 from pytest_compilecontract.errors import UsageError
 
-from .probes.xla_trees import Tree, apart
-from .state import State
+from ..probes.xla_trees import Tree, apart
+from ..state import State
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

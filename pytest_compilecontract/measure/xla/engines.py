@@ -8,9 +8,9 @@ from typing import Any
 from pytest_compilecontract.errors import UsageError
 from pytest_compilecontract.facts.lanes import TORCHAX, Lane
 
-from .probes.xla_lazy import TorchXla
-from .probes.xla_torchax import Torchax
-from .xla_calls import Calls
+from ..probes.xla_lazy import TorchXla
+from ..probes.xla_torchax import Torchax
+from .calls import Calls
 
 
 def calls_of(lane: Lane) -> Calls | None:

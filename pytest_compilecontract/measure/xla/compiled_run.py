@@ -27,16 +27,16 @@ from pytest_compilecontract.facts.measurement import (
 )
 from pytest_compilecontract.wording import counted, first_said
 
-from .compiled_run import keys_of, state_change
-from .endings import Endings
-from .gpu_steps import nowhere, with_facts
-from .passes import How, Job, Passes
-from .probes.source import Paths
-from .probes.xla_lazy import OPENXLA
-from .probes.xla_torchax import not_traced
-from .programs import Body, Trail
-from .recorder import seconds
-from .xla_calls import Calls, Counted, Made
+from ..compiled_run import keys_of, state_change
+from ..endings import Endings
+from ..gpu_steps import nowhere, with_facts
+from ..passes import How, Job, Passes
+from ..probes.source import Paths
+from ..probes.xla_lazy import OPENXLA
+from ..probes.xla_torchax import not_traced
+from ..programs import Body, Trail
+from ..recorder import seconds
+from .calls import Calls, Counted, Made
 
 # What only Dynamo and torch's own compilers have.
 OF_DYNAMO = (
