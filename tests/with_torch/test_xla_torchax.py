@@ -89,6 +89,77 @@ def test_a_branch_on_a_value_is_a_break_at_its_line() -> None:
     assert "max_graph_breaks=0" in [each.limit for each in entry.violations]
 
 
+def test_a_branch_on_a_value_is_a_break_where_the_target_handles_the_error_too() -> None:
+    class Hides(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            try:
+                doubled = bool(x.sum() > 100)
+            except TypeError:
+                doubled = False
+            return super().forward(x) * (2 if doubled else 1)
+
+    entry = hold(lambda lane: lane.run(Hides(), x(), x()), lane=LANE, max_graph_breaks=0)
+
+    (found,) = measured(entry).graph_breaks or ()
+    assert [each.limit for each in entry.violations] == ["max_graph_breaks=0"]
+    assert found.reason == "a value was asked for that is not known yet (ConcretizationTypeError)"
+    assert found.location.function == "forward"
+
+
+def test_a_call_of_a_modules_own_is_in_the_program_and_made_once() -> None:
+    class Doubles(Net):
+        def __call__(self, x: torch.Tensor) -> Any:
+            return super().__call__(torch.sin(x)) * 2
+
+    net = Doubles()
+    kinds = []
+
+    def body(lane: Any) -> None:
+        lane.run(net, x(), x())
+        kinds.append(type(net))
+
+    entry = hold(body, lane=LANE)
+
+    seen = measured(entry)
+    assert entry.verdict == "held", entry.reason
+    assert ((seen.operations or {})["sine"], seen.graphs) == (1, 1)
+    assert kinds == [Doubles]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda y: y.double(), id="dtype"),
+        pytest.param(lambda y: y.bfloat16().float(), id="precision"),
+        pytest.param(lambda y: y.reshape(-1), id="shape"),
+        pytest.param(lambda y: torch.where(y > 0, y * float("nan"), y), id="nan"),
+        pytest.param(lambda y: (y,), id="another structure"),
+        pytest.param(lambda _: 1.0, id="a number"),
+    ],
+)
+def test_what_a_program_returns_instead_is_found(wrong: Any) -> None:
+    class Wrong(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            y = super().forward(x)
+            return wrong(y) if traced(y) else y
+
+    entry = hold(lambda lane: lane.run(Wrong(), x(), x()), lane=LANE)
+
+    assert entry.verdict == "violated"
+    assert "numerics" in [each.name for each in entry.violations]
+
+
+def test_a_cache_that_is_emptied_by_the_test_is_not_held() -> None:
+    jax = importlib.import_module("jax")
+    net = Net()
+    net.register_forward_pre_hook(lambda *_: jax.clear_caches())
+
+    entry = hold(lambda lane: lane.run(net, x(), x()), lane=LANE)
+
+    assert entry.verdict == "violated"
+    assert "two independent counts disagree" in entry.reason
+
+
 def test_a_wrong_number_is_found() -> None:
     class Wrong(Net):
         def forward(self, x: torch.Tensor) -> Any:

@@ -56,6 +56,7 @@ class _Seen:
     ran: int = 0
     operations: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
+    breaks: Counter[str] = field(default_factory=Counter)
 
 
 class Torchax:
@@ -119,12 +120,13 @@ class Torchax:
             ran=seen.ran,
             operations=dict(sorted(seen.operations.items())),
             outside=dict(seen.outside),
+            breaks=dict(seen.breaks),
         )
 
     def _run(self, jitted: Any, *args: Any) -> Any:
         __tracebackhide__ = True
         before = jitted._cache_size()
-        with self._listening():
+        with self._listening(), self._watching():
             result = self._jax.block_until_ready(jitted(*args))
         made = jitted._cache_size() - before
         if made:
@@ -153,6 +155,28 @@ class Torchax:
             yield
         finally:
             self._jax.monitoring.unregister_event_duration_listener(heard)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Count what the target asks of a value that is not known yet, also where it handles the error itself."""
+        seen = self._seen
+        # The types of its errors all come to these two.
+        before = {kind: kind.__init__ for kind in (self._jax.errors.JAXTypeError, self._jax.errors.JAXIndexError)}
+
+        def noting(real: Any) -> Any:
+            def noted(error: Exception, message: str) -> None:
+                real(error, message)
+                seen.breaks[f"a value was asked for that is not known yet ({type(error).__name__})"] += 1
+
+            return noted
+
+        for kind, real in before.items():
+            kind.__init__ = noting(real)
+        try:
+            yield
+        finally:
+            for kind, real in before.items():
+                kind.__init__ = real
 
     def _program(self, added: _Added, asked: Asked) -> _Program:
         program = _Program()
